@@ -26,7 +26,7 @@ T = TypeVar("T")
 BATCH_SPLITS = 4
 """Most parts that the inputs of a product are split into, in a step of several sequences."""
 BATCH_SPLIT_ROWS = 256
-"""Cached rows of a partition of their attention."""
+"""Cached rows of a partition of their attention, at least."""
 _RESERVE = 1_350_000_000
 """Bytes for memory not derived from shapes: the encoder's stream, activations, captured graphs,
 fragmentation. Measured for the released shape on an H200, by lowering the memory limit step by step."""

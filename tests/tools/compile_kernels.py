@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+import torch
+
 try:
     import triton
     from triton.backends.compiler import GPUTarget
@@ -46,6 +48,9 @@ from engine_runtime.cuda.kernels.prefill_elementwise import (
 from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, small_batch_linear_int4
 from engine_runtime.cuda.kernels.snake import snake_values
+from engine_runtime.executors.cuda.batched_linear import LARGE_SHARED_MEMORY, tiling_of
+from engine_runtime.options import WeightFormat
+from engine_runtime.quantization import Matrix
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
 HIDDEN, INNER, HEADS, KV_HEADS, DIM, TOKENS = 4096, 12288, 32, 8, 128, 16
@@ -70,19 +75,26 @@ STAGES = {
     "small_batch_linear": 4,
     "small_batch_linear_int4": 4,
     "attend_small_batch": 1,
-    "batch_linear": 3,
 }
 """Of those kernels that are not run with the usual number."""
 SHARED_MEMORY = {89: 99 << 10, 90: 227 << 10}
 """Bytes that a program can have."""
+BATCHED_FORMATS: dict[str, tuple[torch.dtype, WeightFormat, str]] = {
+    BF16: (torch.bfloat16, "native", BF16),
+    FP8: (torch.float8_e4m3fn, "fp8", "*fp16"),
+    "*i8": (torch.int8, "int8", BF16),
+    "*u8": (torch.uint8, "int8", "*fp16"),
+}
+"""Types of the weights of batch_linear (bytes: fp8 on GPUs without that type): how they are stored, their
+format, the type of the rows."""
 
-WIDE_LOADS = r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10"
-"""To registers, and to shared memory."""
+WIDE_LOADS = r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10|cp\.async\.bulk\.tensor"
+"""To registers, and to shared memory: by a thread, or by TMA."""
 
 Case = tuple[Any, dict[str, str], dict[str, object], int]
 
 
-def cases() -> Iterator[Case]:
+def cases(capability: int) -> Iterator[Case]:
     """Kernel, types of its arguments, constants, warps."""
     down = {"COLUMNS": INNER, "WIDTH": 16384, "HAS_NORM": False, "HAS_RESIDUAL": True}
     for weight in (BF16, FP8, "*u8"):
@@ -145,7 +157,7 @@ def cases() -> Iterator[Case]:
         )
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
-    yield from batched_cases()
+    yield from batched_cases(capability)
     # float32 where it is tightest: what keeps several tiles in shared memory
     for dtype in ("*fp16", FP32):
         for case in codec_cases(dtype):
@@ -153,30 +165,41 @@ def cases() -> Iterator[Case]:
                 yield case
 
 
-def batched_cases() -> Iterator[Case]:
-    """The kernels of a decode step of several sequences."""
-    for weight, x in ((BF16, BF16), (FP8, "*fp16"), ("*i8", BF16), ("*u8", "*fp16")):
-        for rows, splits, is_gated in ((16, 4, False), (64, 4, False), (16, 1, True), (64, 1, True)):
+def batched_cases(capability: int) -> Iterator[Case]:
+    """The kernels of a decode step of several sequences, as the executor tiles them for this GPU."""
+    is_large = SHARED_MEMORY[capability] >= LARGE_SHARED_MEMORY
+    for weight, (stored, form, x) in BATCHED_FORMATS.items():
+        matrix = Matrix(form, (HIDDEN, INNER), torch.empty(0, dtype=stored))
+        for rows, is_gated in product((2, 16, 32, 64), (False, True)):
+            tiling = tiling_of(rows, matrix, is_gated=is_gated, is_large=is_large)
+            rows = max(tiling.smallest_rows, rows)
             types = {"x": x, "weight": weight, "scale": FP32, "out": x if is_gated else FP32}
+            tiles = {"x_tiles": (x, rows), "weight_tiles": (weight, tiling.outputs)}
+            for name, (kind, count) in tiles.items():
+                is_descriptor = tiling.uses_tma
+                types[name] = f"tensordesc<{kind[1:]}[{count}, {tiling.block}]>" if is_descriptor else kind
             flags: dict[str, object] = {
                 "CAPACITY": 64,
                 "OUT": INNER if is_gated else HIDDEN,
                 "COLUMNS": HIDDEN if is_gated else INNER,
-                "SPLITS": splits,
+                "SPLITS": 1 if is_gated else 4,
                 "IS_GATED": is_gated,
                 "HAS_SCALE": weight != BF16,
                 "FP8_BITS": weight == "*u8",
+                "USES_TMA": tiling.uses_tma,
                 "ROWS": rows,
-                "OUTPUTS": 64,
-                "BLOCK": 128,
-                "PREFETCH": 256,
+                "OUTPUTS": tiling.outputs,
+                "BLOCK": tiling.block,
+                "PREFETCH": tiling.prefetch_bytes // stored.itemsize,
+                "STARTS_NEXT_LATE": tiling.starts_next_late,
+                "num_stages": tiling.stages,
             }
-            yield batch_linear, types, flags, 4
+            yield batch_linear, types, flags, tiling.warps
     types = {"source": BF16, "index": "*i64", "partial": FP32, "target": BF16, "kept": BF16}
     types |= {"kept_row": "*i64", "norm": BF16, "out": BF16, "eps": "fp32"}
     flags = {"CAPACITY": 64, "WIDTH": HIDDEN, "BLOCK": HIDDEN, "SPLITS": 4, "IS_INDEXED": False}
     flags |= dict.fromkeys(("HAS_TARGET", "HAS_KEPT", "HAS_NORM"), True)
-    yield add_and_norm, types, flags, 8
+    yield add_and_norm, types, flags, 16
     yield add_and_norm, types, flags | {"IS_INDEXED": True, "SPLITS": 0}, 8
     for pool in (BF16, FP8):
         sizes = HEAD_SIZES | {"CAPACITY": 64, "MAX_BLOCKS": 512, "GROUP": 4, "GROUP_TILE": 4}
@@ -185,8 +208,9 @@ def batched_cases() -> Iterator[Case]:
         yield rope_and_write_rows, types, sizes | {"SPLITS": 2}, 4
         types |= {"q": BF16, "partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "out": BF16}
         types |= {"softmax_scale": "fp32"}
-        splits = {"GROUP_ROWS": 4, "TILE": 64, "SPLIT_ROWS": 256, "MAX_SPLITS": 32, "STAGES": 2}
-        yield attend_groups, types, sizes | splits, 4
+        for split_rows in (256, 512):
+            splits = {"GROUP_ROWS": 4, "TILE": 64, "SPLIT_ROWS": split_rows, "MAX_SPLITS": 32, "STAGES": 2}
+            yield attend_groups, types, sizes | splits, 4
 
 
 def codec_cases(dtype: str) -> Iterator[Case]:
@@ -243,8 +267,9 @@ def compile_for(capability: int, case: Case) -> str:
     }
     values = {(index,): constants[name] for index, name in enumerate(names) if name in constants}
     source = ASTSource(kernel, signature, values, aligned)
-    if kernel.__name__ in STAGES:
-        options["num_stages"] = STAGES[kernel.__name__]
+    stages = constants.get("num_stages", STAGES.get(kernel.__name__))
+    if stages is not None:
+        options["num_stages"] = stages
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
     if kernel.__module__.endswith(("flow_estimator", "small_batch_linear", "batched_linear")):
@@ -259,7 +284,7 @@ def compile_for(capability: int, case: Case) -> str:
 def main(capabilities: list[int]) -> None:
     """Compile all; one line a kernel: whether it has loads of 16 bytes."""
     for capability in capabilities:
-        for case in cases():
+        for case in cases(capability):
             ptx = compile_for(capability, case)
             is_wide = re.search(WIDE_LOADS, ptx)
             sys.stdout.write(f"sm_{capability} {case[0].__name__} {'v4.b32' if is_wide else 'narrow'}\n")

@@ -4,8 +4,8 @@ them.
 In: q, k and v of all rows as partial sums of the projection. Out: K and V in the pool, and the heads'
 outputs. Consecutive rows of a sequence form groups of at most GROUP_ROWS; a program attends with the rows of
 one group and the query heads of one K/V head over one partition of SPLIT_ROWS cached rows, and the last
-program of a group and head combines its partitions. Partitions have a fixed size, so that a row's output does
-not depend on the other sequences of the step.
+program of a group and head combines its partitions. The size of a partition depends on the number of rows of
+the step alone, so that a row's output does not depend on what the other sequences are.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ The weight is the first operand of the matrix product and the rows are the secon
 goes to the tensor cores as it was loaded, whatever the number of rows. The number of parts does not depend on
 ROWS: each output is summed in the same order in a batch of any size.
 
-Up to 64 rows the time is that of reading the weight. While an earlier kernel still runs, a program requests
-the beginning of its weights (PREFETCH columns) into the L2 cache; see pdl.py.
+Up to 64 rows the time is mostly that of reading the weight. Tiles are copied to shared memory by cp.async, or
+by TMA (USES_TMA): one instruction for a tile, so that the threads are free to convert 8-bit weights. While an
+earlier kernel still runs, a program requests the beginning of its weights (PREFETCH columns) into the L2
+cache; see pdl.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import triton
 import triton.language as tl
 
 from engine_runtime.cuda.kernels.linear import BITS_UNIT, _as_float
-from engine_runtime.cuda.kernels.pdl import pdl_wait
+from engine_runtime.cuda.kernels.pdl import pdl_start_next, pdl_wait
 
 
 @triton.jit
@@ -30,12 +32,8 @@ def prefetch_l2(pointers, num_bytes):
 
 
 @triton.jit
-def _weight_tile(from_output, column, dtype: tl.constexpr, COLUMNS: tl.constexpr, IS_EVEN: tl.constexpr,
-                 FP8_BITS: tl.constexpr):  # fmt: skip
-    """[outputs, columns] in `dtype`. Beyond the last column finite values, since 0 x NaN is not 0."""
-    # `column` is that of the first output; the minimum keeps the loads inside the row
-    inside = column if IS_EVEN else tl.minimum(column, COLUMNS - 1)
-    tile = tl.load(from_output[:, None] + inside[None, :])
+def _converted(tile, dtype: tl.constexpr, FP8_BITS: tl.constexpr):
+    """A weight tile in the dtype of the rows."""
     if FP8_BITS:
         return (_as_float(tile, True) * BITS_UNIT).to(dtype)
     if tile.dtype == dtype:
@@ -47,43 +45,74 @@ def _weight_tile(from_output, column, dtype: tl.constexpr, COLUMNS: tl.constexpr
 
 
 @triton.jit
-def batch_linear(x, weight, scale, out, CAPACITY: tl.constexpr, OUT: tl.constexpr, COLUMNS: tl.constexpr,
-                 SPLITS: tl.constexpr, IS_GATED: tl.constexpr, HAS_SCALE: tl.constexpr,
-                 FP8_BITS: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr,
-                 PREFETCH: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
+def _row_tile(x, x_tiles, column, columns, rows, COLUMNS: tl.constexpr, IS_EVEN: tl.constexpr,
+              USES_TMA: tl.constexpr):  # fmt: skip
+    """[columns, rows] from `column` on; 0 beyond the last column."""
+    if USES_TMA:
+        return tl.trans(x_tiles.load([0, column]))
+    at = rows[None, :] * COLUMNS + (column + columns)[:, None]
+    if IS_EVEN:
+        return tl.load(x + at)
+    inside = column + columns < COLUMNS
+    return tl.load(x + at, mask=inside[:, None] & (rows >= 0)[None, :], other=0.0)
+
+
+@triton.jit
+def _weight_tile(from_output, weight_tiles, output, column, columns, COLUMNS: tl.constexpr,
+                 IS_EVEN: tl.constexpr, USES_TMA: tl.constexpr):  # fmt: skip
+    """[outputs, columns] from `output` and `column` on. Beyond the last column finite values, since 0 x NaN
+    is not 0."""
+    if USES_TMA:
+        return weight_tiles.load([output, column])
+    # `column` is that of the first output; the minimum keeps the loads inside the row
+    inside = column + columns if IS_EVEN else tl.minimum(column + columns, COLUMNS - 1)
+    return tl.load(from_output[:, None] + inside[None, :])
+
+
+@triton.jit
+def batch_linear(x, weight, x_tiles, weight_tiles, scale, out, CAPACITY: tl.constexpr, OUT: tl.constexpr,
+                 COLUMNS: tl.constexpr, SPLITS: tl.constexpr, IS_GATED: tl.constexpr,
+                 HAS_SCALE: tl.constexpr, FP8_BITS: tl.constexpr, USES_TMA: tl.constexpr,
+                 ROWS: tl.constexpr, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr, PREFETCH: tl.constexpr,
+                 STARTS_NEXT_LATE: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (tiles of outputs, SPLITS). weight [OUT or 2 OUT, COLUMNS], scale [OUT or 2 OUT] float32.
+    x_tiles, weight_tiles: if USES_TMA, descriptors of x in tiles [ROWS, BLOCK] and of weight in tiles
+    [OUTPUTS, BLOCK].
 
     out [SPLITS, CAPACITY, OUT]; if IS_GATED (one split) silu(gate) * up, gate being the first OUT outputs.
+    STARTS_NEXT_LATE: the next kernel starts when the weights were read, and not earlier.
     """
-    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    first_output = tl.program_id(0) * OUTPUTS
+    outputs = first_output + tl.arange(0, OUTPUTS)
     is_output = outputs < OUT
     load_output = tl.minimum(outputs, OUT - 1)
-    SPLIT_COLUMNS: tl.constexpr = (COLUMNS + SPLITS * BLOCK - 1) // (SPLITS * BLOCK) * BLOCK
-    IS_EVEN: tl.constexpr = SPLIT_COLUMNS * SPLITS == COLUMNS
-    first = tl.program_id(1) * SPLIT_COLUMNS
+    BLOCKS: tl.constexpr = (COLUMNS + BLOCK - 1) // BLOCK
+    IS_EVEN: tl.constexpr = COLUMNS % BLOCK == 0
+    first = tl.program_id(1) * BLOCKS // SPLITS * BLOCK
+    last = (tl.program_id(1) + 1) * BLOCKS // SPLITS * BLOCK
     from_output = weight + load_output.to(tl.int64) * COLUMNS
     from_up = from_output + OUT * COLUMNS
     if PREFETCH > 0:
-        num_bytes = PREFETCH * weight.dtype.element_ty.primitive_bitwidth // 8
+        num_bytes = tl.minimum(PREFETCH, last - first) * weight.dtype.element_ty.primitive_bitwidth // 8
         prefetch_l2(from_output + first, num_bytes)
         if IS_GATED:
             prefetch_l2(from_up + first, num_bytes)
-    pdl_wait(USES_PDL)
+    pdl_wait(USES_PDL, not STARTS_NEXT_LATE)
     rows, columns = tl.arange(0, ROWS), tl.arange(0, BLOCK)
     total = tl.zeros((OUTPUTS, ROWS), tl.float32)
     up = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    for start in range(0, SPLIT_COLUMNS, BLOCK):
-        column = first + start + columns
-        at = rows[None, :] * COLUMNS + column[:, None]
-        if IS_EVEN:
-            value = tl.load(x + at)
-        else:
-            value = tl.load(x + at, mask=(column < COLUMNS)[:, None] & (rows >= 0)[None, :], other=0.0)
-        tile = _weight_tile(from_output, column, value.dtype, COLUMNS, IS_EVEN, FP8_BITS)
+    for column in range(first, last, BLOCK):
+        value = _row_tile(x, x_tiles, column, columns, rows, COLUMNS, IS_EVEN, USES_TMA)
+        tile = _weight_tile(from_output, weight_tiles, first_output, column, columns, COLUMNS, IS_EVEN,
+                            USES_TMA)  # fmt: skip
+        tile = _converted(tile, value.dtype, FP8_BITS)
         total = tl.dot(tile, value, acc=total, input_precision="ieee")
         if IS_GATED:
-            tile = _weight_tile(from_up, column, value.dtype, COLUMNS, IS_EVEN, FP8_BITS)
+            tile = _weight_tile(from_up, weight_tiles, OUT + first_output, column, columns, COLUMNS, IS_EVEN,
+                                USES_TMA)  # fmt: skip
+            tile = _converted(tile, value.dtype, FP8_BITS)
             up = tl.dot(tile, value, acc=up, input_precision="ieee")
+    pdl_start_next(USES_PDL and STARTS_NEXT_LATE)
     if HAS_SCALE:
         total *= tl.load(scale + load_output)[:, None]
         if IS_GATED:

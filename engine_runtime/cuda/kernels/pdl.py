@@ -21,10 +21,17 @@ _OLDEST_DRIVER = 12030
 
 
 @triton.jit
-def pdl_wait(USES_PDL: tl.constexpr):
-    """Wait for the results of earlier kernels, and allow the next kernel to start."""
+def pdl_wait(USES_PDL: tl.constexpr, STARTS_NEXT: tl.constexpr = True):
+    """Wait for the results of earlier kernels; if STARTS_NEXT, allow the next kernel to start."""
     if USES_PDL:
         gdc_wait()
+    pdl_start_next(USES_PDL and STARTS_NEXT)
+
+
+@triton.jit
+def pdl_start_next(USES_PDL: tl.constexpr):
+    """Allow the next kernel to start. It starts when all programs have called this or ended."""
+    if USES_PDL:
         gdc_launch_dependents()
 
 

@@ -8,11 +8,13 @@ thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.kernels.batched_linear import batch_linear
@@ -26,32 +28,47 @@ SMALLEST_TILE = 16
 """Rows of a matrix instruction: fewer take as long."""
 _OUTPUTS = 64
 """Outputs per program that `num_splits` assumes."""
-_MIN_PROGRAMS = 96
-"""Three quarters of the multiprocessors of a large GPU."""
+_MIN_PROGRAMS = 192
+"""Programs that keep enough weights in flight on a large GPU."""
 _MIN_COLUMNS = 512
 """A split reads at least this many inputs."""
+_TMA_BYTES = 16
+"""Rows of a tensor that TMA reads are multiples of this."""
+LARGE_SHARED_MEMORY = 227 << 10
+"""Bytes of a program, on GPUs for data centers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTiling:
-    """Outputs per program, inputs per tile, warps, pipeline stages, and the bytes of each weight row that are
-    requested while the kernel before still runs."""
+    """How a product is computed.
+
+    Attributes:
+        outputs, block: outputs per program, inputs per tile.
+        warps, stages: of a program, of its pipeline.
+        prefetch_bytes: of each weight row, requested while the kernel before still runs.
+        uses_tma: whether tiles are copied by TMA.
+        starts_next_late: whether the next kernel starts when the weights were read.
+        smallest_rows: fewer rows are padded.
+    """
 
     outputs: int
     block: int
     warps: int
     stages: int
-    prefetch_bytes: int
+    prefetch_bytes: int = 256
+    uses_tma: bool = False
+    starts_next_late: bool = False
+    smallest_rows: int = SMALLEST_TILE
 
 
 def num_splits(matrix: Matrix) -> int:
     """Parts that the inputs of a product are split into: enough programs for every multiprocessor of a large
-    GPU. Independent of the number of rows, so that an output is always summed in the same order."""
+    GPU. Independent of the number of rows, so that the parts are the same in a batch of any size."""
     tiles, splits = -(-matrix.shape[0] // _OUTPUTS), 1
-    if matrix.format == "int4" or tiles >= _MIN_PROGRAMS:
+    if matrix.format == "int4":
         return 1
     while (
-        tiles * splits < 2 * _MIN_PROGRAMS
+        tiles * splits < _MIN_PROGRAMS
         and splits < BATCH_SPLITS
         and matrix.shape[1] % (2 * splits * _MIN_COLUMNS) == 0
     ):
@@ -59,14 +76,36 @@ def num_splits(matrix: Matrix) -> int:
     return splits
 
 
-def tiling_of(rows: int, matrix: Matrix, *, is_gated: bool) -> BatchTiling:
-    """The tiling of a product of `rows` rows: the fastest ones measured on an H200."""
+def tiling_of(rows: int, matrix: Matrix, *, is_gated: bool, is_large: bool) -> BatchTiling:
+    """The tiling of a product of `rows` rows: the fastest ones measured on an H200, in chains of layers.
+    `is_large`: the GPU has TMA, and 227 KB of shared memory for a program."""
+    if is_large and matrix.format == "fp8":
+        return _fp8_tiling(rows, is_gated)
     is_wide = matrix.weight.element_size() >= 2
+    if is_large and matrix.weight.element_size() == 2:
+        if is_gated:
+            return BatchTiling(64, 128, 4, 3) if rows <= 16 else BatchTiling(64, 64, 4, 4)
+        return BatchTiling(64, 128, 4, 4) if rows <= 32 else BatchTiling(128, 128, 4, 3)
     if not is_gated:
-        return BatchTiling(64, 128, 4, 4 if rows <= 32 or not is_wide else 3, 512)
+        return BatchTiling(64, 128, 4, 4 if rows <= 32 or not is_wide else 3)
     if is_wide:
-        return BatchTiling(32, 128, 4, 4, 512) if rows <= 32 else BatchTiling(64, 64, 4, 3, 512)
-    return BatchTiling(32, 256, 4, 4, 512) if rows <= 16 else BatchTiling(64, 128, 4, 3, 512)
+        return BatchTiling(32, 128, 4, 4) if rows <= 32 else BatchTiling(64, 64, 4, 3)
+    return BatchTiling(32, 256, 4, 4) if rows <= 16 else BatchTiling(64, 128, 4, 3)
+
+
+def _fp8_tiling(rows: int, is_gated: bool) -> BatchTiling:
+    if is_gated:
+        # The next kernel is a product, too: its waiting programs would take room from running ones.
+        return BatchTiling(64, 128, 4, 4, uses_tma=True, starts_next_late=rows <= 16, smallest_rows=8)
+    block, stages = (256, 3) if rows <= 32 else (128, 4)
+    return BatchTiling(64, block, 4, stages, uses_tma=True)
+
+
+def _is_large(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+        return False
+    properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack this attribute
+    return bool(properties.shared_memory_per_block_optin >= LARGE_SHARED_MEMORY)
 
 
 class BatchedLinear:
@@ -76,7 +115,7 @@ class BatchedLinear:
         self._capacity = capacity
         self._fp8_as_bits = lacks_fp8(device)
         self._pdl = pdl_launch_args(device)
-        self.tiling = tiling_of
+        self.tiling = partial(tiling_of, is_large=_is_large(device))
         """Replaced to measure other tilings."""
 
     @staticmethod
@@ -108,12 +147,21 @@ class BatchedLinear:
         num_outputs = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
         splits = 1 if is_gated else num_splits(matrix)
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
-        uses_pdl = self._pdl["USES_PDL"]
-        prefetch = tiling.prefetch_bytes // matrix.weight.element_size() if uses_pdl else 0
+        weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
+        tile_rows = max(tiling.smallest_rows, rows)
+        uses_tma = tiling.uses_tma and matrix.shape[1] * weight.element_size() % _TMA_BYTES == 0
+        # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
+        x_tiles: Tensor | TensorDescriptor = x
+        weight_tiles: Tensor | TensorDescriptor = weight
+        if uses_tma:
+            x_tiles = TensorDescriptor.from_tensor(x, [tile_rows, tiling.block])
+            weight_tiles = TensorDescriptor.from_tensor(weight, [tiling.outputs, tiling.block])
+        prefetches = self._pdl["USES_PDL"] and matrix.shape[1] % tiling.block == 0
         batch_linear[(triton.cdiv(num_outputs, tiling.outputs), splits)](
             x,
-            matrix.weight.view(torch.uint8) if as_bits else matrix.weight,
-            # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
+            weight,
+            x_tiles,
+            weight_tiles,
             x if matrix.scale is None else matrix.scale,
             out,
             CAPACITY=self._capacity,
@@ -123,10 +171,12 @@ class BatchedLinear:
             IS_GATED=is_gated,
             HAS_SCALE=matrix.scale is not None,
             FP8_BITS=as_bits,
-            ROWS=max(SMALLEST_TILE, rows),
+            USES_TMA=uses_tma,
+            ROWS=tile_rows,
             OUTPUTS=tiling.outputs,
             BLOCK=tiling.block,
-            PREFETCH=min(prefetch, matrix.shape[1] // splits) if matrix.shape[1] % 128 == 0 else 0,
+            PREFETCH=tiling.prefetch_bytes // weight.element_size() if prefetches else 0,
+            STARTS_NEXT_LATE=tiling.starts_next_late,
             num_warps=tiling.warps,
             num_stages=tiling.stages,
             **self._pdl,

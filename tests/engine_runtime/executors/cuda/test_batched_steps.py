@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledSequence, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
-from engine_runtime.quantization import quantize
+from engine_runtime.quantization import Matrix, quantize
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_paged, make_thin
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, replies_together, reply
@@ -30,7 +31,14 @@ pytestmark = needs_triton
 patch_interpreter()
 if HAS_TRITON:
     from engine_runtime.executors.cuda import batched_linear, triton_linear
-    from engine_runtime.executors.cuda.batched_linear import BatchedLinear, num_splits
+    from engine_runtime.executors.cuda.batched_backend import attention_tiling_of
+    from engine_runtime.executors.cuda.batched_linear import (
+        LARGE_SHARED_MEMORY,
+        BatchedLinear,
+        BatchTiling,
+        num_splits,
+        tiling_of,
+    )
     from engine_runtime.executors.cuda.batched_steps import BatchedSteps, plan_forwards
     from engine_runtime.executors.cuda.triton_linear import KernelConfig
 
@@ -57,10 +65,17 @@ class FirstFunctions(GraphedCalls):
         return self.kept.setdefault(key, function)(*inputs)
 
 
-def make_batched(model: MossLM, max_batch_size: int = 8, **choices: BlockFormats) -> PagedLM:
+def make_batched(
+    model: MossLM, max_batch_size: int = 8, max_seq_len: int = 320, **choices: BlockFormats
+) -> PagedLM:
     """The model on the executor for GPUs with its kernels for decode, and plain torch for prefill."""
     paged = make_cuda_paged(
-        model, num_blocks=96, max_seq_len=320, uses_triton=True, max_batch_size=max_batch_size, **choices
+        model,
+        num_blocks=96,
+        max_seq_len=max_seq_len,
+        uses_triton=True,
+        max_batch_size=max_batch_size,
+        **choices,
     )
     executor = paged.executor
     assert isinstance(executor, CudaExecutor)
@@ -172,13 +187,17 @@ def test_decode_rows_come_first_and_long_prefills_alone(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
-@pytest.mark.parametrize("shape", [(72, 256), (40, 200)])
+@pytest.mark.parametrize("shape", [(72, 256), (40, 208), (40, 200)])
+@pytest.mark.parametrize("uses_tma", [False, True])
 def test_a_few_rows_times_a_matrix(
-    weight_format: WeightFormat, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    weight_format: WeightFormat, shape: tuple[int, int], uses_tma: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By TMA where rows are multiples of 16 bytes: not 200 inputs of one."""
     monkeypatch.setattr(batched_linear, "_MIN_COLUMNS", 64)
     torch.manual_seed(1)
     matrix, linear = quantize(torch.randn(shape), weight_format), BatchedLinear(16, torch.device("cpu"))
+    tiling = BatchTiling(64, 128, 4, 4, uses_tma=uses_tma, smallest_rows=8)
+    monkeypatch.setattr(linear, "tiling", lambda rows, matrix, is_gated: tiling)
     splits = num_splits(matrix)
     assert (splits > 1) == (shape[1] == 256 and weight_format != "int4")
     x = torch.randn(16, shape[1])
@@ -192,6 +211,43 @@ def test_a_few_rows_times_a_matrix(
     gate, up = product[:5].chunk(2, dim=1)
     wanted = torch.nn.functional.silu(gate) * up
     torch.testing.assert_close(gated[:5], wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("weight_format", ["native", "fp8", "int8"])
+def test_the_pipeline_of_every_tiling_fits_into_shared_memory(
+    weight_format: WeightFormat, is_large: bool
+) -> None:
+    matrix = quantize(torch.randn(64, 128, dtype=torch.bfloat16), weight_format)
+    for rows, is_gated in product((2, 8, 16, 32, 64), (False, True)):
+        tiling = tiling_of(rows, matrix, is_gated=is_gated, is_large=is_large)
+        assert is_large or not tiling.uses_tma
+        weights = tiling.outputs * (2 if is_gated else 1) * matrix.weight.element_size()
+        stage = tiling.block * (weights + 2 * max(tiling.smallest_rows, rows))
+        assert stage * tiling.stages < (LARGE_SHARED_MEMORY if is_large else 99 << 10)
+
+
+def test_products_of_a_layer_keep_a_large_gpu_busy() -> None:
+    """The parts of q, k and v, of o, of down and of the audio head."""
+    shapes = ((6144, 4096), (4096, 4096), (4096, 12288), (16512, 4096))
+    assert [num_splits(Matrix("native", shape, torch.empty(0))) for shape in shapes] == [2, 4, 4, 1]
+
+
+@pytest.mark.slow
+def test_partitions_of_a_larger_step_give_the_same(model: MossLM) -> None:
+    """Sequences on both sides of the larger partition, whose size depends on the number of rows."""
+    batched, plain = make_batched(model, max_seq_len=640), make_paged(model, num_blocks=96)
+    steps = batched.executor._batched
+    assert isinstance(steps, BatchedSteps)
+    steps.backend.attention_tiling = lambda rows: attention_tiling_of(64)
+    assert attention_tiling_of(64).split_rows == 2 * attention_tiling_of(2).split_rows == 512
+    pairs = [(Sequence(), Sequence()) for _ in range(3)]
+    for (mine, other), length in zip(pairs, (300, 511, 530), strict=True):
+        batched.prefill(mine, [7] * length)
+        plain.prefill(other, [7] * length)
+    wanted = [plain.decode(other, 9) for _, other in pairs]
+    for got, alone in zip(batched.step([StepRequest(mine, [9]) for mine, _ in pairs]), wanted, strict=True):
+        assert_same(got, alone)
 
 
 @pytest.mark.parametrize("max_batch_size", [2, 20, 64])
