@@ -163,6 +163,7 @@ class Prompt:
         self._tokenizer, self._special, self._texts = tokenizer, special, texts
         self._end_turn = self._as_rows([special.im_end, *tokenizer.encode("\n")])
         self._open_reply = self._open(texts.assistant_role)
+        self._open_speech = [*self._open(texts.user_role), *self._as_rows([special.sosp])]
         system_texts = {Modality.SPEECH: texts.system_speech, Modality.TEXT: texts.system_text}
         self._system = {
             modality: [*self._open("system", text), *self._end_turn]
@@ -187,7 +188,7 @@ class Prompt:
 
     def open_user_speech(self) -> list[Row]:
         """Beginning of a spoken user turn; code rows follow."""
-        return [*self._open(self._texts.user_role), *self._as_rows([self._special.sosp])]
+        return list(self._open_speech)
 
     def end_speech(self) -> list[Row]:
         """The row after the last code."""

@@ -1,7 +1,7 @@
 """One forward step as plain values: what is scheduled, and what comes back.
 
 In: rows that a PagedLM scheduled, one entry per sequence. Out: a `StepOutput` per sequence, from an executor
-(lm/executor.py). `check_batch` and `check_logits` are the validation that every executor shares: a step that
+(lm/executor.py). `BatchCheck` and `check_logits` are the validation that every executor shares: a step that
 would read or overwrite other rows is refused, and so is a result that cannot be one. Engine thread.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.errors import ExecutorError
@@ -19,6 +20,10 @@ from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 
 MAX_JOINT_ROWS = 16
 """New rows of a sequence that is prefilled beside decode steps; longer prefills run alone."""
+
+
+_MOST_TABLES = 1024
+"""Block tables that a check remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +114,55 @@ class StepOutput:
     sampled: SampledIds | None = None
 
 
-def check_batch(batch: ScheduledBatch, limits: ExecutorLimits, *, can_sample: bool) -> None:
-    """Refuse a step that does not fit the pool, the model or the executor; the ExecutorError names the
-    field."""
-    if not 1 <= len(batch.sequences) <= limits.max_batch_size:
-        raise ExecutorError(
-            f"sequences: this executor runs 1 to {limits.max_batch_size} sequences per step, "
-            f"got {len(batch.sequences)}"
-        )
-    for scheduled in batch.sequences:
-        _check_rows(scheduled, limits)
-        _check_block_table(scheduled, limits)
-        if scheduled.sampling is not None and not can_sample:
-            raise ExecutorError("sampling: this executor returns logits; sample from them with lm/sampler.py")
-    if len(batch.sequences) > 1:
-        _check_written_blocks(batch, limits)
+class BatchCheck:
+    """Refuses a step that does not fit the pool, the model or the executor; the ExecutorError names the
+    field. Remembers the block tables that it has checked, since few of them change from step to step."""
+
+    def __init__(self, limits: ExecutorLimits, *, can_sample: bool) -> None:
+        self._limits, self._can_sample = limits, can_sample
+        self._tables: dict[int, tuple[list[int], NDArray[np.int64]]] = {}
+        """By the identity of the list: its content when it was checked, also as an array."""
+
+    def __call__(self, batch: ScheduledBatch) -> None:
+        """Check one step."""
+        limits = self._limits
+        if not 1 <= len(batch.sequences) <= limits.max_batch_size:
+            raise ExecutorError(
+                f"sequences: this executor runs 1 to {limits.max_batch_size} sequences per step, "
+                f"got {len(batch.sequences)}"
+            )
+        tables = []
+        for scheduled in batch.sequences:
+            _check_rows(scheduled, limits)
+            tables.append(self._checked_table(scheduled))
+            if scheduled.sampling is not None and not self._can_sample:
+                raise ExecutorError(
+                    "sampling: this executor returns logits; sample from them with lm/sampler.py"
+                )
+        if len(tables) > 1:
+            _check_written_blocks(batch, tables, limits)
+
+    def _checked_table(self, scheduled: ScheduledSequence) -> NDArray[np.int64]:
+        table, limits = scheduled.block_table, self._limits
+        needed = -(-scheduled.num_rows // limits.tokens_per_block)
+        if not needed <= len(table) <= limits.max_blocks:
+            raise ExecutorError(
+                f"block_table: {len(table)} blocks for {scheduled.num_rows} rows; expected {needed} to "
+                f"{limits.max_blocks}"
+            )
+        known = self._tables.get(id(table))
+        if known is not None and known[0] == table:
+            return known[1]
+        if min(table) < 0 or max(table) >= limits.num_blocks:
+            raise ExecutorError(
+                f"block_table: {min(table)}..{max(table)} leave the {limits.num_blocks} blocks"
+            )
+        if len(set(table)) != len(table):
+            raise ExecutorError("block_table: a block is listed twice; K/V of different rows would overwrite")
+        if len(self._tables) >= _MOST_TABLES:
+            self._tables.clear()
+        self._tables[id(table)] = list(table), np.array(table)
+        return self._tables[id(table)][1]
 
 
 def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
@@ -150,28 +189,17 @@ def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
             raise ExecutorError(f"{name}: {rows} must be in 0..{first}")
 
 
-def _check_block_table(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
-    table = scheduled.block_table
-    needed = -(-scheduled.num_rows // limits.tokens_per_block)
-    if not needed <= len(table) <= limits.max_blocks:
-        raise ExecutorError(
-            f"block_table: {len(table)} blocks for {scheduled.num_rows} rows; expected {needed} to "
-            f"{limits.max_blocks}"
-        )
-    if min(table) < 0 or max(table) >= limits.num_blocks:
-        raise ExecutorError(f"block_table: {min(table)}..{max(table)} leave the {limits.num_blocks} blocks")
-    if len(set(table)) != len(table):
-        raise ExecutorError("block_table: a block is listed twice; K/V of different rows would overwrite")
-
-
-def _check_written_blocks(batch: ScheduledBatch, limits: ExecutorLimits) -> None:
+def _check_written_blocks(
+    batch: ScheduledBatch, tables: list[NDArray[np.int64]], limits: ExecutorLimits
+) -> None:
     """No block that a sequence writes belongs to another one."""
-    tables = [np.array(scheduled.block_table) for scheduled in batch.sequences]
+    written = [
+        table[min(scheduled.text_rows, scheduled.audio_rows) // limits.tokens_per_block :]
+        for scheduled, table in zip(batch.sequences, tables, strict=True)
+    ]
     uses = np.bincount(np.concatenate(tables))
-    for scheduled, table in zip(batch.sequences, tables, strict=True):
-        first = min(scheduled.text_rows, scheduled.audio_rows) // limits.tokens_per_block
-        if uses[table[first:]].max() > 1:
-            raise ExecutorError("block_table: a sequence would write to a block of another one")
+    if uses[np.concatenate(written)].max() > 1:
+        raise ExecutorError("block_table: a sequence would write to a block of another one")
 
 
 def check_logits(name: str, logits: Tensor, width: int) -> None:

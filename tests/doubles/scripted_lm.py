@@ -14,7 +14,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampling_metadata import SampledIds
-from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, StepOutput, check_batch
+from engine_runtime.lm.step import BatchCheck, ExecutorLimits, ScheduledBatch, StepOutput
 
 
 @dataclass
@@ -45,7 +45,7 @@ class ScriptedExecutor:
         ]
 
     def next_row(self, batch: ScheduledBatch) -> tuple[int, int]:
-        check_batch(batch, self.limits, can_sample=self.can_sample)
+        BatchCheck(self.limits, can_sample=self.can_sample)(batch)
         self.step = 0 if batch.sequences[0].is_prefill else self.step + 1
         self.before_step(self.step)
         return self.script[min(self.step, len(self.script) - 1)]

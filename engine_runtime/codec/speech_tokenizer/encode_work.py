@@ -11,13 +11,13 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from engine_runtime.codec.speech_tokenizer.encoder_pool import MOST_JOINT_CODES, MOST_STREAMS
+from engine_runtime.codec.speech_tokenizer.encoder_pool import JOINT_CODES, MOST_STREAMS
 from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes
 from engine_runtime.work import Stage
 
-MOST_BATCHED_CODES = MOST_JOINT_CODES
+MOST_BATCHED_CODES = JOINT_CODES[-1]
 """Codes per stream of such a call; more keep the device busy alone."""
 
 

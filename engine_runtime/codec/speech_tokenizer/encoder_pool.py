@@ -26,10 +26,11 @@ SEEN = (256, 512)
 """Positions that the shorter captures attend to (5 s and 10 s); the longest covers a segment."""
 LONG_CODES = (16, 32, 64, 128)
 """Codes of the captured calls of a single stream, for revisions."""
-MOST_STREAMS = 64
-"""Streams of one call."""
-MOST_JOINT_CODES = 8
-"""Codes of a stream in a call of several."""
+MOST_STREAMS = 32
+"""Streams of one call: more take proportionally longer (three codes of 32 and 64 streams on an H200, beside
+decode steps: 24 and 41 ms), and the end of a turn waits for a call in progress."""
+JOINT_CODES = (1, 2, 3, 4, 8)
+"""Most codes of a stream in a call of several."""
 
 
 class EncoderPool:
@@ -58,12 +59,10 @@ class EncoderPool:
     def step(
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> tuple[list[Tensor], list[EncoderState]]:
-        """The next frames [n_mels, T] of segments of this pool, T of up to MOST_JOINT_CODES codes each: their
+        """The next frames [n_mels, T] of segments of this pool, T of up to JOINT_CODES[-1] codes each: their
         codes [T / frames_per_code], and the new states."""
-        size = max(mel.shape[1] for mel in mels)
-        width = self._model.config.frames_per_code
-        while width < size:
-            width *= 2
+        most, frames = max(mel.shape[1] for mel in mels), self._model.config.frames_per_code
+        width = next(codes * frames for codes in JOINT_CODES if codes * frames >= most)
         if all(width <= self._room(state) for state in states):
             padded = [F.pad(mel, (0, width - mel.shape[1])) for mel in mels]
             return self._run(torch.stack(padded), states, [mel.shape[1] for mel in mels])
@@ -97,12 +96,9 @@ class EncoderPool:
         sizes = [1]
         while sizes[-1] < min(most_streams, MOST_STREAMS):
             sizes.append(2 * sizes[-1])
-        widths = [1]
-        while widths[-1] < MOST_JOINT_CODES:
-            widths.append(2 * widths[-1])
         alone = [(1, codes) for codes in LONG_CODES]
         # The largest first: the others reuse its memory.
-        for size, codes in (*product(reversed(sizes), reversed(widths)), *alone):
+        for size, codes in (*product(reversed(sizes), reversed(JOINT_CODES)), *alone):
             frames = codes * self._model.config.frames_per_code
             mel = self._padding.conv1.new_zeros(size, self._model.config.num_mel_bins, frames)
             for seen in self._lengths():

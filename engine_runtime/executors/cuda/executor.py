@@ -47,11 +47,11 @@ from engine_runtime.executors.cuda.weights import Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sampling_metadata import SampledIds
 from engine_runtime.lm.step import (
+    BatchCheck,
     ScheduledBatch,
     ScheduledSequence,
     StepOutput,
     Tails,
-    check_batch,
     check_logits,
     check_magnitude,
 )
@@ -105,6 +105,7 @@ class CudaExecutor:
         self.device = torch.device("cpu")  # the device of the logits
         self.network, self.cache = network, cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens, max_batch_size)
+        self._check = BatchCheck(self.limits, can_sample=self.can_sample)
         if multiplies_fp8 is None:
             multiplies_fp8 = has_fp8_matmul(self._device, dtype)
         with torch.inference_mode():
@@ -175,7 +176,7 @@ class CudaExecutor:
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         """See lm/executor.py."""
-        check_batch(batch, self.limits, can_sample=self.can_sample)
+        self._check(batch)
         sequences = batch.sequences
         if self._batched is None or len(sequences) == 1:
             return [self._execute(scheduled, batch.exclusive_gpu) for scheduled in sequences]

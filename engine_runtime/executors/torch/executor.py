@@ -28,7 +28,7 @@ from engine_runtime.executors.fused_weights import (
 from engine_runtime.executors.torch.linear import DenseLinear, Linear, packed_linear
 from engine_runtime.executors.torch.single_row import SingleRow, fold_norms
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
+from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats
 from engine_runtime.quantization import to_fp8
@@ -114,6 +114,7 @@ class TorchExecutor:
         self.config, self.cache = config, cache
         self.device = cache.pool.device
         self.limits = cache.limits(config, max_seq_len, max_num_tokens, MAX_BATCH_SIZE)
+        self._check = BatchCheck(self.limits, can_sample=self.can_sample)
         self._offset_stride = 2 * config.num_layers
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
@@ -142,7 +143,7 @@ class TorchExecutor:
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         """See lm/executor.py."""
-        check_batch(batch, self.limits, can_sample=self.can_sample)
+        self._check(batch)
         if self._single_row is not None and self._single_row.accepts(batch):
             return [self._checked(self._single_row.run(batch.sequences[0]))]
         spans = [

@@ -33,7 +33,7 @@ from engine_runtime.executors.trtllm.step_tensors import (
 )
 from engine_runtime.executors.trtllm.stream import EngineStream
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
+from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 
 _log = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class TrtllmExecutor:
         self.device = torch.device("cpu")  # the device of the logits
         self.cache = cache
         self.limits = cache.limits(config, max_seq_len, max_num_tokens, max_batch_size)
+        self._check = BatchCheck(self.limits, can_sample=self.can_sample)
         self.contract = choose_contract(session.tensors)
         self.requires_block_aligned_prefill = self.contract.requires_block_aligned_prefill
         self._widths = {"logits": config.text_vocab, "audio_logits": config.audio_vocab}
@@ -119,7 +120,7 @@ class TrtllmExecutor:
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         """See lm/executor.py."""
-        check_batch(batch, self.limits, can_sample=self.can_sample)
+        self._check(batch)
         for scheduled in batch.sequences:
             if min(scheduled.text_rows, scheduled.audio_rows) < scheduled.first_position:
                 raise ExecutorError("text_rows, audio_rows: an engine cannot fill the rows of a skipped tail")

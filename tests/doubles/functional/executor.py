@@ -13,7 +13,7 @@ from engine_runtime.executors.trtllm.step_tensors import StepInputBuilder, packi
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.step import ScheduledBatch, StepOutput, check_batch, check_logits
+from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.trtllm.build import build_engine
 from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
@@ -38,12 +38,13 @@ class NetworkExecutor:
     ) -> None:
         self.network, self.cache = network, cache
         self.limits = cache.limits(config, max_seq_len, 512, max_batch_size)
+        self._check = BatchCheck(self.limits, can_sample=self.can_sample)
         self.device = torch.device("cpu")
         self._builder = StepInputBuilder(self.limits, cache)
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
-        check_batch(batch, self.limits, can_sample=self.can_sample)
+        self._check(batch)
         order = packing_order(batch.sequences)
         tensors = self._builder.fill([batch.sequences[index] for index in order])
         check_step(step_spec(self.limits), self.limits, tensors)

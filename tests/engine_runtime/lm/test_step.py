@@ -11,10 +11,10 @@ import torch
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
 from engine_runtime.lm.step import (
+    BatchCheck,
     ExecutorLimits,
     ScheduledBatch,
     ScheduledSequence,
-    check_batch,
     check_logits,
 )
 from engine_runtime.types import SamplingParams
@@ -33,7 +33,7 @@ STEP = ScheduledSequence([5], 9, [3, 0, 7], 9, 8, 6, is_prefill=False)
 
 
 def check(*sequences: ScheduledSequence, can_sample: bool = False) -> None:
-    check_batch(ScheduledBatch(sequences), LIMITS, can_sample=can_sample)
+    BatchCheck(LIMITS, can_sample=can_sample)(ScheduledBatch(sequences))
 
 
 def test_a_valid_step_is_accepted() -> None:
@@ -107,3 +107,19 @@ def test_logits_that_cannot_be_a_result_are_refused(logits: torch.Tensor, said: 
     check_logits("logits", torch.ones(4), 4)
     with pytest.raises(ExecutorError, match=f"^logits: .*{said}"):
         check_logits("logits", logits, 4)
+
+
+def test_a_table_that_was_checked_before_is_checked_again_when_it_has_changed() -> None:
+    check_next, table, other = BatchCheck(LIMITS, can_sample=False), [3, 0, 7], [1, 2, 4]
+    batch = ScheduledBatch((replace(STEP, block_table=table), replace(STEP, block_table=other)))
+    for _ in range(2):
+        check_next(batch)
+    table[2] = 4
+    with pytest.raises(ExecutorError, match="a block of another one"):
+        check_next(batch)
+    table[2] = 3
+    with pytest.raises(ExecutorError, match="listed twice"):
+        check_next(batch)
+    table[2] = 8
+    with pytest.raises(ExecutorError, match="leave the 8 blocks"):
+        check_next(batch)
