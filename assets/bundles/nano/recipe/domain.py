@@ -277,6 +277,19 @@ def _by_use(dialogues: list[Dialogue], chosen: dict[str, None], rng: random.Rand
     return sorted(order, key=lambda d: rank[d.key])
 
 
+def balanced(dialogues: list[Dialogue], count: int, rng: random.Random) -> list[Dialogue]:
+    """About the same number of every skill."""
+    by_skill: dict[str, list[Dialogue]] = defaultdict(list)
+    for dialogue in dialogues:
+        by_skill[dialogue.skill].append(dialogue)
+    for pile in by_skill.values():
+        rng.shuffle(pile)
+    chosen: list[Dialogue] = []
+    while len(chosen) < count and any(by_skill.values()):
+        chosen += [pile.pop() for pile in by_skill.values() if pile]
+    return chosen[:count]
+
+
 def all_units(dialogues: list[Dialogue]) -> list[str]:
     """Every unit that the assistant's voice has to say, sorted."""
     return sorted({unit for dialogue in dialogues for turn in dialogue.turns for unit in turn.units})

@@ -30,6 +30,7 @@ import recordings
 import soundfile
 import torch
 import voices
+from domain import balanced
 from judgements import NO_REPLY, Judgement, summary
 
 from app.session.headless import ConversationError, run_file
@@ -185,19 +186,6 @@ def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, s
                 recognizer.recognize(pcm, voices.ASSISTANT_RATE, dialogue.turns[-1].units) == wanted
             )
     return {name: f"{count}/{len(dialogues)}" for name, count in right.items()}
-
-
-def balanced(dialogues: list[domain.Dialogue], count: int, rng: random.Random) -> list[domain.Dialogue]:
-    """About the same number of every skill."""
-    by_skill: dict[str, list[domain.Dialogue]] = defaultdict(list)
-    for dialogue in dialogues:
-        by_skill[dialogue.skill].append(dialogue)
-    for pile in by_skill.values():
-        rng.shuffle(pile)
-    chosen: list[domain.Dialogue] = []
-    while len(chosen) < count and any(by_skill.values()):
-        chosen += [pile.pop() for pile in by_skill.values() if pile]
-    return chosen[:count]
 
 
 def _said_by_a_person(

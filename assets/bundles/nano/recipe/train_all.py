@@ -1,7 +1,7 @@
 """All stages of the recipe in the order of their needs, side by side where there are several GPUs.
 
     python train_all.py WORK OUT [--gpus 1] [--questions 19400] [--tests FILE] [--init FILE] [--neural 4]
-        [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12] [--refine 5] [--start FILE]
+        [--tokenizer 8] [--vocoder 20] [--flow 6] [--lm 12] [--refine 5] [--finish 7] [--start FILE]
     python train_all.py WORK OUT --bundle BUNDLE [--lm 7.5] [--neural 1.9] [--tests FILE] [--gpus N]
 
 Minutes for each stage. With one GPU all but the tokenizer share it; with more, vocoder and flow have their
@@ -66,6 +66,7 @@ def main() -> None:
         ("flow", 6.0),
         ("lm", 12.0),
         ("refine", 5.0),
+        ("finish", 7.0),
     ):
         parser.add_argument(f"--{name}", type=float, default=minutes, metavar="MINUTES")
     parser.add_argument("--start", type=Path, help="weights of a larger vocoder whose layers are taken over")
@@ -117,6 +118,8 @@ def main() -> None:
         # The vocoder once more, on what the trained flow really makes.
         more = ("--flow", "--init", paths[1], "--peak", "1e-4")
         stage("refine", "train_vocoder.py", second, *more).wait()
+    if args.finish:
+        stage("finish", "finish_vocoder.py", second).wait()
     lm.wait()
 
 

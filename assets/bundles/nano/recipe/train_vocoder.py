@@ -64,15 +64,19 @@ class MultiMel(nn.Module):
         return torch.stack([(mel(made) - mel(wanted)).abs().mean() for mel in self.mels]).sum()
 
 
+def trained_flow(out: Path, device: str) -> CausalFlow:
+    """The flow that its stage left in a folder."""
+    flow = CausalFlow(FLOW_CONFIG)
+    flow.load_state_dict(stage.read_weights(out / "flow.safetensors"))
+    return flow.to(device).eval()
+
+
 class FlowMels:
     """What the trained flow makes of the codes of some answers, beside the answers themselves."""
 
     @torch.no_grad()
     def __init__(self, out: Path, answers: corpus.Answers, picks: list[tuple[str, ...]], device: str) -> None:
-        coder = SpeechCoder(out / "speech_encoder.safetensors", device)
-        flow = CausalFlow(FLOW_CONFIG)
-        flow.load_state_dict(stage.read_weights(out / "flow.safetensors"))
-        flow = flow.to(device).eval()
+        coder, flow = SpeechCoder(out / "speech_encoder.safetensors", device), trained_flow(out, device)
         mels, waves = [], []
         for first in range(0, len(picks), 256):
             part = picks[first : first + 256]
@@ -185,19 +189,28 @@ def in_common(generator: BigVGAN, larger: Mapping[str, Tensor]) -> dict[str, Ten
     return {name: value for name, value in found.items() if name in own}
 
 
+def save_plain(generator: BigVGAN, path: Path) -> None:
+    """Write the weights without weight norm, as the bundle has them."""
+    plain = build_bigvgan(CONFIG, weight_norm=True)
+    plain.load_state_dict(generator.state_dict())
+    plain.remove_weight_norm()
+    stage.save_weights(plain, path)
+
+
 class Training:
     """Generator and discriminators with their optimizers."""
 
     def __init__(self, device: str, init: Path | None = None, start: Path | None = None) -> None:
         """`init`: folder of an earlier training to go on from. `start`: weights of a larger generator."""
         self.device = device
-        self.generator = build_bigvgan(CONFIG, weight_norm=True).to(device).train()
+        self.generator = build_bigvgan(CONFIG, weight_norm=True).train()
         self.discriminators, self.multi_mel = Discriminators().to(device), MultiMel().to(device)
         if start:
             take_weights(self.generator, in_common(self.generator, stage.read_weights(start)))
         if init:
             take_weights(self.generator, stage.read_weights(init / "vocoder.safetensors"))
             self.discriminators.load_state_dict(stage.read_weights(init / "discriminators.safetensors"))
+        self.generator.to(device)
         torch._dynamo.config.recompile_limit = 64  # the activation is compiled for each width and length
         use_fast_activations(self.generator, compiled=device == "cuda")
         self.g_optimiser = adamw(self.generator, device, (0.8, 0.99), 0.01)
@@ -246,10 +259,7 @@ class Training:
     def save(self, out: Path) -> None:
         """The generator without weight norm as the bundle has it, and the discriminators for `--init`."""
         stage.save_weights(self.discriminators, out / "discriminators.safetensors")
-        plain = build_bigvgan(CONFIG, weight_norm=True)
-        plain.load_state_dict(self.generator.state_dict())
-        plain.remove_weight_norm()
-        stage.save_weights(plain, out / "vocoder.safetensors")
+        save_plain(self.generator, out / "vocoder.safetensors")
 
 
 def main() -> None:

@@ -65,10 +65,16 @@ def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stage
         "vocoder": 1,
         "flow": 1,
         "refine": 1,
+        "finish": 1,
     }
     refine = next(event for event in events if event[0] == "refine")[2]
     assert "--flow" in refine
     assert refine[refine.index("--init") + 1] == refine[2]
+    assert order.index("refine ended") < order.index("finish")
+
+
+def test_without_minutes_the_vocoder_is_not_finished(stages) -> None:
+    assert "finish" not in _order(stages("--finish", "0"))
 
 
 def test_without_minutes_nothing_is_refined(stages) -> None:
