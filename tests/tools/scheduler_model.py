@@ -1,0 +1,291 @@
+"""What a GPU would do with many conversations: the scheduler and the simulated users of the benchmark, with
+time that passes by a model of one H200.
+
+    python -m tests.tools.scheduler_model 64,96,128
+
+In: numbers of users. Out: TTFA, gaps and shares for each, in seconds where the GPU takes minutes. It compares
+policies of engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: TTFA p50
+and p95 are 89 and 155 ms for 64 users where 103 and 149 ms were measured, and 130 and 239 ms for 96 users,
+where 204 and 482 ms were measured with an encoder that took 64 of them in a call. Costs are those of
+`moss-voice bench --conversations` (RESULTS.md): a call alone, and how much slower it is beside others. Main
+thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from engine_runtime.bench import simultaneous
+from engine_runtime.bench.bench_user import Clock
+from engine_runtime.scheduler import scheduler
+from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.work import Stage, Task
+
+_MS = 1_000_000
+_RATE, _OUTPUT_RATE, _CODE_S = 16_000, 24_000, 0.08
+_PACKETS = (5, 5, 10, 25)
+_LOOK_AHEAD = 3
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+_STEP_MS = (4.3, 4.8, 5.0, 5.1, 5.9, 6.85, 8.8)
+"""By rows of a forward."""
+_FLOW_MS = {
+    5: (12.3, 13.3, 16.5, 23.7, 27.4),
+    10: (13.2, 16.3, 23.3, 27.0, 43.3),
+    25: (20.2, 28.6, 33.4, 47.3, 67.1),
+}
+_VOCODER_MS = (2.0, 2.5, 3.3, 4.5, 7.0)
+_ENCODER_MS = (2.5, 3.5, 5.0, 7.0, 11.0, 15.0)
+_BESIDE_MS = {"step": 0.35, "flow": 0.6, "vocoder": 0.4, "encode": 0.5}
+"""Of the host, for a call."""
+_FEATURES_MS, _ARRIVAL_MS, _RESUME_MS = 0.4, 0.45, 0.14
+"""Of the host: before and after a call of the encoder, and for a row of a reply."""
+_STEP_BESIDE, _STREAM_BESIDE_STEP, _STREAM_BESIDE_STREAM = 0.7, 0.62, 0.8
+"""Speed of a stream while others work."""
+
+
+@dataclass
+class Running:
+    """What a stream has left to do, in ns alone on the GPU."""
+
+    left_ns: float
+    is_done: bool = False
+
+
+class ModelGPU:
+    """Time, and what the codec's and the encoder's streams do meanwhile. A clock as the benchmark uses it."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0.0
+        self.streams: dict[str, deque[Running]] = {"codec": deque(), "encoder": deque()}
+
+    def now_ns(self) -> int:
+        """The time."""
+        return int(self._now_ns)
+
+    def wait(self, duration_ns: float) -> None:
+        """Time passes on the host."""
+        self._pass(max(duration_ns, 1_000), steps=False)
+
+    def step(self, duration_ns: float) -> None:
+        """A forward of the language model, which the host waits for."""
+        while duration_ns > 0:
+            busy = [stream[0].left_ns for stream in self.streams.values() if stream]
+            speed = _STEP_BESIDE if busy else 1.0
+            part_ns = max(min([duration_ns / speed, *(left / _STREAM_BESIDE_STEP for left in busy)]), 1.0)
+            self._pass(part_ns, steps=True)
+            duration_ns -= part_ns * speed
+
+    def launch(self, stream: str, duration_ms: float) -> Running:
+        """A call that the host does not wait for."""
+        running = Running(duration_ms * _MS)
+        self.streams[stream].append(running)
+        return running
+
+    def _pass(self, duration_ns: float, *, steps: bool) -> None:
+        while duration_ns > 0:
+            busy = [stream for stream in self.streams.values() if stream]
+            speed = _STREAM_BESIDE_STEP if steps else _STREAM_BESIDE_STREAM if len(busy) > 1 else 1.0
+            part_ns = min([duration_ns, *(stream[0].left_ns / speed for stream in busy)])
+            for stream in busy:
+                stream[0].left_ns -= part_ns * speed
+                if stream[0].left_ns < 1:
+                    stream.popleft().is_done = True
+            self._now_ns += part_ns
+            duration_ns -= part_ns
+
+
+@dataclass(eq=False)
+class ModelWork:
+    """A call of a stage; the stages differ in `run_together`. See `Work`."""
+
+    gpu: ModelGPU
+    stage: Stage
+    size: int = 1
+    """Rows of a forward, or codes of a packet."""
+    waits_for: Running | None = None
+
+    @property
+    def batch_key(self) -> Hashable:
+        """See `Work`."""
+        if self.stage == "arrival":
+            return None
+        return "step" if self.stage == "prefill" else (self.stage, self.size if self.stage == "flow" else 0)
+
+    @property
+    def is_ready(self) -> bool:
+        """See `Work`."""
+        if self.stage == "arrival":
+            return self.waits_for is None or self.waits_for.is_done
+        busy = {"flow": "codec", "encode": "encoder"}.get(self.stage)
+        return busy is None or not self.gpu.streams[busy]
+
+    def fits(self, batch: Sequence[ModelWork]) -> bool:
+        """See `Work`."""
+        return len(batch) < {"flow": 16, "vocoder": 16, "encode": 32}.get(self.stage, 64)
+
+    def run(self) -> Any:
+        """See `Work`."""
+        return self.run_together([self])[0]
+
+    def run_together(self, batch: Sequence[ModelWork]) -> list[Any]:
+        """See `Work`."""
+        if self.stage == "arrival":
+            while not self.is_ready:
+                self.gpu.wait(0.05 * _MS)
+            return [None]
+        stage = "step" if self.stage == "prefill" else self.stage
+        self.gpu.wait((_BESIDE_MS[stage] + 0.02 * len(batch)) * _MS)
+        if stage == "step":
+            rows = sum(work.size for work in batch)
+            while rows > 0:
+                self.gpu.step(_of(_STEP_MS, min(rows, 64)) * _MS)
+                rows -= 64
+            return [None] * len(batch)
+        times = {"flow": _FLOW_MS.get(self.size, ()), "vocoder": _VOCODER_MS, "encode": _ENCODER_MS}[stage]
+        running = self.gpu.launch("encoder" if stage == "encode" else "codec", _of(times, len(batch)))
+        return [running] * len(batch)
+
+
+def _of(times: Sequence[float], size: int) -> float:
+    """The time of the next larger measured size."""
+    return next(ms for ms, known in zip(times, _SIZES, strict=False) if known >= size)
+
+
+class ModelTurn:
+    """In place of a Turn."""
+
+    def __init__(self, gpu: ModelGPU) -> None:
+        self._gpu = gpu
+
+    def push_task(self, pcm: Pcm) -> Task[None]:
+        """Features, encoder, rows."""
+        self._gpu.wait(_FEATURES_MS * _MS)
+        running = yield ModelWork(self._gpu, "encode")
+        yield ModelWork(self._gpu, "arrival", waits_for=running)
+        self._gpu.wait(_ARRIVAL_MS * _MS)
+        yield ModelWork(self._gpu, "prefill", max(1, round(pcm.size / _RATE / _CODE_S)))
+
+    def commit_task(self, modality: Modality, params: SamplingParams) -> Task[ModelReply]:
+        """The end of the question."""
+        running = yield ModelWork(self._gpu, "encode")
+        yield ModelWork(self._gpu, "arrival", waits_for=running)
+        return ModelReply(self._gpu, params.max_new)
+
+
+@dataclass
+class ModelReply:
+    """In place of the events of a reply of `codes`."""
+
+    gpu: ModelGPU
+    codes: int
+    _said: int = 0
+    _made: int = 0
+    _packets: int = 0
+    _pending: deque[tuple[Running, int]] = field(default_factory=deque)
+    _ready: deque[ReplyEvent] = field(default_factory=deque)
+    _is_over: bool = False
+
+    def next_event(self) -> Task[ReplyEvent | None]:
+        """The next audio; ReplyDone at last, and then None."""
+        while not self._ready:
+            if self._said < self.codes:
+                yield ModelWork(self.gpu, "step" if self._said else "prefill", 1 if self._said else 8)
+                self.gpu.wait(_RESUME_MS * _MS)
+                self._said += 1
+                yield from self._speak()
+            elif self._pending:
+                yield ModelWork(self.gpu, "arrival", waits_for=self._pending[0][0])
+            elif self._is_over:
+                return None
+            else:
+                self._is_over = True
+                codes = tuple(range(self.codes))
+                self._ready.append(ReplyDone(1, Modality.SPEECH, "stop", "", codes, 0))
+            self._take()
+        return self._ready.popleft()
+
+    def _speak(self) -> Task[None]:
+        while self._made < self._said:
+            packet = _PACKETS[min(self._packets, len(_PACKETS) - 1)]
+            if self._said < min(self._made + packet + _LOOK_AHEAD, self.codes):
+                return
+            count = min(packet, self.codes - self._made)
+            yield ModelWork(self.gpu, "flow", packet)
+            running = yield ModelWork(self.gpu, "vocoder")
+            self._pending.append((running, count))
+            self._made, self._packets = self._made + count, self._packets + 1
+            if self._packets == 1:  # a reply waits for its first audio
+                yield ModelWork(self.gpu, "arrival", waits_for=running)
+
+    def _take(self) -> None:
+        while self._pending and self._pending[0][0].is_done:
+            _, count = self._pending.popleft()
+            pcm = np.zeros(round(count * _CODE_S * _OUTPUT_RATE), np.float32)
+            self._ready.append(ReplyAudio(1, pcm, _OUTPUT_RATE, 0))
+
+
+class ModelEngine:
+    """In place of an Engine, as far as simulated users need it."""
+
+    gains_from_batches = True
+    input_sample_rate, output_sample_rate = _RATE, _OUTPUT_RATE
+    stages = types.SimpleNamespace(samples_per_code=round(_CODE_S * _OUTPUT_RATE), max_codes=1_000)
+    bundle = types.SimpleNamespace(lm=types.SimpleNamespace(sampling_speech=SamplingParams()))
+
+    def __init__(self, gpu: ModelGPU) -> None:
+        self._gpu = gpu
+
+    def new_conversation(self) -> Any:
+        """A conversation without a history."""
+        return types.SimpleNamespace(seed=0)
+
+    def end_conversation(self, conversation: Any) -> None:
+        """Nothing is held."""
+
+    def open_turn_task(self, conversation: Any, turn_id: int) -> Task[ModelTurn]:
+        """A turn, after its first rows."""
+        yield ModelWork(self._gpu, "prefill", 12)
+        return ModelTurn(self._gpu)
+
+
+def hold(users: int, seconds: float, seed: int = 0) -> simultaneous.SimultaneousRun:
+    """Conversations of `users` on the model."""
+    gpu = ModelGPU()
+    clock: Clock = gpu  # type: ignore[assignment]  # it has the methods of one
+    passing = types.SimpleNamespace(sleep=lambda duration_s: gpu.wait(duration_s * 1e9))
+    recording = np.zeros(_RATE * 11, np.float32)
+    with (
+        mock.patch.object(scheduler, "time", passing),
+        mock.patch.object(simultaneous, "_compare") as compare,
+    ):
+        compare.return_value = (0, 0)
+        engine: Any = ModelEngine(gpu)
+        return simultaneous.hold_conversations(engine, recording, users, seconds, clock, seed=seed)
+
+
+def main() -> int:
+    """Hold them and print a line for each number of users."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("users", type=lambda text: [int(number) for number in text.split(",")])
+    parser.add_argument("--seconds", type=float, default=12.0)
+    arguments = parser.parse_args()
+    for users in arguments.users:
+        run = hold(users, arguments.seconds)
+        shares = {stage: round(float(run.row()[stage] or 0), 2) for stage in ("prefill", "step", "host")}
+        sys.stdout.write(f"{run.line()}; {shares}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The model of a GPU: one user is served as fast as the calls take, and load shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.scheduler_model import ModelGPU, hold
+
+
+def test_streams_go_on_while_the_host_waits_and_slow_each_other_down() -> None:
+    gpu = ModelGPU()
+    packet, codes = gpu.launch("codec", 1.0), gpu.launch("encoder", 4.0)
+    gpu.wait(1_200_000)
+    assert not packet.is_done
+    gpu.wait(100_000)
+    assert packet.is_done
+    gpu.step(10_000_000)
+    assert codes.is_done
+    assert 11_300_000 < gpu.now_ns() < 14_300_000, "the step was slower as long as the encoder worked"
+
+
+@pytest.mark.slow
+def test_load_makes_users_wait() -> None:
+    few, many = hold(1, 30.0), hold(160, 6.0)
+    (first, *_) = few.replies
+    # two calls of the encoder, nine forwards, a packet of five codes, the vocoder
+    assert 60 < first.ttfa_ms < 90
+    assert not any(reply.gaps_ms for reply in few.replies)
+    assert len(first.codes) == first.wanted_codes
+    assert max(reply.ttfa_ms for reply in many.replies) > 2 * first.ttfa_ms
+    assert {size for (stage, size) in many.calls if stage == "step"} > {1, 2, 4}
