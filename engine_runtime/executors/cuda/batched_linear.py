@@ -32,8 +32,8 @@ _MIN_PROGRAMS = 192
 """Programs that keep enough weights in flight on a large GPU."""
 _MIN_COLUMNS = 512
 """A split reads at least this many inputs."""
-_TMA_BYTES = 16
-"""Rows of a tensor that TMA reads are multiples of this."""
+_TMA_COLUMNS = 16
+"""Rows of a tensor that TMA reads are multiples of 16 bytes; of so many values they are in every format."""
 LARGE_SHARED_MEMORY = 227 << 10
 """Bytes of a program, on GPUs for data centers."""
 
@@ -149,7 +149,7 @@ class BatchedLinear:
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
         weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
         tile_rows = max(tiling.smallest_rows, rows)
-        uses_tma = tiling.uses_tma and matrix.shape[1] * weight.element_size() % _TMA_BYTES == 0
+        uses_tma = tiling.uses_tma and matrix.shape[1] % _TMA_COLUMNS == 0
         # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
         x_tiles: Tensor | TensorDescriptor = x
         weight_tiles: Tensor | TensorDescriptor = weight

@@ -192,7 +192,7 @@ def test_decode_rows_come_first_and_long_prefills_alone(
 def test_a_few_rows_times_a_matrix(
     weight_format: WeightFormat, shape: tuple[int, int], uses_tma: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By TMA where rows are multiples of 16 bytes: not 200 inputs of one."""
+    """By TMA where rows are multiples of 16 values, not 200 inputs."""
     monkeypatch.setattr(batched_linear, "_MIN_COLUMNS", 64)
     torch.manual_seed(1)
     matrix, linear = quantize(torch.randn(shape), weight_format), BatchedLinear(16, torch.device("cpu"))
