@@ -100,9 +100,9 @@ class Seat:
 
     def _has_job(self, scheduler: Scheduler) -> bool:
         """Whether the next job can begin: speech that no other job follows begins with that of all."""
-        if all(isinstance(job, Hear) for _, job in self.jobs) and self.jobs:
-            return scheduler.speech_begins_ns(self.jobs[0][0] - _HEAR_DUE_NS) <= time.monotonic_ns()
-        return bool(self.jobs)
+        if not self.jobs or any(not isinstance(job, Hear) for _, job in self.jobs):
+            return bool(self.jobs)
+        return scheduler.speech_begins_ns(self.jobs[0][0] - _HEAR_DUE_NS) <= time.monotonic_ns()
 
     @property
     def due_ns(self) -> int:

@@ -16,6 +16,7 @@ from typing import TypeVar, get_args
 import torch
 
 from engine_runtime.bundle.bundle import LMSection
+from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
@@ -98,7 +99,7 @@ def demand_of(
 def batch_rows(max_batch_size: int) -> int:
     """Rows of the largest forward for steps of this many sequences, a power of two. Up to 16 rows a product
     takes the same time, and for more than 64 the weights are no longer the larger part of it."""
-    return min(64, max(16, 1 << (max_batch_size - 1).bit_length()))
+    return min(64, max(16, padded_size(max_batch_size)))
 
 
 def batch_bytes(config: MossLMConfig, rows: int, max_seq_len: int, native_bytes: int) -> int:

@@ -35,6 +35,12 @@ contain."""
 _capture_lock = threading.Lock()
 
 
+def padded_size(count: int) -> int:
+    """Size of the captured call for this many rows or streams: the next power of two, so that few are
+    captured."""
+    return 1 << (count - 1).bit_length()
+
+
 @contextmanager
 def captured(
     graph: torch.cuda.CUDAGraph, pool: Any = None, stream: torch.cuda.Stream | None = None

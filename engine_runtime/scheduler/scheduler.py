@@ -110,7 +110,8 @@ class Scheduler:
         moment while a device is busy with all of it."""
         if not self._running:
             return
-        able = [scheduled for scheduled in self._running if _work_of(scheduled).is_ready]
+        by_deadline = sorted(self._running, key=_order)
+        able = [scheduled for scheduled in by_deadline if _work_of(scheduled).is_ready]
         first_due_ns, now_ns = min(scheduled.due_ns() for scheduled in self._running), self._clock_ns()
         ready = able
         if self.is_batching:
@@ -123,9 +124,8 @@ class Scheduler:
             time.sleep(_NAP_S)
             return
         # Without other work, wait for what was started before.
-        first = min(ready or able or self._running, key=_order)
-        others = [scheduled for scheduled in able if scheduled is not first]
-        batch = self._batch([first, *sorted(others, key=_order)])
+        first = (ready or able or by_deadline)[0]
+        batch = self._batch([first, *(scheduled for scheduled in able if scheduled is not first)])
         errors: list[BaseException] = []
         outcomes = self._outcomes([_work_of(scheduled) for scheduled in batch])
         for scheduled, outcome in zip(batch, outcomes, strict=True):

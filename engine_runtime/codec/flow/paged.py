@@ -30,7 +30,7 @@ from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.triton_encoder import run_blocks
 from engine_runtime.codec.flow.triton_estimator import TritonEstimator
-from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.graphs import GraphedCalls, padded_size
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
@@ -80,7 +80,7 @@ class PagedFlow:
         self._parts, self._steps, self._chunk = parts, steps, chunk
         self._calls = GraphedCalls(parts.device, enabled=False) if calls is None else calls
         self._sample = TritonEstimator(parts.estimator).sample
-        self.most_streams = min(MOST_STREAMS, 1 << (streams - 1).bit_length())
+        self.most_streams = min(MOST_STREAMS, padded_size(streams))
         """Streams of one call."""
         self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
@@ -166,7 +166,7 @@ class PagedFlow:
         end = max(state.position // rate for state in busy) + shape
         bucket = next((size for size in self.buckets() if size * self._chunk >= end), self.stream_pages)
         numbers = [self._numbers(state, shape, bucket) for state in busy]
-        size = 1 << (len(packets) - 1).bit_length()
+        size = padded_size(len(packets))
         numbers += [self._padding(shape, bucket)] * (size - len(packets))
         given = torch.tensor(numbers, dtype=torch.int64)
         if self._parts.device.type == "cuda":

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.graphs import GraphedCalls, padded_size
 from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderLayer, EncoderState, WhisperVQ
 
 SEEN = (256, 512)
@@ -34,13 +34,11 @@ JOINT_CODES = (1, 2, 3, 4, 8)
 
 
 class EncoderPool:
-    """See the module. `slots` streams have their caches here."""
+    """See the module. `slots` streams have their caches here; `calls` capture the steps."""
 
     @torch.inference_mode()
     def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls) -> None:
-        self._model = model
-        self.calls = calls
-        """Capture the steps; may be replaced before `warm_up`."""
+        self._model, self.calls = model, calls
         self._state = model.initial_state(slots + 1)
         self._spare = slots
         self._free = list(range(slots))
@@ -124,7 +122,7 @@ class EncoderPool:
         longest = self._model.config.max_positions
         if max(ends) > longest:
             raise ValueError(f"a segment has {longest} positions, not {max(ends)}")
-        size = 1 << (count - 1).bit_length()
+        size = padded_size(count)
         padded = [*states, *[self._padding] * (size - count)]
         numbers = torch.tensor([[state.slot, state.length] for state in padded])
         seen = next(seen for seen in self._lengths() if max(ends) <= seen)

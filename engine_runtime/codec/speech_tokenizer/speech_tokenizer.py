@@ -224,14 +224,15 @@ class SpeechTokenizer:
     def use_pool(self, slots: int, most_streams: int) -> None:
         """Keep the caches of up to `slots` streams in common buffers, and capture calls of up to
         `most_streams`. For streams created afterwards."""
-        self.pool = EncoderPool(self.model, slots, self.calls)
-        if self.calls.is_capturing:
-            device = self.calls.device
+        calls, device = self.calls, self.calls.device
+        if calls.is_capturing:
             self.streams = streams = EncoderStreams(device)
             # Features and encoder are captured apart: graphs of one GraphedCalls wait for each other.
             self.feature_calls = GraphedCalls(device, stream=streams.feature_stream)
-            self.pool.calls = GraphedCalls(device, stream=streams.encoder_stream)
-            torch.cuda.synchronize(device)
+            calls = GraphedCalls(device, stream=streams.encoder_stream)
+        self.pool = EncoderPool(self.model, slots, calls)
+        if calls.is_capturing:
+            torch.cuda.synchronize(device)  # its buffers are filled on another stream
         with self.before():
             frames = self.model.config.frames_per_code
             WhisperLogMelStream(self.features, frames, self.feature_calls).warm_up()

@@ -33,11 +33,6 @@ class ChunkStream(Protocol):
         """`push_tensor` of several streams."""
 
 
-def padded(streams: int) -> int:
-    """Streams of a captured call: the next power of two."""
-    return 1 << (streams - 1).bit_length()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkWork:
     """The next chunk of a stream; its result is the samples, on the device. See `Work`."""

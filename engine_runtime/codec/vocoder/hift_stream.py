@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
-from engine_runtime.codec.vocoder.chunk_work import ChunkWork, padded
+from engine_runtime.codec.vocoder.chunk_work import ChunkWork
 from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.models.hift import HiFTConfig
 
 DrawNoise = Callable[[int], Tensor]
@@ -123,7 +124,7 @@ class HiFTStream(VocoderStream):
 
     def _key(self, streams: int, count: int) -> Hashable:
         """Of the captured call of this many streams, padded to a power of two."""
-        return self._network, padded(streams), *self._shape(count)
+        return self._network, padded_size(streams), *self._shape(count)
 
     def _run(self, streams: Sequence[HiFTStream], frames: Sequence[Tensor], is_graphed: bool) -> list[Tensor]:
         """Final samples of each stream, cross-faded with those held back before. Keeps what the next call
@@ -162,7 +163,7 @@ class HiFTStream(VocoderStream):
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """[1, ...] of each stream as [B, ...], where B is a power of two; the last stream fills the rest."""
-    missing = padded(len(parts)) - len(parts)
+    missing = padded_size(len(parts)) - len(parts)
     return parts[0] if len(parts) == 1 else torch.cat([*parts, *[parts[-1]] * missing])
 
 

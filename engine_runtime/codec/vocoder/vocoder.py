@@ -19,11 +19,12 @@ from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANStream, BigVGANWindows, Windows
-from engine_runtime.codec.vocoder.chunk_work import MOST_STREAMS, padded
+from engine_runtime.codec.vocoder.chunk_work import MOST_STREAMS
 from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN
 from engine_runtime.codec.vocoder.cpu_bigvgan_stream import CpuBigVGANStream
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTNetwork, HiFTStream
 from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.bigvgan_package import BigVGAN
@@ -62,7 +63,7 @@ class Vocoder:
         self._seed = seed
         network = network.to(device).eval()
         self._graphed = graphed
-        joins = min(MOST_STREAMS, padded(streams))
+        joins = min(MOST_STREAMS, padded_size(streams))
         self.most_streams = joins if isinstance(network, HiFT) else 1
         """Streams of one call."""
         self.like = torch.zeros(0, dtype=dtype, device=device)

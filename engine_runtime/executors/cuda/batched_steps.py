@@ -13,7 +13,7 @@ from itertools import product
 from torch import Tensor
 
 from engine_runtime.cuda.gpu_memory import batch_rows
-from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.cuda.graphs import GraphedCalls, padded_size
 from engine_runtime.cuda.kernels.prefill_elementwise import take_slots
 from engine_runtime.executors.cuda.batch_inputs import BatchInputs
 from engine_runtime.executors.cuda.batch_sampler import BatchSampler
@@ -76,7 +76,7 @@ class BatchedSteps:
         text = any(scheduled.tails.text for scheduled in sequences)
         audio = any(scheduled.tails.audio for scheduled in sequences)
         shape = BatchShape(
-            rows=_power_of_2(sum(len(scheduled.token_ids) for scheduled in sequences)),
+            rows=padded_size(sum(len(scheduled.token_ids) for scheduled in sequences)),
             bucket=bucket_of(max(scheduled.num_rows for scheduled in sequences), self._limits.max_seq_len),
             text=text,
             audio=audio,
@@ -170,7 +170,3 @@ class BatchedSteps:
 def _take(host: Tensor, device: Tensor) -> None:
     """Copy the fields of BatchInputs; the kernel reads pinned host memory directly."""
     take_slots[(1,)](host, device, SLOTS=host.numel(), num_warps=8)
-
-
-def _power_of_2(count: int) -> int:
-    return 1 << (count - 1).bit_length()
