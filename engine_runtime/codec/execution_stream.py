@@ -131,7 +131,7 @@ class ArrivalWork:
     """Waiting for a copy to the host; its result is the values. See `Work`."""
 
     copy: PendingCopy
-    batch_key: Hashable = None
+    batch_key: Hashable = "arrival"
 
     @property
     def stage(self) -> Stage:
@@ -143,15 +143,15 @@ class ArrivalWork:
         """See `Work`."""
         return self.copy.is_here()
 
-    def fits(self, batch: Sequence[ArrivalWork]) -> bool:
+    def fits(self, batch: Sequence[Work]) -> bool:
         """See `Work`."""
-        return False
+        return True
 
     def run(self) -> Pcm:
         """See `Work`."""
         return self.copy.value()
 
-    def run_together(self, batch: Sequence[ArrivalWork]) -> list[Pcm]:
+    def run_together(self, batch: Sequence[Work]) -> list[Any]:
         """See `Work`."""
         return [work.run() for work in batch]
 

@@ -6,8 +6,8 @@ the call and gives every task its result; a task that needs more work waits agai
 
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
 Others join a call in the same order: a forward of the language model always, since it reads all weights for
-any number of rows; other calls if they are due soon or where that is cheap, so that they do not delay the
-urgent one. If a common call fails, each work is tried alone, and only the task whose work fails gets the
+any number of rows, and so what has arrived; other calls if they are due soon or where that is cheap, so that
+they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task whose work fails gets the
 error. No lock is held. Engine thread.
 
 Two rules make calls larger. Speech of users who go on speaking is begun at ticks, that of all at once. While
@@ -33,23 +33,27 @@ _AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
 _NAP_S, _MOST_NAPS = 0.0002, 250
 _CHEAP = 1.9
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
-_OF_LANGUAGE_MODEL: tuple[Stage, ...] = ("prefill", "step")
+_JOINED_BY_ALL: tuple[Stage, ...] = ("prefill", "step", "arrival")
 
 
 class ScheduledTask:
     """A task in the scheduler. Created by `Scheduler.start`."""
 
     def __init__(self, task: Task[Any], due_ns: Callable[[], int]) -> None:
-        self.due_ns = due_ns
-        """Its deadline as it is now."""
         self.work: Work | None = None
         """What it waits for; None once it is over."""
-        self._task = task
+        self.due_ns = 0
+        """Its deadline at the last look at it."""
+        self._task, self._due_ns = task, due_ns
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self.work is None
+
+    def look(self) -> None:
+        """Note its present deadline."""
+        self.due_ns = self._due_ns()
 
     def resume(self, outcome: Outcome) -> None:
         """Continue it up to its next work. Raises what the task raises."""
@@ -110,9 +114,11 @@ class Scheduler:
         moment while a device is busy with all of it."""
         if not self._running:
             return
+        for scheduled in self._running:
+            scheduled.look()
         by_deadline = sorted(self._running, key=_order)
         able = [scheduled for scheduled in by_deadline if _work_of(scheduled).is_ready]
-        first_due_ns, now_ns = min(scheduled.due_ns() for scheduled in self._running), self._clock_ns()
+        first_due_ns, now_ns = min(scheduled.due_ns for scheduled in self._running), self._clock_ns()
         ready = able
         if self.is_batching:
             ready = [scheduled for scheduled in able if not _can_wait(scheduled, first_due_ns, now_ns)]
@@ -141,15 +147,16 @@ class Scheduler:
         """The most urgent task, and those that join it."""
         first, *others = by_deadline
         work = _work_of(first)
-        if not self.is_batching or work.batch_key is None:
+        key = work.batch_key
+        if not self.is_batching or key is None:
             return [first]
         batch, works, urgent = [first], [work], 1
-        soon_ns = first.due_ns() + _SOON_NS
+        soon_ns = first.due_ns + _SOON_NS
         for other in others:
             its = _work_of(other)
-            if its.batch_key != work.batch_key or not its.fits(works):
+            if its.batch_key != key or not its.fits(works):
                 continue
-            if other.due_ns() <= soon_ns or work.stage in _OF_LANGUAGE_MODEL:
+            if other.due_ns <= soon_ns or work.stage in _JOINED_BY_ALL:
                 urgent += 1
             elif not self._is_cheap(work, urgent, len(batch) + 1):
                 break
@@ -189,13 +196,13 @@ class Scheduler:
 
 def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
     """What has arrived goes first, since it only lets tasks continue, then what is due first."""
-    return _work_of(scheduled).stage != "arrival", scheduled.due_ns()
+    return _work_of(scheduled).stage != "arrival", scheduled.due_ns
 
 
 def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:
     """Whether it is far ahead, and the most urgent task is not."""
     ahead_ns = _AHEAD_NS.get(_work_of(scheduled).stage)
-    return ahead_ns is not None and first_due_ns <= now_ns + ahead_ns < scheduled.due_ns()
+    return ahead_ns is not None and first_due_ns <= now_ns + ahead_ns < scheduled.due_ns
 
 
 def _work_of(scheduled: ScheduledTask) -> Work:

@@ -117,7 +117,7 @@ class ModelWork:
     def batch_key(self) -> Hashable:
         """See `Work`."""
         if self.stage == "arrival":
-            return None
+            return "arrival"
         return "step" if self.stage == "prefill" else (self.stage, self.size if self.stage == "flow" else 0)
 
     @property
@@ -141,7 +141,7 @@ class ModelWork:
         if self.stage == "arrival":
             while not self.is_ready:
                 self.gpu.wait(0.05 * _MS)
-            return [None]
+            return [None] * len(batch)
         stage = "step" if self.stage == "prefill" else self.stage
         self.gpu.wait((_BESIDE_MS[stage] + 0.02 * len(batch)) * _MS)
         if stage == "step":

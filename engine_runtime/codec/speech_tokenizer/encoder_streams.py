@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine_runtime.work import Stage
+from engine_runtime.work import Stage, Work
 
 _PRIORITY = -2
 """Above the codec's -1 and the language model's 0: a call is hundreds of small kernels, and each would wait
@@ -70,7 +70,7 @@ class CodesArrival:
 
     codes: PendingCodes
     places: slice
-    batch_key: Hashable = None
+    batch_key: Hashable = "arrival"
 
     @property
     def stage(self) -> Stage:
@@ -82,14 +82,14 @@ class CodesArrival:
         """See `Work`."""
         return self.codes.is_here
 
-    def fits(self, batch: Sequence[Any]) -> bool:
+    def fits(self, batch: Sequence[Work]) -> bool:
         """See `Work`."""
-        return False
+        return True
 
     def run(self) -> Tensor:
         """See `Work`."""
         return self.codes.value()[self.places]
 
-    def run_together(self, batch: Sequence[CodesArrival]) -> list[Tensor]:
+    def run_together(self, batch: Sequence[Work]) -> list[Any]:
         """See `Work`."""
         return [work.run() for work in batch]
