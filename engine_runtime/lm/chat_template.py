@@ -176,7 +176,8 @@ class Prompt:
 
     def code_rows(self, codes: Iterable[int]) -> list[Row]:
         """Rows of speech codes."""
-        return [Row(self._special.modality_pad, int(code)) for code in codes]
+        pad = self._special.modality_pad
+        return [Row(pad, int(code)) for code in codes]
 
     def system(self, modality: Modality) -> list[Row]:
         """The system turn that asks for replies of this modality."""

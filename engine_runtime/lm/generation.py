@@ -12,7 +12,7 @@ is full. Engine thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -57,10 +57,16 @@ class GeneratedRow:
     is_stop: bool = False
 
 
-def merged_id(row: Row, special: SpecialIds, text_vocab: int) -> int:
-    """The id that the model reads: the text id, or text_vocab + code where the text channel holds the
+def merged_ids(rows: Iterable[Row], special: SpecialIds, text_vocab: int) -> list[int]:
+    """The ids that the model reads: the text id, or text_vocab + code where the text channel holds the
     modality pad."""
-    return text_vocab + row.audio if row.text == special.modality_pad else row.text
+    pad = special.modality_pad
+    return [text_vocab + audio if text == pad else text for text, audio in rows]
+
+
+def merged_id(row: Row, special: SpecialIds, text_vocab: int) -> int:
+    """`merged_ids` of one row."""
+    return merged_ids((row,), special, text_vocab)[0]
 
 
 def initial_mode(last: Row, special: SpecialIds) -> Mode:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
-from engine_runtime.lm.generation import Row, merged_id
+from engine_runtime.lm.generation import Row, merged_ids
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
@@ -62,7 +62,7 @@ class SequenceRunner:
 
     def merged_ids(self, rows: Iterable[Row]) -> list[int]:
         """Merged ids of rows, as the language model reads them."""
-        return [merged_id(row, self._special, self._text_vocab) for row in rows]
+        return merged_ids(rows, self._special, self._text_vocab)
 
     def prefill(
         self,

@@ -7,8 +7,8 @@ the call and gives every task its result; a task that needs more work waits agai
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
 Others join a call in the same order: a forward of the language model always, since it reads all weights for
 any number of rows, and so what has arrived; other calls if they are due soon or where that is cheap, so that
-they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task whose work fails gets the
-error. No lock is held. Engine thread.
+they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task whose
+work fails gets the error. No lock is held. Engine thread.
 
 Two rules make calls larger. Speech of users who go on speaking is begun at ticks, that of all at once. While
 a task is due soon, decode steps and flow packets of replies whose audio lasts much longer are not called for
