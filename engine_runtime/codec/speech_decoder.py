@@ -95,7 +95,9 @@ class ReplyVoice:
         Later chunks are not waited for.
         """
         is_first = self._chunk == 0
-        yield from self._make(self._to_mel.push_task(np.array([code], dtype=np.int64)))
+        self._to_mel.add(np.array([code], dtype=np.int64))
+        if self._to_mel.is_ready:
+            yield from self._make(self._to_mel.packets_task())
         ready = self.take()
         return (yield from self.wait()) if is_first and not ready else ready
 

@@ -417,17 +417,13 @@ class Turn:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock; if the operation fails, the turn is dropped and the conversation is restored."""
-        with self._lock, self._restoring():
-            yield
-
-    @contextmanager
-    def _restoring(self) -> Iterator[None]:
-        try:
-            self._stages.cpu_threads.adapt()
-            yield
-        except torch.OutOfMemoryError as error:
-            self._drop()
-            raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
-        except BaseException:
-            self._drop()
-            raise
+        with self._lock:
+            try:
+                self._stages.cpu_threads.adapt()
+                yield
+            except torch.OutOfMemoryError as error:
+                self._drop()
+                raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
+            except BaseException:
+                self._drop()
+                raise

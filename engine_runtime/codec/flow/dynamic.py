@@ -54,6 +54,7 @@ class DynamicFlow:
             self._starts[steps] = state
         return self._starts[steps].copy()
 
+    @torch.inference_mode()
     def push(self, state: DynamicState, codes: Codes) -> None:
         """See `FlowBackend`."""
         if codes.size:

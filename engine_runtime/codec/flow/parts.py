@@ -67,7 +67,7 @@ class FlowBackend(Protocol):
         steps."""
 
     def push(self, state: Any, codes: Codes) -> None:
-        """Append validated codes to a state."""
+        """Append validated codes to a state; on an accelerator only on the host."""
 
     def ready(self, state: Any, packet_end: int, finishing: bool) -> int:
         """Number of codes that can be processed now, or 0; the current packet ends before code `packet_end`,

@@ -211,9 +211,23 @@ class Token2MelStream:
 
     def push_task(self, codes: Codes) -> Task[list[Tensor]]:
         """As `push_tensors`, with the work of the flow as a task."""
+        self.add(codes)
+        return self.packets_task()
+
+    def add(self, codes: Codes) -> None:
+        """Add codes; `packets_task` computes what they complete. Errors as in `push`."""
         if self._is_finished:
             raise MossVoiceError("this mel stream is finished; call reset() before the next reply")
-        return self._run(codes, finishing=False)
+        self._stage._path.push(self._state, self._stage._checked(codes))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `packets_task` has something to compute."""
+        return self._stage._path.ready(self._state, self._packet_end, finishing=False) > 0
+
+    def packets_task(self) -> Task[list[Tensor]]:
+        """The packets that are complete now, as tensors; the work of the flow as a task."""
+        return self._run(finishing=False)
 
     def finish_tensors(self) -> list[Tensor]:
         """As `finish`, but returns float32 tensors on the device without waiting for them."""
@@ -221,14 +235,13 @@ class Token2MelStream:
 
     def finish_task(self) -> Task[list[Tensor]]:
         """As `finish_tensors`, with the work of the flow as a task."""
-        packets = yield from self._run(np.zeros(0, dtype=np.int64), finishing=True)
+        packets = yield from self._run(finishing=True)
         self._is_finished = True
         return packets
 
     @torch.inference_mode()
-    def _run(self, codes: Codes, finishing: bool) -> Task[list[Tensor]]:
+    def _run(self, *, finishing: bool) -> Task[list[Tensor]]:
         stage, state, packets = self._stage, self._state, []
-        stage._path.push(state, stage._checked(codes))
         while count := stage._path.ready(state, self._packet_end, finishing):
             prompt_frames = max(stage.prompt_codes * stage.frames_per_code - state.position, 0)
             frames = yield stage._path.work(state, count)
