@@ -91,7 +91,8 @@ class BlockManager:
         first_block = first_row // self.tokens_per_block
         total_blocks = -(-end_row // self.tokens_per_block)
         table = sequence.block_table
-        shared = [index for index in range(first_block, len(table)) if self._ref_count[table[index]] > 1]
+        written = enumerate(table[first_block:], first_block)
+        shared = [index for index, block in written if self._ref_count[block] > 1]
         missing = max(0, total_blocks - len(table))
         if len(shared) + missing > self.num_free:
             raise OutOfBlocksError(
@@ -106,7 +107,8 @@ class BlockManager:
             self._ref_count[table[index]] -= 1
             table[index] = target
         for block in table[first_block:]:
-            self._forget(block)
+            if self._hash_of[block] is not None:
+                self._forget(block)
         del sequence.hashes[first_block:]
         table.extend(self._allocate() for _ in range(missing))
         return copies

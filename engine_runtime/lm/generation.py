@@ -40,7 +40,7 @@ class Mode(Enum):
     AUDIO = "audio"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GeneratedRow:
     """A row of the reply.
 
@@ -127,6 +127,7 @@ class Generation:
             self._draws = (draws(params) if given_draws is None else given_draws).tolist()
         self._num_rows = 0
         self._last = prompt[-1]
+        self._tails_of = {mode: self._needed_tails(mode) for mode in Mode}
         self._reply_sampling: ReplySampling | None = None
         if samples_on_device and can_sample_on_device(params):
             self._reply_sampling = ReplySampling(
@@ -140,9 +141,12 @@ class Generation:
     @property
     def tails(self) -> Tails:
         """Tails whose logits the next row needs."""
+        return self._tails_of[self.mode]
+
+    def _needed_tails(self, mode: Mode) -> Tails:
         if not self._skip:
             return BOTH_TAILS
-        if self.mode is Mode.AUDIO:
+        if mode is Mode.AUDIO:
             return Tails(text=self._want_subtitles, audio=True)
         return Tails(text=True, audio=self._params.repetition_penalty != 1.0)
 

@@ -20,7 +20,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence, StepOutput, Tails
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepRequest:
     """Rows to run in a step: `token_ids` after the rows of `sequence`. See ScheduledSequence."""
 

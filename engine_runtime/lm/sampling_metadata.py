@@ -30,7 +30,7 @@ class ReplySampling:
     seen_audio: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SamplingMetadata:
     """What an executor needs to sample the ids of one row, by the rules of lm/sampler.py.
 
@@ -60,7 +60,7 @@ def can_sample_on_device(params: SamplingParams) -> bool:
     return not params.do_sample or 0 < params.top_k <= MAX_TOP_K
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SampledIds:
     """Ids that an executor sampled; None for a skipped tail. `subtitle` only if requested."""
 

@@ -133,7 +133,7 @@ class SequenceRunner:
         self._entries = [entry for entry in self._entries if entry[0]() is not None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepWork:
     """The rows of one sequence in a forward step; see `Work`."""
 

@@ -60,9 +60,11 @@ class Tails:
 BOTH_TAILS = Tails()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScheduledSequence:
     """New rows of one sequence.
+
+    What is created for every row of a reply is not frozen: that would take two and a half times as long.
 
     Attributes:
         token_ids: merged ids of the new rows, at least one.
@@ -104,7 +106,7 @@ class ScheduledBatch:
     exclusive_gpu: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StepOutput:
     """Of the last row of one sequence: logits, [text_vocab] and [audio_vocab] in float32, None for a skipped
     tail; or, where sampling was requested, the sampled ids alone."""
