@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 Result = TypeVar("Result")
 
-Stage = Literal["encode", "prefill", "step", "flow", "vocoder", "arrival"]
+Stage = Literal["features", "encode", "prefill", "step", "flow", "vocoder", "arrival"]
 
 
 class Work(Protocol):

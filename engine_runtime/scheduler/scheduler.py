@@ -33,7 +33,8 @@ _AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
 _NAP_S, _MOST_NAPS = 0.0002, 250
 _CHEAP = 1.9
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
-_JOINED_BY_ALL: tuple[Stage, ...] = ("prefill", "step", "arrival")
+_FIRST: tuple[Stage, ...] = ("arrival", "features")
+_JOINED_BY_ALL: tuple[Stage, ...] = ("prefill", "step", *_FIRST)
 
 
 class ScheduledTask:
@@ -195,8 +196,9 @@ class Scheduler:
 
 
 def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
-    """What has arrived goes first, since it only lets tasks continue, then what is due first."""
-    return _work_of(scheduled).stage != "arrival", scheduled.due_ns
+    """What has arrived goes first, since it only lets tasks continue, and so do features, which take little
+    and let the encoder begin; then what is due first."""
+    return _work_of(scheduled).stage not in _FIRST, scheduled.due_ns
 
 
 def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:

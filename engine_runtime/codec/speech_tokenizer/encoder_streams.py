@@ -39,16 +39,16 @@ class EncoderStreams:
         return torch.cuda.stream(self.encoder_stream)
 
 
-class PendingCodes:
-    """A pending copy of the codes of a call to the host. Keeps what the call reads."""
+class PendingValues:
+    """A pending copy of the result of a call to the host. Keeps what the call reads."""
 
-    def __init__(self, codes: Tensor, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, values: Tensor, inputs: Sequence[Tensor] = ()) -> None:
         self._inputs = inputs
         self._event: torch.cuda.Event | None = None
-        self._host = codes
-        if codes.device.type == "cuda":
-            self._host = torch.empty(codes.shape, dtype=codes.dtype, pin_memory=True)
-            self._host.copy_(codes, non_blocking=True)
+        self._host = values
+        if values.device.type == "cuda":
+            self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._host.copy_(values, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record()
 
@@ -58,7 +58,7 @@ class PendingCodes:
         return self._event is None or bool(self._event.query())
 
     def value(self) -> Tensor:
-        """The codes; waits for the copy."""
+        """The values; waits for the copy."""
         if self._event is not None:
             self._event.synchronize()
         return self._host
@@ -68,7 +68,7 @@ class PendingCodes:
 class CodesArrival:
     """Waiting for codes; its result is those of one stream, at these places of the call. See `Work`."""
 
-    codes: PendingCodes
+    codes: PendingValues
     places: slice
     batch_key: Hashable = "arrival"
 

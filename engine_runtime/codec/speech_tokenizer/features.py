@@ -2,7 +2,7 @@
 
 In: mono PCM tensors [..., samples]. Out: log-mels [..., n_mels, frames], on the device of the input,
 differentiable, fp32. Plain modules without state, so training runs them on CUDA batches, in any thread;
-`WhisperLogMelStream` computes the Whisper log-mel incrementally, in the engine thread.
+`WhisperLogMelStream` (log_mel_stream.py) computes the Whisper log-mel incrementally, in the engine thread.
 
 Edges of the Whisper log-mel. The STFT is centred: frame t covers samples t*hop - n_fft/2 .. t*hop + n_fft/2 -
 1 of its segment. The start of the segment has reflect padding (the edge sample is not repeated). So has its
@@ -31,17 +31,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, get_args
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine_runtime.codec.speech_tokenizer.mel_filters import slaney_mel_filters
-from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.types import MelSpec, Pcm
+from engine_runtime.types import MelSpec
 
 Normalization = Literal["segment_max", "running_max"]
 
@@ -126,14 +123,14 @@ class WhisperLogMel(nn.Module):
     def continued(
         self, pcm: Tensor, ceiling: Tensor, maximum: Tensor, *, start: bool, end: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Frames within a segment: scaled, their log power, and the maximum of the segment up to each.
+        """Frames within segments: scaled, their log power, and the maximum of the segment up to each.
 
-        pcm: [samples], including half a window before the first frame, except at the start of the segment.
-            ceiling: [], lower bound of the ceiling. maximum: [], of the frames before.
+        pcm: [B, samples], including half a window before the first frame, except at the start of the segment.
+            ceiling: [B], lower bound of the ceiling. maximum: [B], of the frames before.
         """
         log_power = self.log_power(self.mirror(pcm, start=start, end=end))
         maxima = self.running_maximum(log_power, maximum)
-        return self.scale(log_power, torch.maximum(maxima, ceiling)), log_power, maxima
+        return self.scale(log_power, torch.maximum(maxima, ceiling[:, None])), log_power, maxima
 
     def mirror(self, pcm: Tensor, *, start: bool, end: bool) -> Tensor:
         """Add the reflect padding of the first and the last frame of a segment."""
@@ -174,10 +171,6 @@ class WhisperLogMel(nn.Module):
         return (floored + 4.0) / 4.0
 
 
-MOST_CAPTURED_STEPS = 4
-"""Steps of a call that is captured on a GPU."""
-
-
 @dataclass(slots=True)
 class Ceiling:
     """Decides when a stream rescales its segment, and with which ceiling (see the module docstring)."""
@@ -197,105 +190,6 @@ class Ceiling:
             if is_due and abs(maximum - self.value) > MOST_DRIFT:
                 self.value, self.revised_at, moves = maximum, self.codes, True
         return moves
-
-
-class WhisperLogMelStream:
-    """Incremental log-mel of one segment, `step_frames` (of one code) at a time.
-
-    Keeps half a window of samples, the incomplete step, ceiling and maximum, and the log power of the segment
-    if a revision may need it. Equal to `WhisperLogMel.streamed`; with "running_max" that is `forward`.
-    """
-
-    def __init__(self, features: WhisperLogMel, step_frames: int, calls: GraphedCalls | None = None) -> None:
-        """`calls` capture up to MOST_CAPTURED_STEPS."""
-        self._features = features
-        self._device = features.window.device
-        self._calls = calls or GraphedCalls(self._device, enabled=False)
-        self._half_window = features.n_fft // 2
-        self._step_frames = step_frames
-        self._step_samples = step_frames * features.hop
-        self._look_ahead = self._half_window - features.hop
-        if self._step_samples <= self._half_window:
-            raise ValueError(f"step_frames {step_frames} is less than half a window")
-        self.reset()
-
-    @property
-    def maximum(self) -> float:
-        """Maximum of the log10 mel power of the frames returned by `push`; minus infinity before the
-        first."""
-        return float(self._maximum)
-
-    def reset(self, prior: float | None = None) -> None:
-        """Start a new segment; `prior` is an estimate of its maximum."""
-        self._context: Pcm = np.zeros(0, np.float32)  # half a window before the pending samples
-        self._pending: Pcm = np.zeros(0, np.float32)
-        self._rule = Ceiling(self._features.start_ceiling(prior))
-        self._ceiling = self._features.filters.new_full((), self._rule.value)
-        self._maximum = self._features.filters.new_full((), -math.inf)
-        self._log_power: list[Tensor] = []  # of the segment, [n_mels, frames] each
-        self._unread: list[Tensor] = []  # maxima at the ends of codes that `revision` has not seen, [codes]
-
-    def push(self, pcm: Pcm) -> Tensor:
-        """Add samples [n]; returns the final frames, [n_mels, steps * step_frames]."""
-        self._pending = np.concatenate((self._pending, pcm))
-        ready = max(0, self._pending.size - self._look_ahead) // self._step_samples * self._step_samples
-        if ready == 0:
-            return self._features.filters.new_zeros(self._features.n_mels, 0)
-        mel, log_power, maxima = self._mel(self._pending[: ready + self._look_ahead], is_end=False)
-        self._maximum = maxima[-1]
-        if self._features.is_revised:
-            self._log_power.append(log_power)
-            self._unread.append(maxima[self._step_frames - 1 :: self._step_frames])
-        self._context = self._pending[ready - self._half_window : ready]
-        self._pending = self._pending[ready:]
-        return mel
-
-    def revision(self) -> Tensor | None:
-        """All frames returned by `push`, rescaled, [n_mels, T], if the latest ones moved the ceiling."""
-        if not self._unread:
-            return None
-        maxima = torch.cat(self._unread)
-        self._unread = []
-        if not self._rule.revise(maxima.tolist()):
-            return None
-        self._ceiling = self._features.filters.new_full((), self._rule.value)
-        self._log_power = [torch.cat(self._log_power, dim=1)]
-        (log_power,) = self._log_power
-        ceilings = torch.maximum(self._features.running_maximum(log_power), self._ceiling)
-        return self._features.scale(log_power, ceilings)
-
-    def tail(self) -> Tensor:
-        """Frames of the pending samples, zero-padded to complete steps, as if the segment ended here.
-
-        Changes nothing, so pushing may continue. [n_mels, 0] if nothing is pending.
-        """
-        if self._pending.size == 0:
-            return self._features.filters.new_zeros(self._features.n_mels, 0)
-        filled = np.pad(self._pending, (0, -self._pending.size % self._step_samples))
-        return self._mel(filled, is_end=True)[0]
-
-    def warm_up(self) -> None:
-        """Capture all calls of up to MOST_CAPTURED_STEPS; the stream is reset."""
-        for steps in range(1, MOST_CAPTURED_STEPS + 1):
-            self.reset()
-            for size in (steps * self._step_samples + self._look_ahead, steps * self._step_samples):
-                self.push(np.zeros(size, np.float32))
-        for end in (1, self._look_ahead + self._step_samples - 1):  # one step and, with its look-ahead, two
-            self.reset()
-            for _ in range(2):  # at the start of a segment, and later
-                self._pending = np.zeros(end, np.float32)
-                self.tail()
-                self._context = np.zeros(self._half_window, np.float32)
-        self.reset()
-
-    def _mel(self, samples: Pcm, *, is_end: bool) -> tuple[Tensor, Tensor, Tensor]:
-        pcm = torch.from_numpy(np.concatenate((self._context, samples)))
-        is_start = self._context.size == 0
-        mel = partial(self._features.continued, start=is_start, end=is_end)
-        if samples.size > MOST_CAPTURED_STEPS * self._step_samples + self._look_ahead:
-            return mel(pcm.to(self._device), self._ceiling, self._maximum)
-        key = ("mel", samples.size, is_start, is_end)
-        return self._calls.run_copied(key, mel, pcm, self._ceiling, self._maximum)
 
 
 class CodecMel(nn.Module):

@@ -34,15 +34,16 @@ from torch import Tensor
 from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
 from engine_runtime.codec.speech_tokenizer.encode_work import MOST_BATCHED_CODES, EncodeWork
 from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool
-from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams, PendingCodes
-from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel, WhisperLogMelStream
+from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams, PendingValues
+from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel
 from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
+from engine_runtime.codec.speech_tokenizer.log_mel_stream import WhisperLogMelStream
 from engine_runtime.codec.speech_tokenizer.spoken_pcm import check_pcm
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
-from engine_runtime.work import Task, run_alone, within
+from engine_runtime.work import Task, run_alone
 
 Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
 """mel [1, n_mels, T] and the caches of a segment -> hidden states [1, T / frames_per_code, d], new caches."""
@@ -83,7 +84,7 @@ class SpeechTokenizer:
         self.streams: EncoderStreams | None = None
         """If the encoder runs beside the language model."""
         self.feature_calls = self.calls
-        self._latest: PendingCodes | None = None
+        self._latest: PendingValues | None = None
 
     @property
     def sample_rate(self) -> int:
@@ -179,7 +180,7 @@ class SpeechTokenizer:
         """As `encode_batch` or, for one stream, `encode_step`, without waiting for the codes."""
         with self.beside(), torch.inference_mode():
             codes, following = self._encode_all(mels, states)
-            self._latest = pending = PendingCodes(torch.cat(codes), mels)
+            self._latest = pending = PendingValues(torch.cat(codes), mels)
         ends = list(accumulate(len(one) for one in codes))
         places = [slice(end - len(one), end) for end, one in zip(ends, codes, strict=True)]
         return [(CodesArrival(pending, at), state) for at, state in zip(places, following, strict=True)]
@@ -233,9 +234,7 @@ class SpeechTokenizer:
         self.pool = EncoderPool(self.model, slots, calls)
         if calls.is_capturing:
             torch.cuda.synchronize(device)  # its buffers are filled on another stream
-        with self.before():
-            frames = self.model.config.frames_per_code
-            WhisperLogMelStream(self.features, frames, self.feature_calls).warm_up()
+        self.mel_stream().warm_up(most_streams)
         with self.beside():
             self.pool.warm_up(most_streams)
 
@@ -252,6 +251,11 @@ class SpeechTokenizer:
         config, like = self.model.config, self.model.encoder.conv1.weight
         return 2 * config.layers * config.max_positions * config.d_model * like.element_size()
 
+    def mel_stream(self) -> WhisperLogMelStream:
+        """A stream of the features."""
+        frames = self.model.config.frames_per_code
+        return WhisperLogMelStream(self.features, frames, self.feature_calls, self.before)
+
     def stream(self) -> SpeechTokenizerStream:
         """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` it to reuse
         it."""
@@ -264,9 +268,7 @@ class SpeechTokenizerStream:
     @torch.inference_mode()
     def __init__(self, tokenizer: SpeechTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._mel = WhisperLogMelStream(
-            tokenizer.features, tokenizer.model.config.frames_per_code, tokenizer.feature_calls
-        )
+        self._mel = tokenizer.mel_stream()
         # Steps write to its buffers but never change the state object, so each segment starts from it.
         pooled = None if tokenizer.pool is None else tokenizer.pool.state(self)
         self._segment_start = pooled or tokenizer.model.initial_state()
@@ -281,8 +283,7 @@ class SpeechTokenizerStream:
     def maximum(self) -> float | None:
         """Maximum of the segment so far, or of the one before: the best `prior` for the next signal. None
         before the first code."""
-        with self._tokenizer.before():
-            maximum = self._mel.maximum
+        maximum = self._mel.maximum
         return maximum if math.isfinite(maximum) else self._previous
 
     def reset(self, prior: float | None = None) -> None:
@@ -295,8 +296,7 @@ class SpeechTokenizerStream:
         self._start_segment(prior)
 
     def _start_segment(self, prior: float | None) -> None:
-        with self._tokenizer.before():
-            self._mel.reset(prior)
+        self._mel.reset(prior)
         self._open: list[int] = []  # codes of this segment
         self._state = self._segment_start
         self._room = self._tokenizer.segment_samples
@@ -307,24 +307,20 @@ class SpeechTokenizerStream:
         return run_alone(self.push_task(pcm))
 
     def push_task(self, pcm: Pcm) -> Task[Codes]:
-        """As `push`, with the steps of the encoder as work of a task."""
-        return within(self._tokenizer.before, self._push(pcm))
-
-    @torch.inference_mode()
-    def _push(self, pcm: Pcm) -> Task[Codes]:
+        """As `push`, with features and steps of the encoder as work of a task."""
         pcm = check_pcm(pcm)
         before = len(self._closed) + len(self._open)
         while pcm.size:
             part, pcm = pcm[: self._room], pcm[self._room :]
             self._room -= part.size
-            yield from self._extend(self._mel.push(part))
+            yield from self._extend((yield from self._mel.push_task(part)))
             revised = self._mel.revision()
             if revised is not None:
                 self.revisions += 1
                 self._open, self._state = [], self._segment_start
                 yield from self._extend(revised)
             if self._room == 0:
-                yield from self._extend(self._mel.tail())
+                yield from self._extend((yield from self._mel.tail_task()))
                 self._closed += self._open
                 self._previous = self.maximum
                 self._start_segment(self._previous)
@@ -335,12 +331,8 @@ class SpeechTokenizerStream:
         return run_alone(self.tail_task())
 
     def tail_task(self) -> Task[Codes]:
-        """As `tail`, with the step of the encoder as work of a task."""
-        return within(self._tokenizer.before, self._tail())
-
-    @torch.inference_mode()
-    def _tail(self) -> Task[Codes]:
-        codes, _ = yield from self._advance(self._mel.tail())
+        """As `tail`, with features and step of the encoder as work of a task."""
+        codes, _ = yield from self._advance((yield from self._mel.tail_task()))
         return codes
 
     def _extend(self, mel: Tensor) -> Task[None]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.codec.speech_tokenizer.encoder_streams import EncoderStreams, PendingCodes
+from engine_runtime.codec.speech_tokenizer.encoder_streams import EncoderStreams, PendingValues
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
@@ -71,7 +71,9 @@ def test_codes_that_arrive_later_are_the_same(has_pool: bool) -> None:
     assert all(len(one) == 19 for one in codes)
     assert {"features", "encoder"} == set(streams.used)
     stages = {(stage, size) for stage, size in scheduler.times.summary()}
-    assert {("encode", 3), ("arrival", 3)} <= stages, "what arrives together goes on together"
+    assert {("features", 3), ("encode", 3), ("arrival", 3)} <= stages, (
+        "what arrives together goes on together"
+    )
 
 
 def test_streams_of_a_pool_with_different_numbers_of_codes_share_a_call() -> None:
@@ -101,7 +103,7 @@ def test_codes_that_are_not_finite_are_refused_on_arrival() -> None:
 
 def test_pending_codes_keep_what_the_call_reads() -> None:
     mel = torch.ones(2)
-    pending = PendingCodes(torch.tensor([[1], [2]]), [mel])
+    pending = PendingValues(torch.tensor([[1], [2]]), [mel])
     assert pending.is_here
     assert pending.value().tolist() == [[1], [2]]
     assert pending._inputs[0] is mel

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from engine_runtime.codec.speech_tokenizer.features import (
-    CodecMel,
-    WhisperLogMel,
-    WhisperLogMelStream,
-)
-from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.codec.speech_tokenizer.features import CodecMel, WhisperLogMel
 from engine_runtime.types import MelSpec
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
@@ -133,31 +125,3 @@ def test_codec_mel_of_silence_has_the_floor_and_finite_gradients() -> None:
 def test_codec_mel_refuses_too_little_sound() -> None:
     with pytest.raises(ValueError, match="more than 720"):
         CodecMel(CODEC_SPEC)(torch.zeros(720))
-
-
-class NotedCalls(GraphedCalls):
-    """Notes the keys that a GPU would capture."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-        self.keys: set[Hashable] = set()
-
-    def run_copied(self, key: Hashable, function: Callable[..., Any], *inputs: torch.Tensor) -> Any:
-        self.keys.add(key)
-        return super().run_copied(key, function, *inputs)
-
-
-def test_after_the_warm_up_nothing_is_captured_while_a_user_speaks() -> None:
-    calls = NotedCalls()
-    stream = WhisperLogMelStream(WhisperLogMel(RATE, 80), 8, calls)
-    stream.warm_up()
-    captured = set(calls.keys)
-    lengths = np.random.default_rng(0).integers(1, 5 * 1_280, 60)
-    for length in lengths.tolist():
-        stream.push(np.ones(length, np.float32))
-        stream.tail()
-    stream.reset()
-    stream.push(np.ones(200, np.float32))
-    stream.tail()
-    assert calls.keys == captured
-    assert len(captured) == 12

@@ -13,12 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from engine_runtime.codec.speech_tokenizer.features import (
-    FIRST_REVISION,
-    Normalization,
-    WhisperLogMel,
-    WhisperLogMelStream,
-)
+from engine_runtime.codec.speech_tokenizer.features import FIRST_REVISION, Normalization, WhisperLogMel
+from engine_runtime.codec.speech_tokenizer.log_mel_stream import WhisperLogMelStream
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, SpeechTokenizerStream
 from engine_runtime.errors import AudioInputError, ExecutorError
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
