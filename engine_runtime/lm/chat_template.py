@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -161,6 +162,7 @@ class Prompt:
 
     def __init__(self, tokenizer: TextTokenizer, special: SpecialIds, texts: PromptTexts) -> None:
         self._tokenizer, self._special, self._texts = tokenizer, special, texts
+        self._code_row = cache(partial(Row, special.modality_pad))
         self._end_turn = self._as_rows([special.im_end, *tokenizer.encode("\n")])
         self._open_reply = self._open(texts.assistant_role)
         self._open_speech = [*self._open(texts.user_role), *self._as_rows([special.sosp])]
@@ -176,8 +178,7 @@ class Prompt:
 
     def code_rows(self, codes: Iterable[int]) -> list[Row]:
         """Rows of speech codes."""
-        pad = self._special.modality_pad
-        return [Row(pad, int(code)) for code in codes]
+        return [*map(self._code_row, map(int, codes))]
 
     def system(self, modality: Modality) -> list[Row]:
         """The system turn that asks for replies of this modality."""

@@ -120,11 +120,12 @@ class BatchSampler:
             return self._set_of[reply]
         used = len(self._set_of)
         if used < self._num_sets:
-            free = next(index for index in range(self._num_sets) if index not in set(self._set_of.values()))
+            free = min(set(range(self._num_sets)).difference(self._set_of.values()))
         else:
             _, free = self._set_of.popitem(last=False)
-        self._text.seen[free].copy_(reply.seen_text)
-        self._audio.seen[free].copy_(reply.seen_audio)
+        if reply.params.repetition_penalty != 1.0:  # else whatever is there has no effect
+            self._text.seen[free].copy_(reply.seen_text)
+            self._audio.seen[free].copy_(reply.seen_audio)
         self._set_of[reply] = free
         return free
 

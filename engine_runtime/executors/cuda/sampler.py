@@ -37,8 +37,9 @@ class DeviceSampler:
         """Write the inputs of a step; the state of the reply only where it is another one than before."""
         reply = sampling.reply
         if reply is not self._reply:
-            self._seen_text.copy_(reply.seen_text)
-            self._seen_audio.copy_(reply.seen_audio)
+            if reply.params.repetition_penalty != 1.0:  # else whatever is there has no effect
+                self._seen_text.copy_(reply.seen_text)
+                self._seen_audio.copy_(reply.seen_audio)
             self._banned_from.fill_(reply.audio_banned_from)
             self._eosp.fill_(reply.eosp)
             self._inputs.set_reply(reply.params)
