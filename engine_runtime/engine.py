@@ -30,6 +30,7 @@ from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.conversation.user_input import UserInput
+from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
@@ -248,7 +249,8 @@ class Engine:
             free, _ = memory_of(tokenizer.calls.device)
             slots = min(2 * options.max_batch_size, free // 2 // tokenizer.stream_bytes - 1)
             if slots >= 1:
-                tokenizer.use_pool(slots, options.max_batch_size)
+                triton = uses_triton(options.kernels, tokenizer.calls.device)
+                tokenizer.use_pool(slots, options.max_batch_size, triton=triton)
 
     def close(self) -> None:
         """Stop all work and release the memory. The engine cannot be used afterwards."""

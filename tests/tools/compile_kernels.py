@@ -48,6 +48,7 @@ from engine_runtime.cuda.kernels.prefill_elementwise import (
 from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, small_batch_linear_int4
 from engine_runtime.cuda.kernels.snake import snake_values
+from engine_runtime.cuda.kernels.speech_encoder import add_norm_split, attend_slots, gelu_split
 from engine_runtime.executors.cuda.batched_linear import LARGE_SHARED_MEMORY, tiling_of
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import Matrix
@@ -158,6 +159,7 @@ def cases(capability: int) -> Iterator[Case]:
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
     yield from batched_cases(capability)
+    yield from speech_encoder_cases()
     # float32 where it is tightest: what keeps several tiles in shared memory
     for dtype in ("*fp16", FP32):
         for case in codec_cases(dtype):
@@ -211,6 +213,27 @@ def batched_cases(capability: int) -> Iterator[Case]:
         for split_rows in (256, 512):
             splits = {"GROUP_ROWS": 4, "TILE": 64, "SPLIT_ROWS": split_rows, "MAX_SPLITS": 32, "STAGES": 2}
             yield attend_groups, types, sizes | splits, 4
+
+
+def speech_encoder_cases() -> Iterator[Case]:
+    """The kernels of the speech encoder, at its released sizes."""
+    width, inner, heads, dim = 1280, 5120, 20, 64
+    rows = {
+        "x": FP32,
+        "sums": FP32,
+        "bias": FP32,
+        "norm": FP32,
+        "norm_bias": FP32,
+        "out": BF16,
+        "eps": "fp32",
+    }
+    for has_sums in (False, True):
+        yield add_norm_split, rows, {"WIDTH": width, "TILE": 2048, "HAS_SUMS": has_sums}, 4
+    yield gelu_split, rows, {"WIDTH": inner, "TILE": 1024}, 4
+    caches = {"keys": FP32, "values": FP32, "numbers": "*i64", "softmax_scale": "fp32"}
+    sizes = {"POSITIONS": 1500, "HEADS": heads, "DIM": dim, "DIM_TILE": dim, "KEYS": 64}
+    for new, tile in ((4, 16), (32, 16), (512, 64)):
+        yield attend_slots, rows | caches, sizes | {"NEW": new, "ROWS": tile}, 4
 
 
 def codec_cases(dtype: str) -> Iterator[Case]:

@@ -2,15 +2,15 @@
 
 In: the next frames of each segment and its state, which names a slot of the pool. Out: codes and new states.
 The reference implementation is a single step (`WhisperVQ.step_hidden`). A call is captured for the next
-larger powers of two of its streams and of the most codes of a stream, and a few lengths; padding uses a spare
-slot. Runs in the thread of its caller.
+larger powers of two of its streams and of the most codes of a stream, without Triton also for a few lengths;
+padding uses a spare slot. Runs in the thread of its caller.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -26,9 +26,8 @@ SEEN = (256, 512)
 """Positions that the shorter captures attend to (5 s and 10 s); the longest covers a segment."""
 LONG_CODES = (16, 32, 64, 128)
 """Codes of the captured calls of a single stream, for revisions."""
-MOST_STREAMS = 32
-"""Streams of one call: more take proportionally longer (three codes of 32 and 64 streams on an H200, beside
-decode steps: 24 and 41 ms), and the end of a turn waits for a call in progress."""
+MOST_STREAMS = 64
+"""Streams of one call: the end of a turn waits for a call in progress."""
 JOINT_CODES = (1, 2, 3, 4, 8)
 """Most codes of a stream in a call of several."""
 
@@ -37,8 +36,17 @@ class EncoderPool:
     """See the module. `slots` streams have their caches here; `calls` capture the steps."""
 
     @torch.inference_mode()
-    def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls) -> None:
+    def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls, *, triton: bool = False) -> None:
+        """`triton`: with the kernels of split_encoder.py."""
         self._model, self.calls = model, calls
+        self._step: Callable[..., tuple[Tensor, Tensor]] = partial(step_slots, model)
+        longest = model.config.max_positions
+        self._lengths = [*(seen for seen in SEEN if seen < longest), longest]
+        """Positions that the captures attend to."""
+        if triton:
+            from engine_runtime.codec.speech_tokenizer.split_encoder import SplitEncoder
+
+            self._step, self._lengths = SplitEncoder(model).step, [longest]  # as many as there are
         self._state = model.initial_state(slots + 1)
         self._spare = slots
         self._free = list(range(slots))
@@ -99,7 +107,7 @@ class EncoderPool:
         for size, codes in (*product(reversed(sizes), reversed(JOINT_CODES)), *alone):
             frames = codes * self._model.config.frames_per_code
             mel = self._padding.conv1.new_zeros(size, self._model.config.num_mel_bins, frames)
-            for seen in self._lengths():
+            for seen in self._lengths:
                 if seen * CONV2_STRIDE >= frames:
                     end = replace(self._padding, length=seen - frames // CONV2_STRIDE)
                     self._run(mel, [end] * size, [frames] * size)
@@ -107,10 +115,6 @@ class EncoderPool:
     def _room(self, state: EncoderState) -> int:
         """Frames until the end of the segment."""
         return (self._model.config.max_positions - state.length) * CONV2_STRIDE
-
-    def _lengths(self) -> list[int]:
-        longest = self._model.config.max_positions
-        return [*(seen for seen in SEEN if seen < longest), longest]
 
     def _run(
         self, mel: Tensor, states: Sequence[EncoderState], frames: Sequence[int]
@@ -125,10 +129,10 @@ class EncoderPool:
         size = padded_size(count)
         padded = [*states, *[self._padding] * (size - count)]
         numbers = torch.tensor([[state.slot, state.length] for state in padded])
-        seen = next(seen for seen in self._lengths() if max(ends) <= seen)
+        seen = next(seen for seen in self._lengths if max(ends) <= seen)
         codes, first = self.calls.run_copied(
             ("encode", size, mel.shape[2], seen),
-            partial(step_slots, self._model, self._state, seen=seen),
+            partial(self._step, self._state, seen=seen),
             torch.cat((mel, mel.new_zeros(size - count, *mel.shape[1:]))) if size > count else mel,
             torch.cat([state.conv1 for state in padded]),
             torch.cat([state.conv2 for state in padded]),

@@ -222,16 +222,16 @@ class SpeechTokenizer:
         is_short = mel.shape[1] <= MOST_BATCHED_CODES * self.model.config.frames_per_code
         return self.takes_batches and is_short and all(state.slot >= 0 for state in states)
 
-    def use_pool(self, slots: int, most_streams: int) -> None:
+    def use_pool(self, slots: int, most_streams: int, *, triton: bool = False) -> None:
         """Keep the caches of up to `slots` streams in common buffers, and capture calls of up to
-        `most_streams`. For streams created afterwards."""
+        `most_streams`, with Triton kernels if `triton`. For streams created afterwards."""
         calls, device = self.calls, self.calls.device
         if calls.is_capturing:
             self.streams = streams = EncoderStreams(device)
             # Features and encoder are captured apart: graphs of one GraphedCalls wait for each other.
             self.feature_calls = GraphedCalls(device, stream=streams.feature_stream)
             calls = GraphedCalls(device, stream=streams.encoder_stream)
-        self.pool = EncoderPool(self.model, slots, calls)
+        self.pool = EncoderPool(self.model, slots, calls, triton=triton)
         if calls.is_capturing:
             torch.cuda.synchronize(device)  # its buffers are filled on another stream
         self.mel_stream().warm_up(most_streams)

@@ -56,18 +56,18 @@ def _tile_of(pool, table, layer_offset, head, first, last_row, KV_HEADS: tl.cons
 
 
 @triton.jit
-def _attend_tile(q, k, v, is_seen, top, total, sums, softmax_scale):
+def _attend_tile(q, k, v, is_seen, top, total, sums, softmax_scale, PRECISION: tl.constexpr):
     """Online softmax: add a tile of rows to the running maxima, sums of weights and weighted sums.
 
-    is_seen [.., TILE]: mask per query."""
+    is_seen [.., TILE]: mask per query. PRECISION: of float32 products, as for tl.dot."""
     keys, values = _as_dtype(k, q.dtype), _as_dtype(v, q.dtype)
-    scores = tl.dot(q, tl.trans(keys), input_precision="ieee") * softmax_scale
+    scores = tl.dot(q, tl.trans(keys), input_precision=PRECISION) * softmax_scale
     scores = tl.where(is_seen, scores, -1e30)
     new_top = tl.maximum(top, tl.max(scores, axis=1))
     rescale = tl.exp(top - new_top)
     weights = tl.where(is_seen, tl.exp(scores - new_top[:, None]), 0.0)
     total = total * rescale + tl.sum(weights, axis=1)
-    sums = sums * rescale[:, None] + tl.dot(weights.to(q.dtype), values, input_precision="ieee")
+    sums = sums * rescale[:, None] + tl.dot(weights.to(q.dtype), values, input_precision=PRECISION)
     return new_top, total, sums
 
 
@@ -121,12 +121,14 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
         top = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), axis=1) * softmax_scale
         total += 1.0
         sums += new_v.to(tl.float32)
-    top, total, sums = _attend_tile(q, k, v, is_past[None, :], top, total, sums, softmax_scale)
+    top, total, sums = _attend_tile(q, k, v, is_past[None, :], top, total, sums, softmax_scale, "ieee")
     if HAS_MORE:
         for start in range(first + TILE, tl.minimum(first + split_rows, last_row), TILE):
             k, v, is_past = _tile_of(pool, table, layer_offset, head, start, last_row, KV_HEADS, DIM, TOKENS,
                                     TILE)  # fmt: skip
-            top, total, sums = _attend_tile(q, k, v, is_past[None, :], top, total, sums, softmax_scale)
+            top, total, sums = _attend_tile(
+                q, k, v, is_past[None, :], top, total, sums, softmax_scale, "ieee"
+            )
 
     if num_splits == 1:
         result = sums / total[:, None]
@@ -192,7 +194,7 @@ def attend_small_batch(q, pool, table, positions, partial, tops, totals, out, nu
     for start in range(first, tl.minimum(first + split_rows, num_seen), TILE):
         k, v, _ = _tile_of(pool, table, layer_offset, head, start, num_seen, KV_HEADS, DIM, TOKENS, TILE)
         is_seen = (start + tl.arange(0, TILE))[None, :] <= position[:, None]
-        top, total, sums = _attend_tile(value, k, v, is_seen, top, total, sums, softmax_scale)
+        top, total, sums = _attend_tile(value, k, v, is_seen, top, total, sums, softmax_scale, "ieee")
     if NUM_SPLITS == 1:
         result = sums / total[:, None]
         tl.store(

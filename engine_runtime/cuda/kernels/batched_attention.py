@@ -113,7 +113,7 @@ def attend_groups(q, pool, table, positions, sequences, group_rows, group_counts
     for start in tl.range(first, tl.minimum(first + SPLIT_ROWS, num_seen), TILE, num_stages=STAGES):
         k, v, _ = _tile_of(pool, from_table, layer_offset, head, start, num_seen, KV_HEADS, DIM, TOKENS, TILE)
         is_seen = (start + tl.arange(0, TILE))[None, :] <= position[:, None]
-        top, total, sums = _attend_tile(value, k, v, is_seen, top, total, sums, softmax_scale)
+        top, total, sums = _attend_tile(value, k, v, is_seen, top, total, sums, softmax_scale, "ieee")
     num_splits = tl.cdiv(num_seen, SPLIT_ROWS)
     if num_splits == 1:
         result = sums / total[:, None]

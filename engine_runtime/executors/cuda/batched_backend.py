@@ -50,7 +50,9 @@ class AttentionTiling:
 def attention_tiling_of(rows: int) -> AttentionTiling:
     """The tiling of a step of `rows` rows: the fastest ones measured on an H200. Many rows are enough
     programs without small partitions."""
-    return AttentionTiling(split_rows=BATCH_SPLIT_ROWS if rows <= 16 else 2 * BATCH_SPLIT_ROWS)
+    if rows <= 16:
+        return AttentionTiling(split_rows=BATCH_SPLIT_ROWS)
+    return AttentionTiling(split_rows=(2 if rows <= 32 else 4) * BATCH_SPLIT_ROWS)
 
 
 class BatchedBackend:

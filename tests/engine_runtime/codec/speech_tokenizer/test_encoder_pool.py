@@ -1,4 +1,5 @@
-"""Streams with caches in common buffers: the codes and caches of single steps."""
+"""Streams with caches in common buffers: the codes and caches of single steps, with plain operations and with
+the kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +12,14 @@ from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ, WhisperVQConfig
+from tests.doubles.interpreted_triton import needs_triton, patch_interpreter
+
+patch_interpreter()
+
+TRITON = pytest.param(True, marks=[needs_triton, pytest.mark.slow])
+"""In place of the plain operations."""
+TOLERANCES = {False: {"atol": 1e-5, "rtol": 1e-4}, True: {"atol": 1e-4, "rtol": 1e-3}}
+"""Of keys and values in float32, and from products of bf16 parts."""
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +40,8 @@ class Owner:
         self.state: EncoderState = state
 
 
-def pool_of(model: WhisperVQ, slots: int = 3) -> EncoderPool:
-    return EncoderPool(model, slots, GraphedCalls("cpu"))
+def pool_of(model: WhisperVQ, slots: int = 3, *, triton: bool = False) -> EncoderPool:
+    return EncoderPool(model, slots, GraphedCalls("cpu"), triton=triton)
 
 
 def frames(model: WhisperVQ, codes: int, seed: int) -> torch.Tensor:
@@ -40,9 +49,10 @@ def frames(model: WhisperVQ, codes: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("triton", [False, TRITON])
 @torch.inference_mode()
-def test_streams_of_different_lengths_equal_single_steps(model: WhisperVQ) -> None:
-    pool = pool_of(model)
+def test_streams_of_different_lengths_equal_single_steps(model: WhisperVQ, triton: bool) -> None:
+    pool = pool_of(model, triton=triton)
     owners = [Owner(pool) for _ in range(3)]
     pooled, alone = [owner.state for owner in owners], [model.initial_state() for _ in owners]
     for place, before in enumerate((0, 1, 70)):  # the last one beyond the shortest capture
@@ -62,7 +72,7 @@ def test_streams_of_different_lengths_equal_single_steps(model: WhisperVQ) -> No
             for cached, expected in ((mine.keys, single.keys), (mine.values, single.values)):
                 # behind them are those of padding
                 cached, expected = cached[..., : mine.length, :], expected[..., : mine.length, :]
-                torch.testing.assert_close(cached, expected, atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(cached, expected, **TOLERANCES[triton])
             torch.testing.assert_close(mine.conv1, single.conv1)
             torch.testing.assert_close(mine.conv2, single.conv2, atol=1e-5, rtol=1e-4)
 
@@ -136,7 +146,5 @@ def test_many_codes_in_one_padded_call_equal_a_single_step(model: WhisperVQ) -> 
         torch.testing.assert_close(pooled.conv1, alone.conv1)
         torch.testing.assert_close(pooled.conv2, alone.conv2, atol=1e-5, rtol=1e-4)
         end = alone.length
-        torch.testing.assert_close(
-            pooled.keys[:, :, :, :end], alone.keys[:, :, :, :end], atol=1e-5, rtol=1e-4
-        )
+        torch.testing.assert_close(pooled.keys[:, :, :, :end], alone.keys[:, :, :, :end], **TOLERANCES[False])
     assert pool.step_many(frames(model, 40, 9), pooled) is None, "padded to 64 codes it does not fit"

@@ -239,8 +239,9 @@ def test_partitions_of_a_larger_step_give_the_same(model: MossLM) -> None:
     batched, plain = make_batched(model, max_seq_len=640), make_paged(model, num_blocks=96)
     steps = batched.executor._batched
     assert isinstance(steps, BatchedSteps)
-    steps.backend.attention_tiling = lambda rows: attention_tiling_of(64)
-    assert attention_tiling_of(64).split_rows == 2 * attention_tiling_of(2).split_rows == 512
+    steps.backend.attention_tiling = lambda rows: attention_tiling_of(32)
+    sizes = [attention_tiling_of(rows).split_rows for rows in (2, 32, 64)]
+    assert sizes == [256, 512, 1024]
     pairs = [(Sequence(), Sequence()) for _ in range(3)]
     for (mine, other), length in zip(pairs, (300, 511, 530), strict=True):
         batched.prefill(mine, [7] * length)

@@ -1,0 +1,54 @@
+"""The encoder with weights in two bf16 parts: hidden states, codes and caches of the float32 reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine_runtime.codec.speech_tokenizer.encoder_pool import step_slots
+from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ, WhisperVQConfig
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
+
+pytestmark = [needs_triton, pytest.mark.slow]
+patch_interpreter()
+if HAS_TRITON:
+    from engine_runtime.codec.speech_tokenizer.split_encoder import SplitEncoder
+
+
+class Recorded(WhisperVQ):
+    """Keeps the hidden states that it quantizes."""
+
+    hidden: Tensor
+
+    def quantize(self, hidden: Tensor) -> Tensor:
+        """See `WhisperVQ`."""
+        self.hidden = hidden
+        return super().quantize(hidden)
+
+
+@pytest.mark.parametrize("codes", [1, 3, 20])  # 20: several tiles of positions
+@torch.inference_mode()
+def test_a_step_equals_the_reference_in_float32(codes: int) -> None:
+    torch.manual_seed(3)
+    # sizes that are no powers of two, heads smaller than a matrix instruction
+    config = WhisperVQConfig(
+        num_mel_bins=32, d_model=48, heads=4, ffn=72, layers=2, max_positions=320, codebook_size=64
+    )
+    model = Recorded(config).eval()
+    mine = model.initial_state(4)
+    mine.keys.normal_()
+    mine.values.normal_()
+    plain = EncoderState(mine.conv1, mine.conv2, mine.keys.clone(), mine.values.clone(), 0)
+    mel = torch.randn(3, config.num_mel_bins, codes * config.frames_per_code)
+    past = torch.randn(3, config.num_mel_bins, 2), torch.randn(3, config.d_model, 2)
+    slots_and_lengths = torch.tensor([[2, 0], [0, 17], [1, 130]])
+    found, first = SplitEncoder(model).step(mine, mel, *past, slots_and_lengths, seen=320)
+    hidden = model.hidden
+    wanted, wanted_first = step_slots(model, plain, mel, *past, slots_and_lengths, seen=320)
+    assert torch.equal(found, wanted)
+    torch.testing.assert_close(first, wanted_first)
+    # Products in plain bf16 differ by some 1e-2.
+    assert torch.linalg.vector_norm(hidden - model.hidden) < 3e-5 * torch.linalg.vector_norm(model.hidden)
+    torch.testing.assert_close(mine.keys, plain.keys, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(mine.values, plain.values, atol=1e-4, rtol=1e-3)
