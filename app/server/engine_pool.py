@@ -98,11 +98,19 @@ class Seat:
         is_free = self.running is None or self.running.is_over
         return is_free and (self.is_speaking or self._has_job(scheduler))
 
+    def begins_ns(self, scheduler: Scheduler) -> int | None:
+        """When the next job can begin, None without one: speech that no other job follows begins with that of
+        all. The caller holds the pool's condition."""
+        if not self.jobs:
+            return None
+        due_ns, _ = self.jobs[0]
+        if any(not isinstance(job, Hear) for _, job in self.jobs):
+            return 0
+        return scheduler.speech_begins_ns(due_ns - _HEAR_DUE_NS)
+
     def _has_job(self, scheduler: Scheduler) -> bool:
-        """Whether the next job can begin: speech that no other job follows begins with that of all."""
-        if not self.jobs or any(not isinstance(job, Hear) for _, job in self.jobs):
-            return bool(self.jobs)
-        return scheduler.speech_begins_ns(self.jobs[0][0] - _HEAR_DUE_NS) <= time.monotonic_ns()
+        begins_ns = self.begins_ns(scheduler)
+        return begins_ns is not None and begins_ns <= time.monotonic_ns()
 
     @property
     def due_ns(self) -> int:
@@ -291,7 +299,9 @@ class EnginePool:
                 if waiting or not self.scheduler.is_idle:
                     waiting.sort(key=lambda seat: seat.due_ns)
                     return [(seat, seat.take_job(self.scheduler)) for seat in waiting]
-                self._work.wait()
+                begins = [seat.begins_ns(self.scheduler) for seat in self._seats]
+                next_ns = min((at_ns for at_ns in begins if at_ns is not None), default=None)
+                self._work.wait(None if next_ns is None else max(next_ns - time.monotonic_ns(), 0) / 1e9)
 
     def _begin(self, engine: Engine, seat: Seat, job: Job | None) -> None:
         if seat.is_leaving:

@@ -102,10 +102,9 @@ class BenchUser:
         """Whether nothing is under way and no turn will follow."""
         return self.is_ending and not self._jobs and (self._running is None or self._running.is_over)
 
-    @property
-    def next_ns(self) -> int:
+    def next_ns(self, scheduler: Scheduler) -> int:
         """When there is something to do at the latest, if no task is running."""
-        return self._jobs[0][0] if self._jobs else self._next_turn_ns
+        return self._begins_ns(scheduler) if self._jobs else self._next_turn_ns
 
     def poll(self, scheduler: Scheduler) -> None:
         """Begin what can begin now."""

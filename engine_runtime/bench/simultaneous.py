@@ -141,7 +141,7 @@ def hold_conversations(
             user.is_ending = began_ns >= end_ns
             user.poll(scheduler)
         if scheduler.is_idle:
-            next_ns = min([user.next_ns for user in talking if not user.is_over], default=0)
+            next_ns = min([user.next_ns(scheduler) for user in talking if not user.is_over], default=0)
             clock.wait(max(next_ns - clock.now_ns(), 0))
         else:
             scheduler.run_once()

@@ -104,9 +104,9 @@ class Scheduler:
         return not self._running
 
     def speech_begins_ns(self, arrived_ns: int) -> int:
-        """When to begin a task for speech of a user who goes on speaking: at the next tick, or at once while
-        nothing else runs. What arrives until then belongs to the same task."""
-        if self.is_idle or not self.is_batching:
+        """When to begin a task for speech of a user who goes on speaking: at the next tick, even if nothing
+        runs. What arrives until then belongs to the same task."""
+        if not self.is_batching:
             return arrived_ns
         return -(-arrived_ns // TICK_NS) * TICK_NS
 

@@ -35,7 +35,7 @@ _RATE, _OUTPUT_RATE, _CODE_S = 16_000, 24_000, 0.08
 _PACKETS = (5, 5, 10, 25)
 _LOOK_AHEAD = 3
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
-_STEP_MS = (4.3, 4.8, 5.0, 5.1, 5.9, 6.85, 8.8)
+_STEP_MS = (4.3, 4.6, 4.7, 4.8, 5.6, 6.6, 8.0)
 """By rows of a forward."""
 _FLOW_MS = {
     5: (12.3, 13.3, 16.5, 23.7, 27.4),
@@ -43,19 +43,23 @@ _FLOW_MS = {
     25: (20.2, 28.6, 33.4, 47.3, 67.1),
 }
 _VOCODER_MS = (2.0, 2.5, 3.3, 4.5, 7.0)
-_ENCODER_MS = (2.5, 3.5, 5.0, 7.0, 11.0, 15.0)
+_ENCODER_MS = (1.3, 1.4, 1.5, 1.7, 2.1, 2.8, 4.8)
 _BESIDE_MS = {"step": 0.35, "flow": 0.6, "vocoder": 0.4, "encode": 0.5}
 """Of the host, for a call."""
-_FEATURES_MS, _ARRIVAL_MS, _RESUME_MS = 0.4, 0.45, 0.14
+_FEATURES_MS, _ARRIVAL_MS, _RESUME_MS = 0.1, 0.25, 0.09
 """Of the host: before and after a call of the encoder, and for a row of a reply."""
 _STEP_BESIDE, _STREAM_BESIDE_STEP, _STREAM_BESIDE_STREAM = 0.7, 0.62, 0.8
 """Speed of a stream while others work."""
+
+
+_STREAM_OF: dict[Stage, str] = {"encode": "encoder", "flow": "codec", "vocoder": "codec"}
 
 
 @dataclass
 class Running:
     """What a stream has left to do, in ns alone on the GPU."""
 
+    stage: Stage
     left_ns: float
     is_done: bool = False
 
@@ -84,11 +88,15 @@ class ModelGPU:
             self._pass(part_ns, steps=True)
             duration_ns -= part_ns * speed
 
-    def launch(self, stream: str, duration_ms: float) -> Running:
+    def launch(self, stage: Stage, duration_ms: float) -> Running:
         """A call that the host does not wait for."""
-        running = Running(duration_ms * _MS)
-        self.streams[stream].append(running)
+        running = Running(stage, duration_ms * _MS)
+        self.streams[_STREAM_OF[stage]].append(running)
         return running
+
+    def pending(self, stage: Stage) -> int:
+        """Calls that have not ended."""
+        return sum(running.stage == stage for running in self.streams[_STREAM_OF[stage]])
 
     def _pass(self, duration_ns: float, *, steps: bool) -> None:
         while duration_ns > 0:
@@ -125,12 +133,12 @@ class ModelWork:
         """See `Work`."""
         if self.stage == "arrival":
             return self.waits_for is None or self.waits_for.is_done
-        busy = {"flow": "codec", "encode": "encoder"}.get(self.stage)
-        return busy is None or not self.gpu.streams[busy]
+        most = {"flow": 1, "encode": 0}.get(self.stage)
+        return most is None or self.gpu.pending(self.stage) <= most
 
     def fits(self, batch: Sequence[ModelWork]) -> bool:
         """See `Work`."""
-        return len(batch) < {"flow": 16, "vocoder": 16, "encode": 32}.get(self.stage, 64)
+        return len(batch) < {"flow": 16, "vocoder": 16, "encode": 64}.get(self.stage, 64)
 
     def run(self) -> Any:
         """See `Work`."""
@@ -151,7 +159,7 @@ class ModelWork:
                 rows -= 64
             return [None] * len(batch)
         times = {"flow": _FLOW_MS.get(self.size, ()), "vocoder": _VOCODER_MS, "encode": _ENCODER_MS}[stage]
-        running = self.gpu.launch("encoder" if stage == "encode" else "codec", _of(times, len(batch)))
+        running = self.gpu.launch(stage, _of(times, len(batch)))
         return [running] * len(batch)
 
 

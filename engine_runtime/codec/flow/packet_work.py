@@ -20,8 +20,8 @@ class PacketFlow(Protocol):
     most_streams: int
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the last packet has been computed."""
+    def takes_more(self) -> bool:
+        """Whether another call would not wait for more than one."""
 
     def shape_of(self, count: int) -> int:
         """The captured packet that holds `count` codes."""
@@ -53,8 +53,8 @@ class PacketWork:
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`: while the device computes packets, the next ones gather."""
-        return self.flow.is_idle
+        """See `Work`: while the device computes packets and has the next ones, more of them gather."""
+        return self.flow.takes_more
 
     def fits(self, batch: Sequence[PacketWork]) -> bool:
         """See `Work`."""

@@ -13,6 +13,7 @@ packet. Needs Triton. Runs in the thread of its caller; on CUDA all packets must
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -110,7 +111,8 @@ class PagedFlow:
         self._prompt_pages: list[int] = []
         self._alive: weakref.WeakSet[PagedState] = weakref.WeakSet()
         self._clock = 0
-        self._last: torch.cuda.Event | None = None
+        self._launched: deque[torch.cuda.Event] = deque(maxlen=2)
+        """The ends of the last two calls."""
         with torch.inference_mode():
             self._make_caches(streams + 1)
             self._run_prompt()
@@ -185,9 +187,10 @@ class PagedFlow:
         return min(size for size in self.shapes if size >= count)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the last packet has been computed, so that another one need not queue."""
-        return self._last is None or bool(self._last.query())
+    def takes_more(self) -> bool:
+        """Whether at most one call is still being computed. Another may wait behind it: the device goes on
+        while the host waits for a decode step."""
+        return len(self._launched) < 2 or bool(self._launched[0].query())
 
     def buckets(self) -> list[int]:
         """Pages of each bucket; the last is the most that a stream can have."""
@@ -331,8 +334,9 @@ class PagedFlow:
 
     def _note_launch(self) -> None:
         if self._parts.device.type == "cuda":
-            self._last = torch.cuda.Event()
-            self._last.record()
+            end = torch.cuda.Event()
+            end.record()
+            self._launched.append(end)
 
 
 def _rows_of(encoder: FlowEncoderState, estimator: EstimatorState) -> list[Tensor]:

@@ -13,9 +13,8 @@ from app.server import engine_pool
 from app.server.engine_pool import EnginePool, PoolFullError, Seat
 from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler.scheduler import TICK_NS, Scheduler
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
-from engine_runtime.work import SingleWork, Task
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
 SPEECH = Modality.SPEECH
@@ -182,14 +181,10 @@ def test_speech_waits_for_that_of_others_unless_the_turn_is_over(monkeypatch: py
     monkeypatch.setattr(engine_pool.time, "monotonic_ns", lambda: now_ns)
     pool, scheduler = EnginePool(ScriptedEngine), Scheduler()  # type: ignore[arg-type]
     seat = Seat(pool, lambda result: None)
+    assert seat.begins_ns(scheduler) is None
     hear = Hear(1, np.ones(1_280, np.float32))
     seat.submit(hear)
-    assert seat.is_waiting(scheduler), "nothing else runs"
-
-    def reply() -> Task[None]:
-        yield SingleWork("step", lambda: None)
-
-    scheduler.start(reply(), lambda: 0)
+    assert seat.begins_ns(scheduler) == TICK_NS
     assert not seat.is_waiting(scheduler)
     seat.is_speaking = True
     assert seat.take_job(scheduler) is None, "its reply goes on meanwhile"
@@ -203,6 +198,15 @@ def test_speech_waits_for_that_of_others_unless_the_turn_is_over(monkeypatch: py
     assert not seat.is_waiting(scheduler)
     seat.submit(Commit(1, SPEECH, None, CancelScope()))
     assert isinstance(seat.take_job(scheduler), Hear), "the user has ended"
+
+
+def test_speech_that_nothing_follows_is_begun_at_a_tick_of_an_idle_thread() -> None:
+    engine = ScriptedEngine(Script(chunks=1))
+    with running(engine) as pool:
+        speaker = Guest(pool, [])
+        speaker.seat.submit(OpenTurn(1, SPEECH, CancelScope()))
+        speaker.seat.submit(Hear(1, np.zeros(1_280, np.float32)))
+        assert eventually(lambda: any(call[0] == "push" for call in engine.calls))
 
 
 def test_memory_is_given_back_when_a_conversation_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def talk(user: BenchUser, clock: ProcessorClock, turns: int) -> None:
         user.is_ending = len(user.replies) >= turns
         user.poll(scheduler)
         if scheduler.is_idle:
-            clock.wait(max(user.next_ns - clock.now_ns(), 0))
+            clock.wait(max(user.next_ns(scheduler) - clock.now_ns(), 0))
         scheduler.run_once()
 
 

@@ -133,6 +133,27 @@ def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalF
     stage.stream()
 
 
+class End:
+    """In place of the event at the end of a call."""
+
+    def __init__(self, is_over: bool) -> None:
+        self.is_over = is_over
+
+    def query(self) -> bool:
+        """As `torch.cuda.Event.query`."""
+        return self.is_over
+
+
+def test_one_call_may_wait_for_another(flow: CausalFlow, voice: VoicePrompt) -> None:  # noqa: F811
+    paged = stage_of(flow, voice)._path
+    assert isinstance(paged, PagedFlow)
+    more = []
+    for is_over in (True, False, False):
+        paged._launched.append(End(is_over))  # type: ignore[arg-type]
+        more.append(paged.takes_more)
+    assert more == [True, True, False]
+
+
 def test_what_does_not_fit_is_refused(flow: CausalFlow, voice: VoicePrompt) -> None:  # noqa: F811
     with pytest.raises(BundleError, match="memory for 5"):
         stage_of(flow, voice, static_bytes=budget_of(flow, 5))

@@ -98,7 +98,7 @@ def test_only_the_model_itself_takes_batches(model: WhisperVQ) -> None:
     long = EncodeWork(tokenizer, frames(model, 9, 0)[0], model.initial_state())
     assert work.batch_key is not None
     assert long.batch_key is None
-    assert work.fits([work] * 31)
-    assert not work.fits([work] * 32)
+    assert work.fits([work] * 63)
+    assert not work.fits([work] * 64)
     tokenizer.step = lambda mel, state: model.step_hidden(mel, state)
     assert work.batch_key is None
