@@ -5,9 +5,10 @@
 
 Each question is rendered, given to `app.session.headless.run_file` as a WAV (or typed), and the reply judged:
 text must be the answer word for word; speech must be recognized word for word by pocketsphinx with the
-grammar of possible answers; after an unfinished question or a backchannel nothing may be said. `copy
-synthesis` compares the assistant's own speech before and after mel and vocoder, and after codes, flow and
-vocoder.
+grammar of possible answers; after an unfinished question or a backchannel nothing may be said. `right, of
+answers recognized as synthesized` leaves out spoken answers that pocketsphinx already mishears in the speech
+of the synthesizer, from which the networks learned. `copy synthesis` compares the assistant's own speech
+before and after mel and vocoder, and after codes, flow and vocoder.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import tempfile
 import time
 import zlib
 from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,7 @@ import torch
 import voices
 from domain import balanced
 from judgements import NO_REPLY, Judgement, summary
+from topics import Units
 
 from app.session.headless import ConversationError, run_file
 from app.session.session_settings import SessionSettings
@@ -98,7 +102,9 @@ class Judge:
             text = heard = ""  # no turn at all, or the only one was taken back
         except MossVoiceError as error:
             text = heard = f"({error})"
-        judgement = Judgement(mode, group, dialogue, heard)
+        units = dialogue.turns[-1].units
+        original_is_recognized = mode != "s2t" and bool(units) and is_recognized_as_synthesized(units)
+        judgement = Judgement(mode, group, dialogue, heard, original_is_recognized)
         self.judged.append(judgement)
         if not judgement.is_right:
             asked = " / ".join(turn.question for turn in dialogue.turns)
@@ -162,6 +168,20 @@ def _spoken(dialogue: domain.Dialogue, rendition: voices.Rendition) -> list[voic
     return voices.render_many([(question, rendition) for question in questions])
 
 
+def original(units: Units, waves: Mapping[str, voices.Samples]) -> voices.Samples:
+    """An answer as synthesized from the waves of its units, and a quarter of a second of silence."""
+    silence = np.zeros(voices.ASSISTANT_RATE // 4, np.float32)
+    return np.concatenate([*(waves[unit] for unit in units), silence])
+
+
+@cache
+def is_recognized_as_synthesized(units: Units) -> bool:
+    """Whether the ear recognizes the speech of an answer from which the networks learned it."""
+    waves = dict(zip(units, voices.render_units(list(units)), strict=True))
+    heard = recognizer.recognize(original(units, waves), voices.ASSISTANT_RATE, units, afresh=True)
+    return heard == domain.normalize(domain.sentence(units))
+
+
 def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, str]:
     """Recognition of the assistant's speech as synthesized, and made again from mels and from codes."""
     units = sorted({unit for dialogue in dialogues for unit in dialogue.turns[-1].units})
@@ -170,8 +190,7 @@ def copy_synthesis(engine: Any, dialogues: list[domain.Dialogue]) -> dict[str, s
     mel_of = CodecMel(stages.vocoder.mel)
     right: dict[str, int] = defaultdict(int)
     for dialogue in dialogues:
-        silence = np.zeros(voices.ASSISTANT_RATE // 4, np.float32)
-        wave = np.concatenate([*(waves[unit] for unit in dialogue.turns[-1].units), silence])
+        wave = original(dialogue.turns[-1].units, waves)
         with torch.inference_mode():
             mel = mel_of(torch.from_numpy(wave)).numpy()
         codes = stages.speech_tokenizer.encode(voices.resample(wave, voices.ASSISTANT_RATE, voices.RATE))

@@ -3,15 +3,15 @@
 The codec's own mel weighs most: L1 between the mel of the copy and that of the answer, beside the resolutions
 of `train_vocoder.MultiMel`; then also the discriminators. Segments are cut out of the mels of whole answers,
 and frames that depend on something outside of their segment do not count. A third of a batch are mels of the
-trained flow.
+trained flow. What is written is an average: BLEND of the finished weights, the rest of those before.
 
-    python finish_vocoder.py WORK OUT --minutes 7
+    python finish_vocoder.py WORK OUT --minutes 7 [--blend 0.75]
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +26,18 @@ from graphed import Average, Step, adamw, cosine, set_rate
 from speech_codes import FRAMES_PER_CODE, MEL, SpeechCoder
 from topics import Units
 from torch import Tensor, nn
-from train_vocoder import CONFIG, FLOW_CFG, FLOW_STEPS, MultiMel, save_plain, take_weights, trained_flow
+from train_vocoder import (
+    CONFIG,
+    FLOW_CFG,
+    FLOW_STEPS,
+    MultiMel,
+    take_weights,
+    trained_flow,
+    without_weight_norm,
+)
 
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
-from engine_runtime.models.bigvgan import build_bigvgan, receptive_field
+from engine_runtime.models.bigvgan import BigVGAN, build_bigvgan, receptive_field
 
 CODES = 72  # of the longest answer that is taken, with its silence
 SILENCE = 12  # frames behind an answer that count
@@ -44,6 +52,7 @@ CODEC_WEIGHT = 10.0  # of the codec's mel; each other resolution has 1
 SPECTRAL_SHARE = 0.5  # of the time, before the discriminators join
 SPECTRAL_PEAK, GAN_PEAK, DISCRIMINATOR_PEAK = 8e-5, 3e-5, 1e-4  # learning rates
 WARM_UP = 0.12
+BLEND = 0.75  # of the finished weights in those that are written
 
 
 def answers_by_skill(dialogues: list[domain.Dialogue], rng: random.Random) -> dict[str, list[Units]]:
@@ -229,15 +238,24 @@ def train(
     return count
 
 
+def save_blend(generator: BigVGAN, start: Mapping[str, Tensor], share: float, path: Path) -> None:
+    """Write `share` of the generator's weights and the rest of those that its training started from."""
+    plain = without_weight_norm(generator)
+    stage.blend(plain, start, share)
+    stage.save_weights(plain, path)
+
+
 def main() -> None:
     """Train without and with the discriminators, write the vocoder."""
     parser = stage.parser(__doc__, minutes=7.0)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--blend", type=float, default=BLEND, help="share of the finished weights")
     args = parser.parse_args()
     stage.prepare()
     torch.backends.cudnn.benchmark = True
     pool = make_pool(args.work, args.out, args.device)
-    finishing = Finishing(args.out / "vocoder.safetensors", args.device)
+    vocoder = args.out / "vocoder.safetensors"
+    start, finishing = stage.read_weights(vocoder), Finishing(vocoder, args.device)
     log = [finishing.validate(pool)]
     steps = []
     for step, peak, share in (
@@ -247,7 +265,7 @@ def main() -> None:
         steps.append(train(finishing, pool, step, peak, args.minutes * share, args.batch))
         log.append(finishing.validate(pool))
         print("codec mel, of the flow", log[-2:], "steps", steps[-1], flush=True)
-        save_plain(finishing.generator, args.out / "vocoder.safetensors")
+        save_blend(finishing.generator, start, args.blend, vocoder)
     stage.write_log(args.out / "finish_log.json", codec_mel=log, steps=steps)
 
 

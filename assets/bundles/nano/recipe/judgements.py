@@ -1,7 +1,9 @@
 """What became of questions: shares of right answers, of right silence, and of right declining.
 
 In: `Judgement`s, by the language model alone (`held_out.py`) or by the whole chain (`evaluate.py`). Out:
-shares by mode and group of voices, as text "right/all = share".
+shares by mode and group of voices, as text "right/all = share". What the ear does not recognize in the speech
+of the synthesizer, it does not recognize in the speech of a network that learned it: of spoken replies the
+share of right ones is also counted over the other answers alone.
 """
 
 from __future__ import annotations
@@ -19,12 +21,16 @@ DECLINED = domain.normalize(domain.sentence(topics.UNKNOWN_ANSWER))
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The answer to the last turn of a dialogue, normalized; "" is no reply."""
+    """The answer to the last turn of a dialogue, normalized; "" is no reply.
+
+    `original_is_recognized`: it was spoken, and the ear recognizes the wanted answer as synthesized.
+    """
 
     mode: str
     group: str
     dialogue: domain.Dialogue
     said: str
+    original_is_recognized: bool = False
 
     @property
     def wanted(self) -> str:
@@ -58,6 +64,9 @@ def _shares(part: list[Judgement]) -> dict[str, str]:
     declined = [j for j in single if j.said == DECLINED]
     found = {
         "right": [j.is_right for j in single],
+        "right, of answers recognized as synthesized": [
+            j.is_right for j in single if j.original_is_recognized
+        ],
         "held-out forms": [j.is_right for j in single if j.dialogue.held_out_form],
         "held-out combinations": [j.is_right for j in single if not j.dialogue.held_out_form],
         "two turns": [j.is_right for j in complete if len(j.dialogue.turns) > 1],

@@ -54,7 +54,7 @@ def repeat_grammar() -> str:
 
 
 @lru_cache
-def _decoder(kind: str) -> Decoder:
+def _decoder(kind: str, afresh: bool = False) -> Decoder:
     acoustic, words = get_model_path("en-us/en-us"), get_model_path("en-us/cmudict-en-us.dict")
     decoder = Decoder(Config(hmm=acoustic, dict=words, lm=None, loglevel="FATAL"))
     decoder.add_jsgf_string(kind, repeat_grammar() if kind == "repeat" else answer_grammar())
@@ -67,13 +67,19 @@ def grammar_of(wanted: Units) -> str:
     return "repeat" if wanted and set(wanted) <= set(topics.REPEAT_WORDS) else "answer"
 
 
-def recognize(pcm: NDArray[np.float32], rate: int, wanted: Units) -> str:
-    """Words heard in `pcm` (mono at `rate`), which should say `wanted`; empty if nothing fits."""
+def recognize(pcm: NDArray[np.float32], rate: int, wanted: Units, afresh: bool = False) -> str:
+    """Words heard in `pcm` (mono at `rate`), which should say `wanted`; empty if nothing fits.
+
+    A decoder goes on with the noise level of what it heard before, which decides on close calls. `afresh`:
+    with another decoder than that of the replies, which forgets it.
+    """
     up, down = {24_000: (2, 3), 16_000: (1, 1)}[rate]
     pcm = resample_poly(pcm, up, down)
     pcm = np.pad(pcm * (0.5 / max(float(np.abs(pcm).max()), 1e-3)), 4_000)
     pcm = pcm + np.random.default_rng(0).normal(0, 3e-4, len(pcm))
-    decoder = _decoder(grammar_of(wanted))
+    decoder = _decoder(grammar_of(wanted), afresh)
+    if afresh:
+        decoder.reinit_feat()
     decoder.start_utt()
     decoder.process_raw((np.clip(pcm, -1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)
     decoder.end_utt()

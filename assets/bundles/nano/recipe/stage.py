@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,17 @@ def save_weights(module: nn.Module, path: Path) -> None:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The state in `path` as float32."""
     return {name: value.float() for name, value in load_file(path).items()}
+
+
+def blend(module: nn.Module, start: Mapping[str, Tensor], share: float) -> None:
+    """Interpolate the weights: this share of the module's, the rest of those that its training started from.
+
+    As WiSE-FT does (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+    """
+    trained = module.state_dict()
+    module.load_state_dict(
+        {name: start[name].to(value).lerp(value, share) for name, value in trained.items()}
+    )
 
 
 def write_log(path: Path, **content: Any) -> None:

@@ -196,16 +196,6 @@ def prepare_tokenizer(init: Path | None, path: Path) -> Tokenizer:
     return tokenizer
 
 
-def blend(model: MossLM, start: dict[str, Tensor], share: float) -> None:
-    """Interpolate the weights: this share of the model's, the rest of those that its training started from.
-
-    Training on new data alone made the model sure about sentences that neither training had; the mean keeps
-    the judgement of the start there.
-    """
-    trained = model.state_dict()
-    model.load_state_dict({name: start[name].to(value).lerp(value, share) for name, value in trained.items()})
-
-
 def train(
     training: Training,
     factory: Factory,
@@ -275,7 +265,9 @@ def main() -> None:
     steps, log = train(training, factory, evaluation, sizes, args)
     factory.close()
     if args.init:
-        blend(training.model, stage.read_weights(args.init), args.blend)
+        # Training on new data alone made the model sure about sentences that neither training had; the mean
+        # keeps the judgement of the start there.
+        stage.blend(training.model, stage.read_weights(args.init), args.blend)
     training.model.eval()
     report = evaluation.run(training.model)
     for group, value in report.items():

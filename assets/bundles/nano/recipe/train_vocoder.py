@@ -189,12 +189,12 @@ def in_common(generator: BigVGAN, larger: Mapping[str, Tensor]) -> dict[str, Ten
     return {name: value for name, value in found.items() if name in own}
 
 
-def save_plain(generator: BigVGAN, path: Path) -> None:
-    """Write the weights without weight norm, as the bundle has them."""
+def without_weight_norm(generator: BigVGAN) -> BigVGAN:
+    """A copy whose weights are those of a bundle."""
     plain = build_bigvgan(CONFIG, weight_norm=True)
     plain.load_state_dict(generator.state_dict())
     plain.remove_weight_norm()
-    stage.save_weights(plain, path)
+    return plain
 
 
 class Training:
@@ -259,7 +259,7 @@ class Training:
     def save(self, out: Path) -> None:
         """The generator without weight norm as the bundle has it, and the discriminators for `--init`."""
         stage.save_weights(self.discriminators, out / "discriminators.safetensors")
-        save_plain(self.generator, out / "vocoder.safetensors")
+        stage.save_weights(without_weight_norm(self.generator), out / "vocoder.safetensors")
 
 
 def main() -> None:

@@ -115,5 +115,19 @@ def test_both_steps_train_and_the_result_is_written(small: ModuleType, recipe, p
             not torch.equal(p, q) for p, q in zip(finishing.generator.parameters(), weights, strict=True)
         )
     assert finishing.validate(pool) != before
-    small.save_plain(finishing.generator, last)
+    recipe("stage").save_weights(small.without_weight_norm(finishing.generator), last)
     assert small.Finishing(last, "cpu").validate(pool) == pytest.approx(finishing.validate(pool), abs=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_average_with_the_weights_before_is_written(small: ModuleType, recipe, tmp_path) -> None:
+    stage = recipe("stage")
+    first, last = tmp_path / "vocoder.safetensors", tmp_path / "blend.safetensors"
+    stage.save_weights(build_bigvgan(small.CONFIG), first)
+    generator, before = build_bigvgan(small.CONFIG, weight_norm=True), stage.read_weights(first)
+    small.save_blend(generator, before, 0.75, last)
+    finished, blend = small.without_weight_norm(generator).state_dict(), stage.read_weights(last)
+    assert set(blend) == set(before)
+    assert not torch.equal(finished["conv_pre.weight"], before["conv_pre.weight"])
+    for name, value in blend.items():
+        torch.testing.assert_close(value, 0.25 * before[name] + 0.75 * finished[name], atol=1e-3, rtol=1e-3)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 
+def _judged(judgements, domain, mode, skill, units, said, **more):
+    dialogue = domain.Dialogue(skill, (domain.Turn("q", units),), "f", plain=True)
+    return judgements.Judgement(mode, "seen", dialogue, said, **more)
+
+
 def test_shares_tell_declining_and_silence_apart(recipe, domain) -> None:
     judgements = recipe("judgements")
 
-    def judged(skill, units, said, form="f"):
-        dialogue = domain.Dialogue(skill, (domain.Turn("q", units),), form, plain=True)
-        return judgements.Judgement("s2t", "seen", dialogue, said)
+    def judged(skill, units, said):
+        return _judged(judgements, domain, "s2t", skill, units, said)
 
     unknown = recipe("topics").UNKNOWN_ANSWER
     shares = judgements.summary(
@@ -29,3 +33,31 @@ def test_shares_tell_declining_and_silence_apart(recipe, domain) -> None:
     assert shares["skill unfinished"] == "1/2 = 0.500"
     assert shares["held-out forms"] == "-"
     assert shares["two turns"] == "-"
+    assert shares["right, of answers recognized as synthesized"] == "-"
+
+
+def test_answers_that_are_misheard_as_synthesized_are_left_out_of_one_share(recipe, domain) -> None:
+    judgements = recipe("judgements")
+
+    def judged(said, *, original_is_recognized):
+        return _judged(
+            judgements,
+            domain,
+            "s2s",
+            "number",
+            ("seven", "eight"),
+            said,
+            original_is_recognized=original_is_recognized,
+        )
+
+    shares = judgements.summary(
+        [
+            judged("seven eight", original_is_recognized=True),
+            judged("seven ten", original_is_recognized=True),
+            judged("seven ten", original_is_recognized=False),
+            judged("seven eight", original_is_recognized=False),
+            judged("seven", original_is_recognized=False),
+        ]
+    )["s2s seen"]
+    assert shares["right"] == "2/5 = 0.400"
+    assert shares["right, of answers recognized as synthesized"] == "1/2 = 0.500"

@@ -39,3 +39,20 @@ def test_it_hears_what_the_assistant_says(recipe) -> None:
     units = ("three", "plus four", "is seven")
     wave = np.concatenate(voices.render_units(list(units)))
     assert recognizer.recognize(wave, voices.ASSISTANT_RATE, units) == "three plus four is seven"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_flite")
+def test_afresh_it_forgets_what_it_heard_before(recipe) -> None:
+    recognizer, voices = recipe("recognizer"), recipe("voices")
+    units = ("three", "plus four", "is seven")
+    speech = np.concatenate(voices.render_units(list(units)))
+    noise = np.random.default_rng(1).normal(0, 0.1, 24_000).astype(np.float32)
+
+    def score() -> float:
+        recognizer.recognize(speech, voices.ASSISTANT_RATE, units, afresh=True)
+        return recognizer._decoder("answer", True).hyp().score
+
+    first = score()
+    recognizer.recognize(noise, voices.ASSISTANT_RATE, units, afresh=True)
+    assert score() == first

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 
 def test_a_time_is_due_once_in_each_interval(recipe, monkeypatch) -> None:
     stage = recipe("stage")
@@ -13,3 +16,14 @@ def test_a_time_is_due_once_in_each_interval(recipe, monkeypatch) -> None:
         clock[0] = now
         seen.append(bool(due))
     assert seen == [False, False, True, False, False, True, True, False]
+
+
+def test_trained_weights_are_blended_with_those_of_the_start(recipe) -> None:
+    module = nn.Linear(2, 1)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[4.0, 8.0]]))
+        module.bias.fill_(1.0)
+    start = {"weight": torch.tensor([[0.0, 4.0]]), "bias": torch.tensor([3.0])}
+    recipe("stage").blend(module, start, 0.25)
+    assert module.weight.tolist() == [[1.0, 5.0]]
+    assert module.bias.tolist() == [2.5]
