@@ -1,9 +1,9 @@
 """What became of questions: shares of right answers, of right silence, and of right declining.
 
 In: `Judgement`s, by the language model alone (`held_out.py`) or by the whole chain (`evaluate.py`). Out:
-shares by mode and group of voices, as text "right/all = share". What the ear does not recognize in the speech
-of the synthesizer, it does not recognize in the speech of a network that learned it: of spoken replies the
-share of right ones is also counted over the other answers alone.
+shares by mode and group of voices, as text "right/all = share". What the ear mishears in the speech of the
+synthesizer, it mostly mishears from a network that learned it, too: of spoken replies the share of right ones
+is also counted without those answers.
 """
 
 from __future__ import annotations
