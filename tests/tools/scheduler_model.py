@@ -5,10 +5,9 @@ time that passes by a model of one H200.
 
 In: numbers of users. Out: TTFA, gaps and shares for each, in seconds where the GPU takes minutes. It compares
 policies of engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: TTFA p50
-and p95 are 89 and 155 ms for 64 users where 103 and 149 ms were measured, and 130 and 239 ms for 96 users,
-where 204 and 482 ms were measured with an encoder that took 64 of them in a call. Costs are those of
-`moss-voice bench --conversations` (RESULTS.md): a call alone, and how much slower it is beside others. Main
-thread.
+and p95 are 98 and 150 ms for 96 users where 113 and 171 ms were measured, and 108 and 172 ms for 128 users,
+where 140 and 262 ms were measured. Costs are those of `moss-voice bench --conversations` (RESULTS.md): a call
+alone, and how much slower it is beside others. Main thread.
 """
 
 from __future__ import annotations
