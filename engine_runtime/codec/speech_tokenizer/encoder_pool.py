@@ -70,7 +70,7 @@ class EncoderPool:
         most, frames = max(mel.shape[1] for mel in mels), self._model.config.frames_per_code
         width = next(codes * frames for codes in JOINT_CODES if codes * frames >= most)
         if all(width <= self._room(state) for state in states):
-            padded = [F.pad(mel, (0, width - mel.shape[1])) for mel in mels]
+            padded = [F.pad(mel, (0, width - mel.shape[1])) if mel.shape[1] < width else mel for mel in mels]
             return self._run(torch.stack(padded), states, [mel.shape[1] for mel in mels])
         if len(mels) == 1:
             return self._code_by_code(mels[0], states[0])

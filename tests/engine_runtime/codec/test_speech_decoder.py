@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +200,7 @@ def test_streams_equal_one_thing_after_the_other_on_cuda(random_bundle: Path) ->
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_stream_lane_times_the_device_and_not_the_host() -> None:
     bus = TimingBus()
-    execution_stream = partial(StreamExecution, torch.cuda.Stream())(bus.clock_ns)
+    execution_stream = StreamExecution(torch.cuda.Stream(), torch.cuda.Stream(), bus.clock_ns)
     execution_stream.fetch(torch.ones(5, device="cuda")).value()  # the first call loads the kernels
     began = bus.clock_ns()
     with execution_stream.stage() as span:
