@@ -20,7 +20,7 @@ from engine_runtime.cuda.kernels.speech_encoder import add_norm_split, attend_sl
 from engine_runtime.models.whisper_vq import CONV2_STRIDE, EncoderLayer, EncoderState, WhisperVQ
 
 _GELU_TILE = 1024
-_FEW_ROWS, _MANY_ROWS = 16, 64
+_FEW_ROWS, _MANY_ROWS = 16, 32
 """New positions per attention program: of a few codes, and of many."""
 _KEYS = 64
 
@@ -134,7 +134,7 @@ class SplitEncoder:
         _, heads, positions, dim = keys.shape
         streams = sums.shape[0] // new
         out = sums.new_empty((sums.shape[0], 3 * heads * dim), dtype=torch.bfloat16)
-        rows = _FEW_ROWS if new <= _MANY_ROWS else _MANY_ROWS
+        rows = _FEW_ROWS if new <= 2 * _MANY_ROWS else _MANY_ROWS
         attend_slots[(heads, streams, triton.cdiv(new, rows))](
             sums, bias, keys, values, numbers, out, dim**-0.5, NEW=new, POSITIONS=positions, HEADS=heads,
             DIM=dim, DIM_TILE=max(16, triton.next_power_of_2(dim)), ROWS=rows, KEYS=_KEYS, num_warps=4,
