@@ -25,6 +25,7 @@ import numpy as np
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames, tail_frames
+from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
@@ -247,9 +248,11 @@ class Engine:
         if tokenizer.takes_batches and tokenizer.pool is None:
             # Half of the users listen, but a stream belongs to a conversation until its next turn.
             free, _ = memory_of(tokenizer.calls.device)
-            slots = min(2 * options.max_batch_size, free // 2 // tokenizer.stream_bytes - 1)
+            copy = split_bytes(tokenizer.model.config)
+            triton = copy <= free // 4 and uses_triton(options.kernels, tokenizer.calls.device)
+            room = free // 2 - (copy if triton else 0)
+            slots = min(2 * options.max_batch_size, room // tokenizer.stream_bytes - 1)
             if slots >= 1:
-                triton = uses_triton(options.kernels, tokenizer.calls.device)
                 tokenizer.use_pool(slots, options.max_batch_size, triton=triton)
 
     def close(self) -> None:

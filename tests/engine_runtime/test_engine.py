@@ -7,13 +7,15 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import engine_runtime
+from engine_runtime import engine as engine_module
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
 from engine_runtime.codec.flow.static import bytes_per_code
@@ -27,6 +29,7 @@ from engine_runtime.lm.generation import Generation, Row, speech_codes
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.models.whisper_vq import WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import (
@@ -538,3 +541,30 @@ def test_an_empty_question_of_elsewhere_is_refused(engine: Engine) -> None:
 def test_a_pool_says_how_many_blocks_a_conversation_needs(bundle: Bundle, engine: Engine) -> None:
     rows = min(engine.stages.lm.max_rows, bundle.lm.context_rows)
     assert engine.conversation_blocks == -(-rows // engine.stages.lm.blocks.tokens_per_block)
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "expected"), [(100.0, (128, True)), (24.0, (40, True)), (6.0, (11, False)), (0.4, None)]
+)
+def test_the_pool_of_the_encoder_takes_half_of_the_free_memory(
+    monkeypatch: pytest.MonkeyPatch, free_gb: float, expected: tuple[int, bool] | None
+) -> None:
+    """With the weights that it copies for tensor cores, which are left out where memory is short."""
+    used: list[tuple[int, bool]] = []
+    config = WhisperVQConfig(
+        num_mel_bins=128, d_model=1280, heads=20, ffn=5120, layers=16, max_positions=1500, codebook_size=16384
+    )
+    tokenizer = SimpleNamespace(
+        calls=SimpleNamespace(is_capturing=True, device=torch.device("cuda")),
+        model=SimpleNamespace(config=config),
+        pool=None,
+        stream_bytes=2 * 4 * 16 * 1500 * 1280,
+        takes_batches=True,
+        use_pool=lambda slots, most, *, triton: used.append((slots, triton)),
+    )
+    options = EngineOptions(max_batch_size=64, device="cuda", captures_batches=True)
+    monkeypatch.setattr(engine_module, "memory_of", lambda device: (int(free_gb * 1e9), 0))
+    monkeypatch.setattr(engine_module, "uses_triton", lambda choice, device: True)
+    fake: Any = SimpleNamespace(stages=SimpleNamespace(speech_tokenizer=tokenizer, options=options))
+    Engine._share_encoder(fake)
+    assert used == ([] if expected is None else [expected])

@@ -20,7 +20,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine_runtime.cuda.graphs import GraphedCalls, padded_size
-from engine_runtime.models.whisper_vq import CONV2_STRIDE, CONV_KERNEL, EncoderLayer, EncoderState, WhisperVQ
+from engine_runtime.models.whisper_vq import (
+    CONV2_STRIDE,
+    CONV_KERNEL,
+    EncoderLayer,
+    EncoderState,
+    WhisperVQ,
+    WhisperVQConfig,
+)
 
 SEEN = (256, 512)
 """Positions that the shorter captures attend to (5 s and 10 s); the longest covers a segment."""
@@ -30,6 +37,12 @@ MOST_STREAMS = 64
 """Streams of one call: the end of a turn waits for a call in progress."""
 JOINT_CODES = (1, 2, 3, 4, 8)
 """Most codes of a stream in a call of several."""
+
+
+def split_bytes(config: WhisperVQConfig) -> int:
+    """Bytes of the weights that `EncoderPool` copies with `triton`: three bf16 values for each."""
+    per_layer = 4 * config.d_model**2 + 2 * config.d_model * config.ffn
+    return 3 * torch.bfloat16.itemsize * config.layers * per_layer
 
 
 class EncoderPool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool, step_slots
+from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool, split_bytes, step_slots
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ, WhisperVQConfig
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
@@ -44,7 +44,14 @@ def test_a_step_equals_the_reference_in_float32(codes: int) -> None:
     mel = torch.randn(3, config.num_mel_bins, codes * config.frames_per_code)
     past = torch.randn(3, config.num_mel_bins, 2), torch.randn(3, config.d_model, 2)
     slots_and_lengths = torch.tensor([[2, 0], [0, 17], [1, 130]])
-    found, first = SplitEncoder(model).step(mine, mel, *past, slots_and_lengths, seen=320)
+    split = SplitEncoder(model)
+    matrices = [
+        linear.weight
+        for layer in split._layers
+        for linear in (layer.qkv, layer.out, layer.inner, layer.outer)
+    ]
+    assert sum(weight.nbytes for weight in matrices) == split_bytes(config)
+    found, first = split.step(mine, mel, *past, slots_and_lengths, seen=320)
     hidden = model.hidden
     wanted, wanted_first = step_slots(model, plain, mel, *past, slots_and_lengths, seen=320)
     assert torch.equal(found, wanted)
