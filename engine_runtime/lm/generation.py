@@ -153,17 +153,32 @@ class Generation:
     @property
     def sampling(self) -> SamplingMetadata | None:
         """Sampling metadata of the next row; None if the ids are sampled here, from logits."""
-        if self._reply_sampling is None or self._needs_logits:
+        if self._needs_logits:
+            return None
+        return self._sampling_of(self._num_rows, self._last)
+
+    @property
+    def sampling_ahead(self) -> SamplingMetadata | None:
+        """Sampling metadata of the row after the next one if that is a speech code, whose id stands as the
+        audio pad in them; None if the row after it may be none, or ids are sampled here."""
+        index = self._num_rows + 1
+        if self.mode is not Mode.AUDIO or self._needs_logits or index >= self._params.max_new:
+            return None
+        return self._sampling_of(index, Row(self._special.modality_pad, self._special.audio_pad))
+
+    def _sampling_of(self, index: int, last: Row) -> SamplingMetadata | None:
+        """Sampling metadata of the row with this index, which follows `last` in the present mode."""
+        if self._reply_sampling is None:
             return None
         # NOTE: may still be requested after the last row; there is no uniform sample for that, and no use.
-        draw = self._draws[self._num_rows] if self._num_rows < len(self._draws) else [0.0, 0.0]
+        draw = self._draws[index] if index < len(self._draws) else [0.0, 0.0]
         return SamplingMetadata(
             reply=self._reply_sampling,
             draw_text=draw[0],
             draw_audio=draw[1],
-            last_text=self._last.text,
-            last_audio=self._last.audio,
-            bans_eosp=self._may_not_end,
+            last_text=last.text,
+            last_audio=last.audio,
+            bans_eosp=self._may_not_end(index),
             wants_subtitle=self._want_subtitles and self.mode is Mode.AUDIO,
         )
 
@@ -203,17 +218,16 @@ class Generation:
             return output.sampled.subtitle
         return None if output.text_logits is None else int(output.text_logits.argmax())
 
-    @property
-    def _may_not_end(self) -> bool:
-        """Whether `min_new` forbids the end of speech, or of a text reply, at the next row."""
-        return self._num_rows + 1 < self._params.min_new
+    def _may_not_end(self, index: int) -> bool:
+        """Whether `min_new` forbids the end of speech, or of a text reply, at the row with this index."""
+        return index + 1 < self._params.min_new
 
     @property
     def _needs_logits(self) -> bool:
         """Whether the next row takes more than the ids that an executor samples: a probability, or a ban that
         executors do not know."""
         is_predicted = self._predicts_turn_end and self._num_rows == 0
-        return is_predicted or (self.mode is Mode.TEXT and self._may_not_end)
+        return is_predicted or (self.mode is Mode.TEXT and self._may_not_end(self._num_rows))
 
     @property
     def _stops(self) -> tuple[int, int]:
@@ -234,14 +248,15 @@ class Generation:
     def _sample_text(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:
             return self._special.modality_pad
-        forbidden = self._stops if self.mode is Mode.TEXT and self._may_not_end else ()
+        is_held = self.mode is Mode.TEXT and self._may_not_end(self._num_rows)
+        forbidden = self._stops if is_held else ()
         return self._text.sample(self._text.scores(logits, forbidden), draw)
 
     def _sample_audio(self, logits: Tensor | None, draw: float) -> int:
         if logits is None:
             return self._special.audio_pad
         forbidden: list[slice | int] = [slice(self._special.audio_forbidden_from, None)]
-        if self._may_not_end:
+        if self._may_not_end(self._num_rows):
             forbidden.append(self._special.eosp)
         return self._audio.sample(self._audio.scores(logits, forbidden), draw)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from engine_runtime.lm.generation import (
 )
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampler import Sampler, draws
+from engine_runtime.lm.sampling_metadata import SampledIds
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.models.moss_lm import MossLM
@@ -199,3 +202,39 @@ def test_forbidden_codes_and_an_early_end_are_never_picked(tiny: Tiny) -> None:
     logits = StepOutput(torch.zeros(config.text_vocab), audio)
     assert [generation.sample(logits).row.audio for _ in range(3)] == [7, 7, SPECIAL.eosp]
     assert generation.mode is Mode.TEXT
+
+
+def test_sampling_ahead_is_that_of_the_row_after_a_code(tiny: Tiny) -> None:
+    """Draws, bans and ids of the row after the next, as it is sampled once the code is known."""
+    params = SamplingParams(do_sample=True, top_k=20, min_new=3, max_new=6, seed=4)
+    prompt = [Row(SPECIAL.sosp, SPECIAL.audio_pad)]
+    generation = start(tiny, prompt, params, samples_on_device=True, skip_unused_tails=True)
+    bans = []
+    for code in (7, 8, 9, 10):
+        ahead = generation.sampling_ahead
+        assert ahead is not None
+        assert (ahead.last_text, ahead.last_audio) == (SPECIAL.modality_pad, SPECIAL.audio_pad)
+        generation.sample(StepOutput(None, None, SampledIds(None, code)))
+        assert replace(ahead, last_audio=code) == generation.sampling
+        bans.append(ahead.bans_eosp)
+    assert bans == [True, False, False, False]
+    assert generation.sampling_ahead is not None
+    generation.sample(StepOutput(None, None, SampledIds(None, 11)))
+    assert generation.sampling_ahead is None, "the next row is the last one"
+
+
+@pytest.mark.parametrize("options", [{}, {"samples_on_device": True, "predict_turn_end": True}])
+def test_no_sampling_ahead_of_rows_that_are_sampled_here(tiny: Tiny, options: dict[str, bool]) -> None:
+    prompt = [Row(SPECIAL.sosp, SPECIAL.audio_pad)]
+    generation = start(tiny, prompt, SamplingParams(max_new=6), **options)
+    assert generation.sampling_ahead is None
+
+
+def test_no_sampling_ahead_of_rows_of_text(tiny: Tiny) -> None:
+    generation = start(tiny, [Row(3, SPECIAL.audio_pad)], SamplingParams(max_new=6), samples_on_device=True)
+    assert generation.sampling is not None
+    assert generation.sampling_ahead is None
+    generation.sample(StepOutput(None, None, SampledIds(SPECIAL.sosp, 1)))
+    assert generation.sampling_ahead is not None
+    generation.sample(StepOutput(None, None, SampledIds(None, SPECIAL.eosp)))
+    assert generation.sampling_ahead is None
