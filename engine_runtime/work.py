@@ -33,6 +33,10 @@ class Work(Protocol):
     def is_ready(self) -> bool:
         """Whether `run` works rather than waits for what was started before."""
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is a decode step that was launched ahead, so that the device is busy with it already."""
+
     def fits(self, batch: Sequence[Any]) -> bool:
         """Whether this work can join others of its key."""
 
@@ -51,6 +55,7 @@ class SingleWork:
     function: Callable[[], Any]
     batch_key: Hashable = None
     is_ready: bool = True
+    is_under_way: bool = False
 
     def fits(self, batch: Sequence[Any]) -> bool:
         """See `Work`."""

@@ -91,6 +91,7 @@ class StreamWork:
     work: Work
     stream: ExecutionStream
     is_fetched: bool = False
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -132,6 +133,7 @@ class ArrivalWork:
 
     copy: PendingCopy
     batch_key: Hashable = "arrival"
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:

@@ -207,7 +207,7 @@ class Reply:
         with timing.span("step", self.turn_id, index=len(rows), mode=generation.mode.value):
             return (
                 yield from self.stages.sequences.decode(
-                    sequence, rows[-1].row, tails, sampling, exclusive_gpu=has_gpu
+                    sequence, rows[-1].row, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
                 )
             )
 

@@ -127,7 +127,8 @@ class BlockManager:
                 self._hash_of[block] = digest
 
     def rollback(self, sequence: Sequence, num_rows: int) -> None:
-        """Drop all rows after the first `num_rows` and free their blocks."""
+        """Drop all rows after the first `num_rows` and free their blocks, and those reserved for later
+        rows."""
         if not 0 <= num_rows <= sequence.num_rows:
             raise RuntimeError(f"cannot roll a sequence of {sequence.num_rows} rows back to {num_rows}")
         kept_blocks = -(-num_rows // self.tokens_per_block)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from engine_runtime.lm.sampling_metadata import ReplySampling
 from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, StepOutput
 
 
@@ -33,6 +34,15 @@ class Executor(Protocol):
 
         Raises ExecutorError if the batch does not fit this executor or a result is not finite; what was
         written to the pool is then overwritten by the next step.
+        """
+
+    def is_under_way(self, reply: ReplySampling) -> bool:
+        """Whether the next step of this reply was launched ahead: if it is what `execute` is asked for, alone
+        or with others that are under way, it is taken as it is. Any other step makes the executor drop what
+        it launched ahead.
+
+        A dropped step still writes K/V of its rows, perhaps into blocks that were freed meanwhile. That
+        changes no row that is ever read, as whoever writes to such a block does so later on the same stream.
         """
 
     def close(self) -> None:

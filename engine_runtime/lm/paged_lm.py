@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine_runtime.errors import ContextLengthError
+from engine_runtime.errors import ContextLengthError, OutOfBlocksError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.executor import Executor
 from engine_runtime.lm.kv_cache import KVCache
@@ -22,7 +22,8 @@ from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence
 
 @dataclass(slots=True)
 class StepRequest:
-    """Rows to run in a step: `token_ids` after the rows of `sequence`. See ScheduledSequence."""
+    """Rows to run in a step: `token_ids` after the rows of `sequence`. See ScheduledSequence; `ahead` is a
+    wish, which is not granted where a block is missing."""
 
     sequence: Sequence
     token_ids: list[int]
@@ -30,6 +31,7 @@ class StepRequest:
     sampling: SamplingMetadata | None = None
     is_prefill: bool = False
     wants_output: bool = True
+    ahead: SamplingMetadata | None = None
 
 
 class PagedLM:
@@ -111,6 +113,8 @@ class PagedLM:
         before = [request.sequence.num_rows for request in requests]
         try:
             scheduled = tuple(self._schedule(request) for request in requests)
+            if len(requests) > 1 and all(request.ahead is not None for request in requests):
+                self._look_ahead(requests, scheduled)
             outputs = self.executor.execute(ScheduledBatch(scheduled, exclusive_gpu))
         except BaseException:
             for request, rows in zip(requests, before, strict=True):
@@ -119,6 +123,10 @@ class PagedLM:
         for request in requests:
             self._append(request)
         return outputs
+
+    def is_under_way(self, request: StepRequest) -> bool:
+        """Whether this step was launched ahead; see `Executor`."""
+        return request.sampling is not None and self.executor.is_under_way(request.sampling.reply)
 
     def align(self, sequence: Sequence, ids: list[int]) -> int:
         """Make `sequence` hold the longest cached prefix of `ids`; returns its number of rows (nothing is
@@ -168,6 +176,19 @@ class PagedLM:
             sampling=request.sampling,
             wants_output=request.wants_output,
         )
+
+    def _look_ahead(self, requests: list[StepRequest], scheduled: tuple[ScheduledSequence, ...]) -> None:
+        """Reserve the slot of the row after those of this step, of all sequences or of those up to the first
+        without room. What is not used stays with its sequence, and leaves it in a rollback."""
+        for request, one in zip(requests, scheduled, strict=True):
+            if one.num_rows >= self.executor.limits.max_seq_len:
+                return
+            try:
+                # No copies: a block that is still shared holds none of its rows yet.
+                self.blocks.reserve(request.sequence, one.num_rows, one.num_rows + 1)
+            except OutOfBlocksError:
+                return
+            one.ahead = request.ahead
 
     def _append(self, request: StepRequest) -> None:
         """Add the new rows to the sequence and index its full blocks."""

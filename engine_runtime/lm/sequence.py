@@ -15,7 +15,8 @@ class Sequence:
 
     Attributes:
         ids: merged id of each row (a text id, or `text_vocab + code`).
-        block_table: block i holds rows [i * tokens_per_block, (i + 1) * tokens_per_block).
+        block_table: block i holds rows [i * tokens_per_block, (i + 1) * tokens_per_block). The last one may
+            be reserved for the next row.
         hashes: chained content hash of each full block that was sealed.
         text_rows, audio_rows: rows whose K/V of that tail is written (a prefix); the rest is filled from kept
             trunk outputs before that tail is read again.

@@ -38,6 +38,8 @@ class SequenceRunner:
     def __init__(self, lm: PagedLM, special: SpecialIds, text_vocab: int) -> None:
         self._lm, self._special, self._text_vocab = lm, special, text_vocab
         self._entries: list[tuple[weakref.ref[SequenceOwner], Sequence]] = []
+        self._num_waiting = 0
+        """Works that tasks wait for."""
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -81,7 +83,7 @@ class SequenceRunner:
         # The last row is always run, because its logits are needed.
         held = lm.align(sequence, ids[:-1])
         for request in lm.prefill_requests(sequence, ids[held:], tails, sampling, wants_output=wants_output):
-            output = yield StepWork(self, request)
+            output = yield from self._result_of(StepWork(self, request))
         return output, len(ids) - held
 
     def decode(
@@ -90,16 +92,30 @@ class SequenceRunner:
         row: Row,
         tails: Tails,
         sampling: SamplingMetadata | None = None,
+        ahead: SamplingMetadata | None = None,
         *,
         exclusive_gpu: bool = False,
     ) -> Task[StepOutput]:
-        """Run one row of a reply. Errors as in `PagedLM.step`."""
-        request = StepRequest(sequence, self.merged_ids((row,)), tails, sampling)
-        return (yield StepWork(self, request, exclusive_gpu))  # type: ignore[no-any-return]
+        """Run one row of a reply. `ahead`: see ScheduledSequence. Errors as in `PagedLM.step`."""
+        request = StepRequest(sequence, self.merged_ids((row,)), tails, sampling, ahead=ahead)
+        return (yield from self._result_of(StepWork(self, request, exclusive_gpu)))
+
+    def _result_of(self, work: StepWork) -> Task[StepOutput]:
+        self._num_waiting += 1
+        try:
+            return (yield work)  # type: ignore[no-any-return]
+        finally:
+            self._num_waiting -= 1
 
     def step(self, works: Seq[StepWork]) -> list[StepOutput]:
-        """One forward step of one or more sequences, each listed once. Errors as in `PagedLM.step`."""
+        """One forward step of one or more sequences, each listed once. Errors as in `PagedLM.step`.
+
+        Looks ahead only if no other work waits: that would have to wait for the step launched ahead, too.
+        """
         requests = [work.request for work in works]
+        if len(works) < self._num_waiting:
+            for request in requests:
+                request.ahead = None
         is_exclusive = all(work.exclusive_gpu for work in works)
         try:
             return self._lm.step(requests, exclusive_gpu=is_exclusive)
@@ -111,6 +127,10 @@ class SequenceRunner:
     def limits(self) -> ExecutorLimits:
         """Limits of a step."""
         return self._lm.executor.limits
+
+    def is_under_way(self, request: StepRequest) -> bool:
+        """Whether this step was launched ahead."""
+        return self._lm.is_under_way(request)
 
     def roll_back(self, sequence: Sequence, rows: list[Row]) -> None:
         """Truncate the cached sequence to its common prefix with `rows`; computes nothing."""
@@ -148,14 +168,19 @@ class StepWork:
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`. A few rows of a prefill run beside decode steps."""
+        """See `Work`. A few rows of a prefill run beside decode steps, and nothing beside steps under way."""
         is_long = len(self.request.token_ids) > MAX_JOINT_ROWS
-        return is_long, id(self.runner)
+        return is_long, self.is_under_way, id(self.runner)
 
     @property
     def is_ready(self) -> bool:
         """See `Work`."""
         return True
+
+    @property
+    def is_under_way(self) -> bool:
+        """See `Work`."""
+        return self.runner.is_under_way(self.request)
 
     def fits(self, batch: Seq[StepWork]) -> bool:
         """See `Work`. The rows of a joint prefill are limited like those of a single one."""

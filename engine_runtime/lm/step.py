@@ -76,6 +76,9 @@ class ScheduledSequence:
         is_prefill: rows of a prompt; otherwise a decode step of exactly one row.
         sampling: sample the next ids on the device in place of returning logits.
         wants_output: whether the output is read; otherwise an executor may leave it empty, and not wait.
+        ahead: how the following row is sampled if this step samples a speech code that does not end the
+            speech; the executor sets the code as its last audio id. An executor may launch that step before
+            it is asked for; the block table covers its row.
     """
 
     token_ids: Sequence[int]
@@ -88,11 +91,17 @@ class ScheduledSequence:
     tails: Tails = BOTH_TAILS
     sampling: SamplingMetadata | None = None
     wants_output: bool = True
+    ahead: SamplingMetadata | None = None
 
     @property
     def num_rows(self) -> int:
         """Rows of the sequence after the step."""
         return self.first_position + len(self.token_ids)
+
+    @property
+    def reserved_rows(self) -> int:
+        """Rows that the block table covers at least: with the one of a step launched ahead."""
+        return self.num_rows + (self.ahead is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +155,10 @@ class BatchCheck:
 
     def _checked_table(self, scheduled: ScheduledSequence) -> NDArray[np.int64]:
         table, limits = scheduled.block_table, self._limits
-        needed = -(-scheduled.num_rows // limits.tokens_per_block)
+        needed = -(-scheduled.reserved_rows // limits.tokens_per_block)
         if not needed <= len(table) <= limits.max_blocks:
             raise ExecutorError(
-                f"block_table: {len(table)} blocks for {scheduled.num_rows} rows; expected {needed} to "
+                f"block_table: {len(table)} blocks for {scheduled.reserved_rows} rows; expected {needed} to "
                 f"{limits.max_blocks}"
             )
         known = self._tables.get(id(table))
@@ -181,10 +190,10 @@ def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
             f"token_ids: ids {low}..{high} leave the merged vocabulary of "
             f"{limits.text_vocab} + {limits.audio_vocab}"
         )
-    if first < 0 or scheduled.num_rows > limits.max_seq_len:
+    if first < 0 or scheduled.reserved_rows > limits.max_seq_len:
         raise ExecutorError(
-            f"first_position: {first} does not fit {len(ids)} new rows and a sequence of at most "
-            f"{limits.max_seq_len}"
+            f"first_position: {first} does not fit {scheduled.reserved_rows - first} new rows and a sequence "
+            f"of at most {limits.max_seq_len}"
         )
     for name, rows in (("text_rows", scheduled.text_rows), ("audio_rows", scheduled.audio_rows)):
         if not 0 <= rows <= first:

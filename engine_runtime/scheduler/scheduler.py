@@ -10,6 +10,9 @@ any number of rows, and so what has arrived; other calls if they are due soon or
 they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task whose
 work fails gets the error. No lock is held. Engine thread.
 
+A decode step of all that wait may be launched ahead (lm/executor.py). Other works that are due soon are
+called while it runs; then its results are taken; then comes another forward, which all share.
+
 Two rules make calls larger. Speech of users who go on speaking is begun at ticks, that of all at once. While
 a task is due soon, decode steps and flow packets of replies whose audio lasts much longer are not called for
 their own sake: they would only slow down what the device does for the urgent task.
@@ -25,7 +28,8 @@ from engine_runtime.scheduler.stage_times import StageTimes
 from engine_runtime.work import Outcome, Stage, Task, Work
 
 _SOON_NS = 300_000_000
-"""A task due this soon after the most urgent one joins its call in any case."""
+"""A task due this soon after the most urgent one joins its call in any case, and goes before the results of a
+step under way."""
 TICK_NS = 240_000_000
 """Speech is begun at multiples of this: three codes of the released model."""
 _AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
@@ -34,7 +38,8 @@ _NAP_S, _MOST_NAPS = 0.0002, 250
 _CHEAP = 1.9
 """A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
 _FIRST: tuple[Stage, ...] = ("arrival", "features")
-_JOINED_BY_ALL: tuple[Stage, ...] = ("prefill", "step", *_FIRST)
+_FORWARDS: tuple[Stage, ...] = ("prefill", "step")
+_JOINED_BY_ALL: tuple[Stage, ...] = (*_FORWARDS, *_FIRST)
 
 
 class ScheduledTask:
@@ -131,7 +136,7 @@ class Scheduler:
             time.sleep(_NAP_S)
             return
         # Without other work, wait for what was started before.
-        first = (ready or able or by_deadline)[0]
+        first = _first(ready, able) if able else by_deadline[0]
         batch = self._batch([first, *(scheduled for scheduled in able if scheduled is not first)])
         errors: list[BaseException] = []
         outcomes = self._outcomes([_work_of(scheduled) for scheduled in batch])
@@ -199,6 +204,20 @@ def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
     """What has arrived goes first, since it only lets tasks continue, and so do features, which take little
     and let the encoder begin; then what is due first."""
     return _work_of(scheduled).stage not in _FIRST, scheduled.due_ns
+
+
+def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTask:
+    """Whose work is done next. While a decode step is under way, that is other work which is due soon; then
+    the results of the step, and only then another forward, for which the step would be dropped."""
+    under_way = [scheduled for scheduled in able if _work_of(scheduled).is_under_way]
+    if not under_way:
+        return (ready or able)[0]
+    soon_ns = under_way[0].due_ns + _SOON_NS
+    for scheduled in ready:
+        stage = _work_of(scheduled).stage
+        if stage in _FIRST or (stage not in _FORWARDS and scheduled.due_ns <= soon_ns):
+            return scheduled
+    return under_way[0]
 
 
 def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:

@@ -13,7 +13,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import SampledIds
+from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
 from engine_runtime.lm.step import BatchCheck, ExecutorLimits, ScheduledBatch, StepOutput
 
 
@@ -49,6 +49,9 @@ class ScriptedExecutor:
         self.step = 0 if batch.sequences[0].is_prefill else self.step + 1
         self.before_step(self.step)
         return self.script[min(self.step, len(self.script) - 1)]
+
+    def is_under_way(self, reply: ReplySampling) -> bool:
+        return False
 
     def close(self) -> None: ...
 

@@ -133,9 +133,9 @@ def replies_together(
             generation, rows = generations[index], made[index]
             last = [rows[-1].row] if rows else as_rows(prompts[index])
             ids = [merged_id(row, special, text_vocab) for row in last]
-            requests.append(
-                StepRequest(sequences[index], ids, generation.tails, generation.sampling, is_prefill=not rows)
-            )
+            request = StepRequest(sequences[index], ids, generation.tails, generation.sampling)
+            request.is_prefill, request.ahead = not rows, generation.sampling_ahead if rows else None
+            requests.append(request)
         for index, output in zip(running, paged.step(requests) if requests else [], strict=True):
             made[index].append(generations[index].sample(output))
     paged.blocks.check_integrity(sequences)

@@ -4,10 +4,10 @@ time that passes by a model of one H200.
     python -m tests.tools.scheduler_model 64,96,128
 
 In: numbers of users. Out: TTFA, gaps and shares for each, in seconds where the GPU takes minutes. It compares
-policies of engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: TTFA p50
-and p95 are 98 and 150 ms for 96 users where 113 and 171 ms were measured, and 108 and 172 ms for 128 users,
-where 140 and 262 ms were measured. Costs are those of `moss-voice bench --conversations` (RESULTS.md): a call
-alone, and how much slower it is beside others. Main thread.
+policies of engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: with
+`--no-look-ahead` TTFA p50 and p95 are 96 and 152 ms for 96 users where 113 and 171 ms were measured, and 107
+and 174 ms for 128 users, where 140 and 262 ms were measured. Costs are those of `moss-voice bench
+--conversations` (RESULTS.md): a call alone, and how much slower it is beside others. Main thread.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _BESIDE_MS = {"step": 0.35, "flow": 0.6, "vocoder": 0.4, "encode": 0.5}
 """Of the host, for a call."""
 _FEATURES_MS, _ARRIVAL_MS, _RESUME_MS = 0.1, 0.25, 0.09
 """Of the host: before and after a call of the encoder, and for a row of a reply."""
+_AHEAD_MS = 0.05
+"""Of the host, between the ids of a step and the launch of the next one."""
 _STEP_BESIDE, _STREAM_BESIDE_STEP, _STREAM_BESIDE_STREAM = 0.7, 0.62, 0.8
 """Speed of a stream while others work."""
 
@@ -66,9 +68,16 @@ class Running:
 class ModelGPU:
     """Time, and what the codec's and the encoder's streams do meanwhile. A clock as the benchmark uses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, looks_ahead: bool = True) -> None:
+        self.looks_ahead = looks_ahead
         self._now_ns = 0.0
         self.streams: dict[str, deque[Running]] = {"codec": deque(), "encoder": deque()}
+        self._forward_ns = 0.0
+        """What the language model has left to do, alone on the GPU."""
+        self.under_way: set[ModelReply] = set()
+        """Replies whose step was launched ahead."""
+        self.waiting = 0
+        """Works that wait for a forward."""
 
     def now_ns(self) -> int:
         """The time."""
@@ -76,16 +85,21 @@ class ModelGPU:
 
     def wait(self, duration_ns: float) -> None:
         """Time passes on the host."""
-        self._pass(max(duration_ns, 1_000), steps=False)
+        self._pass(max(duration_ns, 1_000))
 
     def step(self, duration_ns: float) -> None:
         """A forward of the language model, which the host waits for."""
-        while duration_ns > 0:
-            busy = [stream[0].left_ns for stream in self.streams.values() if stream]
-            speed = _STEP_BESIDE if busy else 1.0
-            part_ns = max(min([duration_ns / speed, *(left / _STREAM_BESIDE_STEP for left in busy)]), 1.0)
-            self._pass(part_ns, steps=True)
-            duration_ns -= part_ns * speed
+        self.launch_step(duration_ns)
+        self.wait_for_step()
+
+    def launch_step(self, duration_ns: float) -> None:
+        """A forward that follows those launched before."""
+        self._forward_ns += duration_ns
+
+    def wait_for_step(self) -> None:
+        """Time passes until the language model is idle."""
+        while self._forward_ns > 0:
+            self._pass(self._forward_ns)
 
     def launch(self, stage: Stage, duration_ms: float) -> Running:
         """A call that the host does not wait for."""
@@ -97,11 +111,15 @@ class ModelGPU:
         """Calls that have not ended."""
         return sum(running.stage == stage for running in self.streams[_STREAM_OF[stage]])
 
-    def _pass(self, duration_ns: float, *, steps: bool) -> None:
+    def _pass(self, duration_ns: float) -> None:
         while duration_ns > 0:
-            busy = [stream for stream in self.streams.values() if stream]
+            busy, steps = [stream for stream in self.streams.values() if stream], self._forward_ns > 0
             speed = _STREAM_BESIDE_STEP if steps else _STREAM_BESIDE_STREAM if len(busy) > 1 else 1.0
+            step_speed = _STEP_BESIDE if busy else 1.0
             part_ns = min([duration_ns, *(stream[0].left_ns / speed for stream in busy)])
+            if steps:
+                part_ns = max(min(part_ns, self._forward_ns / step_speed), 1.0)
+                self._forward_ns -= part_ns * step_speed
             for stream in busy:
                 stream[0].left_ns -= part_ns * speed
                 if stream[0].left_ns < 1:
@@ -119,13 +137,21 @@ class ModelWork:
     size: int = 1
     """Rows of a forward, or codes of a packet."""
     waits_for: Running | None = None
+    reply: ModelReply | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """See `Work`."""
+        return self.reply in self.gpu.under_way
 
     @property
     def batch_key(self) -> Hashable:
         """See `Work`."""
+        if self.stage in ("prefill", "step"):
+            return "step", self.is_under_way
         if self.stage == "arrival":
             return "arrival"
-        return "step" if self.stage == "prefill" else (self.stage, self.size if self.stage == "flow" else 0)
+        return self.stage, self.size if self.stage == "flow" else 0
 
     @property
     def is_ready(self) -> bool:
@@ -152,14 +178,34 @@ class ModelWork:
         stage = "step" if self.stage == "prefill" else self.stage
         self.gpu.wait((_BESIDE_MS[stage] + 0.02 * len(batch)) * _MS)
         if stage == "step":
-            rows = sum(work.size for work in batch)
-            while rows > 0:
-                self.gpu.step(_of(_STEP_MS, min(rows, 64)) * _MS)
-                rows -= 64
-            return [None] * len(batch)
+            return self._forward(batch)
         times = {"flow": _FLOW_MS.get(self.size, ()), "vocoder": _VOCODER_MS, "encode": _ENCODER_MS}[stage]
         running = self.gpu.launch(stage, _of(times, len(batch)))
         return [running] * len(batch)
+
+    def _forward(self, batch: Sequence[ModelWork]) -> list[None]:
+        """Rows of the language model, and the step launched ahead for them."""
+        gpu, rows = self.gpu, sum(work.size for work in batch)
+        is_taken, gpu.under_way = self.is_under_way, set()
+        while rows > 0 and not is_taken:
+            gpu.launch_step(_of(_STEP_MS, min(rows, 64)) * _MS)
+            rows -= 64
+        gpu.wait_for_step()
+        replies = {work.reply for work in batch if work.reply is not None and work.reply.may_go_on}
+        if gpu.looks_ahead and 2 <= len(batch) == len(replies) == gpu.waiting:
+            gpu.wait(_AHEAD_MS * _MS)
+            gpu.launch_step(_of(_STEP_MS, len(batch)) * _MS)
+            gpu.under_way = replies
+        return [None] * len(batch)
+
+
+def _forward(work: ModelWork) -> Task[None]:
+    """Wait for a forward."""
+    work.gpu.waiting += 1
+    try:
+        yield work
+    finally:
+        work.gpu.waiting -= 1
 
 
 def _of(times: Sequence[float], size: int) -> float:
@@ -179,7 +225,7 @@ class ModelTurn:
         running = yield ModelWork(self._gpu, "encode")
         yield ModelWork(self._gpu, "arrival", waits_for=running)
         self._gpu.wait(_ARRIVAL_MS * _MS)
-        yield ModelWork(self._gpu, "prefill", max(1, round(pcm.size / _RATE / _CODE_S)))
+        yield from _forward(ModelWork(self._gpu, "prefill", max(1, round(pcm.size / _RATE / _CODE_S))))
 
     def commit_task(self, modality: Modality, params: SamplingParams) -> Task[ModelReply]:
         """The end of the question."""
@@ -188,7 +234,7 @@ class ModelTurn:
         return ModelReply(self._gpu, params.max_new)
 
 
-@dataclass
+@dataclass(eq=False)
 class ModelReply:
     """In place of the events of a reply of `codes`."""
 
@@ -201,11 +247,19 @@ class ModelReply:
     _ready: deque[ReplyEvent] = field(default_factory=deque)
     _is_over: bool = False
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a row follows the next one, as far as one can know."""
+        return self._said + 1 < self.codes
+
     def next_event(self) -> Task[ReplyEvent | None]:
         """The next audio; ReplyDone at last, and then None."""
         while not self._ready:
             if self._said < self.codes:
-                yield ModelWork(self.gpu, "step" if self._said else "prefill", 1 if self._said else 8)
+                if self._said:
+                    yield from _forward(ModelWork(self.gpu, "step", reply=self))
+                else:
+                    yield from _forward(ModelWork(self.gpu, "prefill", 8))
                 self.gpu.wait(_RESUME_MS * _MS)
                 self._said += 1
                 yield from self._speak()
@@ -260,13 +314,15 @@ class ModelEngine:
 
     def open_turn_task(self, conversation: Any, turn_id: int) -> Task[ModelTurn]:
         """A turn, after its first rows."""
-        yield ModelWork(self._gpu, "prefill", 12)
+        yield from _forward(ModelWork(self._gpu, "prefill", 12))
         return ModelTurn(self._gpu)
 
 
-def hold(users: int, seconds: float, seed: int = 0) -> simultaneous.SimultaneousRun:
-    """Conversations of `users` on the model."""
-    gpu = ModelGPU()
+def hold(
+    users: int, seconds: float, seed: int = 0, *, looks_ahead: bool = True
+) -> simultaneous.SimultaneousRun:
+    """Conversations of `users` on the model; with `looks_ahead`, decode steps are launched ahead."""
+    gpu = ModelGPU(looks_ahead=looks_ahead)
     clock: Clock = gpu  # type: ignore[assignment]  # it has the methods of one
     passing = types.SimpleNamespace(sleep=lambda duration_s: gpu.wait(duration_s * 1e9))
     recording = np.zeros(_RATE * 11, np.float32)
@@ -286,9 +342,10 @@ def main() -> int:
     )
     parser.add_argument("users", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--no-look-ahead", action="store_true", help="launch no decode step ahead")
     arguments = parser.parse_args()
     for users in arguments.users:
-        run = hold(users, arguments.seconds)
+        run = hold(users, arguments.seconds, looks_ahead=not arguments.no_look_ahead)
         shares = {stage: round(float(run.row()[stage] or 0), 2) for stage in ("prefill", "step", "host")}
         sys.stdout.write(f"{run.line()}; {shares}\n")
     return 0

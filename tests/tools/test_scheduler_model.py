@@ -21,6 +21,14 @@ def test_streams_go_on_while_the_host_waits_and_slow_each_other_down() -> None:
     assert 11_300_000 < gpu.now_ns() < 14_300_000, "the step was slower as long as the encoder worked"
 
 
+def test_a_step_goes_on_while_the_host_works() -> None:
+    gpu = ModelGPU()
+    gpu.launch_step(3_000_000)
+    gpu.wait(2_000_000)
+    gpu.wait_for_step()
+    assert gpu.now_ns() == 3_000_000
+
+
 @pytest.mark.slow
 def test_load_makes_users_wait() -> None:
     few, many = hold(1, 30.0), hold(160, 6.0)

@@ -40,6 +40,7 @@ class PacketWork:
     flow: PacketFlow
     state: Any
     count: int
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:

@@ -56,6 +56,7 @@ class EncodeWork:
     tokenizer: Encoding
     mel: Tensor
     state: EncoderState
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:

@@ -71,6 +71,7 @@ class CodesArrival:
     codes: PendingValues
     places: slice
     batch_key: Hashable = "arrival"
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:

@@ -48,6 +48,7 @@ class FeatureWork:
     pcm: Pcm
     is_start: bool
     is_end: bool
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:

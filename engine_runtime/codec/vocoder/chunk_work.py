@@ -39,6 +39,7 @@ class ChunkWork:
 
     stream: ChunkStream
     mel: Tensor
+    is_under_way: bool = False
 
     @property
     def stage(self) -> Stage:

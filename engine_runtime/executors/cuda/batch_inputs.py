@@ -4,6 +4,9 @@ In: the rows of the scheduled sequences as plain numbers. Out: on the device, on
 for each name in `INTEGERS` and `FLOATS`, and a block table for each sequence, at the addresses that a
 captured graph reads. Counterpart for a single row: inputs.py. Engine thread.
 
+Values are set in staging arrays, also while a step runs; `send` copies them into the pinned buffers that the
+device reads.
+
 A step may be padded: a row at position -1, a group without rows and a sequence with the spare set of seen ids
 are computed by no one or read by no one.
 """
@@ -11,8 +14,11 @@ are computed by no one or read by no one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.lm.step import ScheduledSequence
@@ -57,32 +63,30 @@ class BatchInputs:
     ) -> None:
         is_cuda = device.type == "cuda"
         self.capacity, self._take = capacity, take
-        self._sent = torch.cuda.Event() if is_cuda else None
-        self._is_under_way = False
+        self._fields_use, self._table_use = _Use(device), _Use(device)
+        self._staged: NDArray[np.int64] = np.zeros((_NUM_FIELDS, capacity), np.int64)
         self._host = torch.zeros(_NUM_FIELDS, capacity, dtype=torch.int64, pin_memory=is_cuda)
+        self._pinned: NDArray[np.int64] = self._host.numpy()
         self._device = torch.zeros(_NUM_FIELDS, capacity, dtype=torch.int64, device=device)
-        host, floats = self._host.numpy(), self._host.numpy().view("float64")
-        self._fields = {name: host[index] for index, name in enumerate(INTEGERS)}
+        floats = self._staged.view(np.float64)
+        self._fields: dict[str, NDArray[Any]] = {
+            name: self._staged[index] for index, name in enumerate(INTEGERS)
+        }
         self._fields |= {name: floats[len(INTEGERS) + index] for index, name in enumerate(FLOATS)}
         self._on_device = {name: self._device[index] for index, name in enumerate(INTEGERS)}
         on_device = self._device.view(torch.float64)
         self._on_device |= {name: on_device[len(INTEGERS) + index] for index, name in enumerate(FLOATS)}
+        self._offsets: NDArray[np.int32] = np.zeros((capacity, max_blocks), np.int32)
         self._host_table = torch.zeros(capacity, max_blocks, dtype=torch.int32, pin_memory=is_cuda)
-        self._offsets = self._host_table.numpy()
+        self._pinned_table: NDArray[np.int32] = self._host_table.numpy()
         self._tables: list[list[int]] = [[] for _ in range(capacity)]
-        """The block tables that `_host_table` was written from."""
+        """The block tables that `_offsets` was written from."""
         self._is_new_table = True
         self.table = torch.zeros(capacity, max_blocks, dtype=torch.int32, device=device)
 
     def __getitem__(self, name: str) -> Tensor:
         """The field on the device. [capacity] int64 or float64"""
         return self._on_device[name]
-
-    def wait(self) -> None:
-        """Wait until the last step has read the host buffers, so that they may be written again."""
-        if self._sent is not None and self._is_under_way:
-            self._sent.synchronize()
-            self._is_under_way = False
 
     def set_rows(self, sequences: Sequence[ScheduledSequence], tokens_per_block: int, stride: int) -> None:
         """Set the rows of these sequences, one sequence after the other; pads the rest. `stride` is the
@@ -121,6 +125,17 @@ class BatchInputs:
         field[: len(given)] = given
         field[len(given) :] = padding
 
+    def set_sampled(self, tokens: NDArray[np.int64], codes: NDArray[np.int64]) -> None:
+        """Set the merged ids of the first rows, and the codes that they are."""
+        self._fields["token"][: len(tokens)] = tokens
+        self._fields["seen_audio"][: len(codes)] = codes
+
+    def pad_rows(self, rows: NDArray[np.intp]) -> None:
+        """Turn rows, of one sequence each, into padding."""
+        for name in ROW_FIELDS:
+            if _padding(name):
+                self._fields[name][rows] = _padding(name)
+
     def _set_table(self, index: int, block_table: Sequence[int], stride: int) -> None:
         if self._tables[index] != block_table:
             self._tables[index] = list(block_table)
@@ -129,11 +144,25 @@ class BatchInputs:
             self._offsets[index, : len(block_table)] *= stride
             self._is_new_table = True
 
-    def send(self) -> None:
-        """Copy what the step does not fetch itself to the device; the step follows on the same stream."""
+    def send_table(self) -> None:
+        """Copy the block tables to the device if they changed, after all steps on the stream: at any time
+        before the step that needs them."""
         if self._is_new_table:
-            self.table.copy_(self._host_table, non_blocking=True)
+            self._table_use.wait()
+            np.copyto(self._pinned_table, self._offsets)
+            self._copy_table()
+            self._table_use.note()
             self._is_new_table = False
+
+    def _copy_table(self) -> None:
+        self.table.copy_(self._host_table, non_blocking=True)
+
+    def send(self) -> None:
+        """Copy what the step does not fetch itself to the device; the step follows on the same stream. Waits
+        until the step before has fetched its fields."""
+        self.send_table()
+        self._fields_use.wait()
+        np.copyto(self._pinned, self._staged)
         if self._take is None:
             self._device.copy_(self._host, non_blocking=True)
 
@@ -143,10 +172,28 @@ class BatchInputs:
             self._take(self._host, self._device)
 
     def note_use(self) -> None:
-        """Make the next `wait` cover all work enqueued on the stream so far."""
-        if self._sent is not None:
-            self._sent.record()
-            self._is_under_way = True
+        """Make the next `send` wait for all work enqueued on the stream so far."""
+        self._fields_use.note()
+
+
+class _Use:
+    """The last use of a pinned buffer by the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        self._is_pending = False
+
+    def note(self) -> None:
+        """The use ends with the work enqueued on the stream so far."""
+        if self._event is not None:
+            self._event.record()
+            self._is_pending = True
+
+    def wait(self) -> None:
+        """Wait until it is over, so that the buffer may be written again."""
+        if self._event is not None and self._is_pending:
+            self._event.synchronize()
+            self._is_pending = False
 
 
 def _padding(name: str) -> int:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import triton
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
@@ -56,6 +58,7 @@ class BatchSampler:
         self._last_ids = torch.zeros(capacity, MAX_TOP_K, dtype=torch.int32, device=device)
         # The kernels write to pinned host memory directly.
         self.result = torch.zeros(capacity, _RESULTS, dtype=torch.float64, pin_memory=device.type == "cuda")
+        self._result: NDArray[np.float64] = self.result.numpy()
 
     def set(self, samplings: Sequence[SamplingMetadata | None]) -> None:
         """Write the fields of a step's sequences, in order; None for one that is not sampled here."""
@@ -105,12 +108,16 @@ class BatchSampler:
         self._run(rows, self._text, text, inputs["seen_text"], inputs["draw_text"], is_audio=False)
         self._run(rows, self._audio, audio, inputs["seen_audio"], inputs["draw_audio"], is_audio=True)
 
-    def read(self, count: int) -> list[list[float]]:
-        """Synchronize with the current stream and return the result of the first sequences."""
+    def read(self) -> NDArray[np.float64]:
+        """Wait for the step and return a copy of its result, to which the next one writes again.
+        [capacity, 5]"""
+        self.wait()
+        return self._result.copy()
+
+    def wait(self) -> None:
+        """Synchronize with the current stream."""
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-        found: list[list[float]] = self.result[:count].tolist()
-        return found
 
     def _set(self, reply: ReplySampling) -> int:
         """The set of a reply's seen ids, written now if it is not there. There is one more than the sequences

@@ -3,6 +3,10 @@
 In: ScheduledSequences whose skipped tails were filled. Out: a StepOutput each. Decode rows share a forward,
 and so do short prefills beside them; each forward is captured as a CUDA graph for the next larger power of
 two of its rows. Imported only if Triton is available. Engine thread.
+
+Look-ahead: if every sequence of a step may go on (`ScheduledSequence.ahead`), the inputs of the following
+step are prepared while the device runs, and it is launched as soon as the ids of the present one are read.
+Its results are taken if it is what is asked for next (step_ahead.py), and otherwise dropped.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from engine_runtime.executors.cuda.batch_sampler import BatchSampler
 from engine_runtime.executors.cuda.batched_backend import BatchedBackend, BatchShape
 from engine_runtime.executors.cuda.decode_backend import StepShape, bucket_of
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
+from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
@@ -64,18 +69,39 @@ class BatchedSteps:
         self._samples_both = False
         """Whether forwards with both tails sample in any case."""
         self._sampler = BatchSampler(config.text_vocab, config.audio_vocab, self._inputs, device)
+        self._text_vocab = config.text_vocab
+        self._ahead: StepAhead | None = None
+        """The step that was launched ahead and is not taken yet."""
 
     def plan(self, sequences: Sequence[ScheduledSequence]) -> list[list[int]]:
         """The forwards of a step: see `plan_forwards`."""
         return plan_forwards(sequences, self.capacity)
 
-    def run(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput]:
-        """One forward; a StepOutput for each sequence."""
-        samplings = [scheduled.sampling for scheduled in sequences]
-        is_sampled = any(sampling is not None for sampling in samplings)
+    def is_under_way(self, reply: ReplySampling) -> bool:
+        """See `Executor`."""
+        return self._ahead is not None and reply in self._ahead
+
+    def take(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput] | None:
+        """The outputs of these sequences if their step was launched ahead. Otherwise None, and that step is
+        dropped: nobody waits for it or reads its results."""
+        step, self._ahead = self._ahead, None
+        places = None if step is None else step.places(sequences)
+        return None if places is None else self._results(sequences, places, looks_ahead=True)
+
+    def run(self, sequences: Sequence[ScheduledSequence], *, looks_ahead: bool) -> list[StepOutput]:
+        """One forward; a StepOutput for each sequence. `looks_ahead`: whether it is all of the step, so that
+        the one that follows may be launched ahead."""
+        self._ahead = None
+        shape = self._shape_of(sequences)
+        self._set(sequences, shape)
+        self._launch(shape)
+        return self._results(sequences, list(range(len(sequences))), looks_ahead=looks_ahead)
+
+    def _shape_of(self, sequences: Sequence[ScheduledSequence]) -> BatchShape:
         text = any(scheduled.tails.text for scheduled in sequences)
         audio = any(scheduled.tails.audio for scheduled in sequences)
-        shape = BatchShape(
+        is_sampled = any(scheduled.sampling is not None for scheduled in sequences)
+        return BatchShape(
             rows=padded_size(sum(len(scheduled.token_ids) for scheduled in sequences)),
             bucket=bucket_of(max(scheduled.num_rows for scheduled in sequences), self._limits.max_seq_len),
             text=text,
@@ -83,23 +109,56 @@ class BatchedSteps:
             # Rows of listeners run both tails, alone or beside decode steps: the same capture serves.
             samples=is_sampled or (text and audio and self._samples_both),
         )
-        self._inputs.wait()
+
+    def _set(self, sequences: Sequence[ScheduledSequence], shape: BatchShape) -> None:
+        """Set the inputs of a step, also while another one runs."""
         self._inputs.set_rows(sequences, self._limits.tokens_per_block, 2 * self._limits.num_layers)
         if shape.samples:
-            self._sampler.set(samplings)
+            self._sampler.set([scheduled.sampling for scheduled in sequences])
+
+    def _launch(self, shape: BatchShape) -> None:
         self._inputs.send()
         self._run(shape)
         self._inputs.note_use()
-        found = self._sampler.read(len(sequences)) if is_sampled else [[]] * len(sequences)
-        return [
+
+    def _results(
+        self, sequences: Sequence[ScheduledSequence], places: list[int], *, looks_ahead: bool
+    ) -> list[StepOutput]:
+        """The outputs of the step that runs, where these sequences have these places. In between, the
+        following one is launched, before these are looked at."""
+        if all(scheduled.sampling is None for scheduled in sequences):
+            return [
+                self._logits(index, scheduled) for index, scheduled in zip(places, sequences, strict=True)
+            ]
+        ahead = shape = None
+        if looks_ahead:
+            ahead = StepAhead.after(sequences, self._text_vocab, self._limits.tokens_per_block)
+        if ahead is not None:
+            shape = self._shape_of(ahead.sequences)
+            self._set(ahead.sequences, shape)
+            self._inputs.send_table()
+        found = self._sampler.read()[places]
+        if ahead is not None and shape is not None:
+            ended = ahead.set_sampled(found)
+            self._inputs.set_sampled(ahead.tokens, ahead.codes)
+            if ended.size:  # what they mark as seen, their next step marks as well
+                self._inputs.pad_rows(ended)
+            if ended.size < len(places):
+                self._launch(shape)
+        # NOTE: a step launched ahead is kept only if none of these results is refused.
+        outputs = [
             self._logits(index, scheduled) if scheduled.sampling is None else self._sampled(scheduled, ids)
-            for index, (scheduled, ids) in enumerate(zip(sequences, found, strict=True))
+            for index, scheduled, ids in zip(places, sequences, found.tolist(), strict=True)
         ]
+        if ahead is not None:
+            ahead.begin()
+            self._ahead = ahead
+        return outputs
 
     def capture(self, shapes: Iterable[StepShape], buckets: Iterable[int]) -> None:
         """Capture the forwards of decode steps of these shapes, alone and beside rows of listeners, in every
         size and these length buckets."""
-        self._inputs.wait()
+        self._ahead = None
         self._inputs.pad_all()
         self._sampler.set([None])
         self._inputs.send()
@@ -122,6 +181,11 @@ class BatchedSteps:
     def forget(self, reply: ReplySampling) -> None:
         """A step of this reply runs elsewhere."""
         self._sampler.forget(reply)
+
+    def close(self) -> None:
+        """Drop a step launched ahead, and wait until it has ended: then graphs and buffers may be freed."""
+        self._ahead = None
+        self._sampler.wait()
 
     def _run(self, shape: BatchShape) -> None:
         def forward() -> None:

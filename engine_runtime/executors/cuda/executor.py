@@ -45,7 +45,7 @@ from engine_runtime.executors.cuda.sampler import (
 from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import SampledIds
+from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
 from engine_runtime.lm.step import (
     BatchCheck,
     ScheduledBatch,
@@ -178,6 +178,10 @@ class CudaExecutor:
         """See lm/executor.py."""
         self._check(batch)
         sequences = batch.sequences
+        if self._batched is not None:
+            taken = self._batched.take(sequences)
+            if taken is not None:
+                return taken
         if self._batched is None or len(sequences) == 1:
             return [self._execute(scheduled, batch.exclusive_gpu) for scheduled in sequences]
         return self._execute_together(self._batched, sequences)
@@ -187,7 +191,8 @@ class CudaExecutor:
     ) -> list[StepOutput]:
         """Run the sequences in as few forwards as possible."""
         outputs: dict[int, StepOutput] = {}
-        for indices in batched.plan(sequences):
+        forwards = batched.plan(sequences)
+        for indices in forwards:
             if len(indices) == 1:
                 outputs[indices[0]] = self._execute(sequences[indices[0]], exclusive_gpu=False)
                 continue
@@ -196,7 +201,8 @@ class CudaExecutor:
                 self._fill_tails(scheduled)
                 if scheduled.sampling is not None:
                     self._sampler.forget(scheduled.sampling.reply)
-            outputs |= zip(indices, batched.run(together), strict=True)
+            made = batched.run(together, looks_ahead=len(forwards) == 1)
+            outputs |= zip(indices, made, strict=True)
         return [outputs[index] for index in range(len(sequences))]
 
     def _fill_tails(self, scheduled: ScheduledSequence) -> None:
@@ -245,8 +251,14 @@ class CudaExecutor:
             return StepOutput(None, None)
         return self._logits(tails) if sampling is None else self._sampled(shape)
 
+    def is_under_way(self, reply: ReplySampling) -> bool:
+        """See lm/executor.py."""
+        return self._batched is not None and self._batched.is_under_way(reply)
+
     def close(self) -> None:
         """Drop the captured graphs; the rest is freed with the executor."""
+        if self._batched is not None:
+            self._batched.close()
         self._graphs.clear()
 
     def _run_step(self, scheduled: ScheduledSequence, shape: StepShape, exclusive_gpu: bool) -> None:

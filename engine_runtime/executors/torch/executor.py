@@ -28,6 +28,7 @@ from engine_runtime.executors.fused_weights import (
 from engine_runtime.executors.torch.linear import DenseLinear, Linear, packed_linear
 from engine_runtime.executors.torch.single_row import SingleRow, fold_norms
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.sampling_metadata import ReplySampling
 from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats
@@ -164,6 +165,10 @@ class TorchExecutor:
         text_logits = self._tail(self._network.text, self.limits.text_vocab, batch, spans, rows, text)
         audio_logits = self._tail(self._network.audio, self.limits.audio_vocab, batch, spans, rows, audio)
         return [StepOutput(*pair) for pair in zip(text_logits, audio_logits, strict=True)]
+
+    def is_under_way(self, reply: ReplySampling) -> bool:
+        """No step is launched ahead: it begins with ids that are sampled from logits on the host."""
+        return False
 
     def close(self) -> None:
         """Nothing to release explicitly."""

@@ -33,6 +33,7 @@ from engine_runtime.executors.trtllm.step_tensors import (
 )
 from engine_runtime.executors.trtllm.stream import EngineStream
 from engine_runtime.lm.kv_cache import KVCache
+from engine_runtime.lm.sampling_metadata import ReplySampling
 from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 
@@ -168,6 +169,10 @@ class TrtllmExecutor:
             for logits in outputs[name]:
                 check_logits(name, logits, width)
         return outputs
+
+    def is_under_way(self, reply: ReplySampling) -> bool:
+        """No step is launched ahead: it begins with ids that are sampled from logits on the host."""
+        return False
 
     def close(self) -> None:
         """Release the engine and its memory; the pool belongs to the caller. No step can be run

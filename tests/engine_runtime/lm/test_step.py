@@ -77,6 +77,20 @@ def test_sampling_is_refused_where_it_is_not_supported() -> None:
         check(sampled)
 
 
+def test_the_blocks_cover_the_row_of_a_step_ahead() -> None:
+    seen = torch.zeros(50, dtype=torch.bool)
+    ahead = SamplingMetadata(
+        ReplySampling(SamplingParams(), 15, 14, seen, seen), 0.5, 0.5, 1, 2, False, False
+    )
+    check(replace(STEP, ahead=ahead))
+    last = replace(STEP, first_position=11, ahead=ahead)
+    check(replace(last, block_table=[3, 0, 7, 1]))
+    with pytest.raises(ExecutorError, match="block_table: 3 blocks for 13 rows; expected 4 to 5"):
+        check(last)
+    with pytest.raises(ExecutorError, match="first_position: 19 does not fit 2 new rows"):
+        check(replace(last, first_position=19, block_table=[3, 0, 7, 1, 2]))
+
+
 def test_the_number_of_sequences_is_limited() -> None:
     others = [replace(STEP, block_table=[1, 2, 4]), replace(STEP, block_table=[5, 6, 7])]
     for sequences in ((), (STEP, *others)):

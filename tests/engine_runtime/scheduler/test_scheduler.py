@@ -45,6 +45,7 @@ class DeviceWork:
     stage: Stage = "step"
     is_ready: bool = True
     most: int = 3
+    is_under_way: bool = False
 
     @property
     def batch_key(self) -> Hashable:
@@ -108,6 +109,98 @@ def test_a_task_with_time_left_joins_only_where_that_is_cheap() -> None:
     scheduler.start(steps(cheap, "later", given, 4, stage="flow"), lambda: 10_000_000_000)
     finish(scheduler)
     assert cheap.calls == [["urgent", "later"], ["urgent"], *[["urgent", "later"]] * 2, ["later"]]
+
+
+@dataclass
+class ForwardDevice(Device):
+    """Launches the next step of a batch ahead, as executors/cuda does, if nobody else waits."""
+
+    under_way: set[str] = field(default_factory=set)
+    waiting: int = 0
+
+    def forward(self, works: Sequence[ForwardWork]) -> list[str]:
+        names = [work.name for work in works]
+        is_taken, self.under_way = self.under_way.issuperset(names), set()
+        looks_ahead = self.waiting == len(works) > 1 and all(work.stage == "step" for work in works)
+        self.under_way = set(names) if looks_ahead else set()
+        return self.call([f"{name}+" if is_taken else name for name in names])
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardWork:
+    device: ForwardDevice
+    name: str
+    stage: Stage = "step"
+    is_ready: bool = True
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.name in self.device.under_way
+
+    @property
+    def batch_key(self) -> Hashable:
+        return "forward", self.is_under_way
+
+    def fits(self, batch: Sequence[Any]) -> bool:
+        return True
+
+    def run(self) -> str:
+        return self.device.forward([self])[0]
+
+    def run_together(self, batch: Sequence[ForwardWork]) -> list[str]:
+        return self.device.forward(batch)
+
+
+def forwards(device: ForwardDevice, name: str, count: int = 1, stage: Stage = "step") -> Task[None]:
+    for _ in range(count):
+        device.waiting += 1
+        yield ForwardWork(device, name, stage)
+        device.waiting -= 1
+
+
+@pytest.mark.parametrize("due_ns", [0, 100_000_000_000])
+def test_a_listener_waits_once_for_a_step_under_way_and_joins_the_next(due_ns: int) -> None:
+    """Also if the speakers are far ahead, so that no step is called for their own sake."""
+    device = ForwardDevice()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    for name in "ab":
+        scheduler.start(forwards(device, name, 5), lambda: due_ns)
+    scheduler.run_once()
+    scheduler.run_once()
+    for name in "cd":
+        scheduler.start(forwards(device, name, stage="prefill"), lambda: 50)
+    for _ in range(4):
+        scheduler.run_once()
+    joined = device.calls[3]
+    assert device.calls[:3] == [["a", "b"], ["a+", "b+"], ["a+", "b+"]]
+    assert sorted(joined) == ["a", "b", "c", "d"]
+    assert device.calls[4:] == [["a", "b"]]
+    finish(scheduler)
+
+
+def test_other_work_is_called_while_a_step_is_under_way() -> None:
+    """So that a packet is computed beside the step, and who waits for it is back when the step has ended."""
+    device, given = ForwardDevice(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    for name in "ab":
+        scheduler.start(forwards(device, name, 3), lambda: 0)
+    scheduler.run_once()
+    scheduler.start(steps(device, "packet", given, stage="flow"), lambda: 10)
+    scheduler.start(steps(device, "busy", given, stage="flow", is_ready=False), lambda: 10)
+    for _ in range(2):
+        scheduler.run_once()
+    assert device.calls == [["a", "b"], ["packet"], ["a+", "b+"]]
+
+
+def test_work_that_is_due_much_later_comes_after_the_step_under_way() -> None:
+    device, given = ForwardDevice(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    for name in "ab":
+        scheduler.start(forwards(device, name, 2), lambda: 1_000_000_000)
+    scheduler.run_once()
+    scheduler.start(steps(device, "packet", given, stage="flow"), lambda: 1_400_000_000)
+    finish(scheduler)
+    assert device.calls == [["a", "b"], ["a+", "b+"], ["packet"]]
 
 
 def test_nothing_starves() -> None:

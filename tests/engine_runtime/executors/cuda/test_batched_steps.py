@@ -108,16 +108,29 @@ def test_mixed_steps_equal_single_steps(model: MossLM) -> None:
 
 
 @pytest.mark.slow
-def test_replies_in_shared_steps_are_those_of_single_replies(model: MossLM) -> None:
-    """Parameters, draws and seen ids of a reply are its own, also when it goes on alone at the end."""
+def test_replies_in_shared_steps_are_those_of_single_replies(
+    model: MossLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters, draws and seen ids of a reply are its own, also when it goes on alone at the end. Some of
+    their steps are launched ahead."""
+    taken: list[bool] = []
+    take = BatchedSteps.take
+
+    def noted(self: BatchedSteps, sequences: Any) -> Any:
+        outputs = take(self, sequences)
+        taken.append(outputs is not None)
+        return outputs
+
+    monkeypatch.setattr(BatchedSteps, "take", noted)
     prompts = [load_tiny()[1]["a.rows"][index : 20 - index] for index in range(3)]
-    samplings = [replace(SAMPLINGS[index], max_new=length) for index, length in ((1, 3), (2, 5), (5, 4))]
+    samplings = [replace(SAMPLINGS[index], max_new=length) for index, length in ((1, 5), (2, 7), (5, 6))]
     together = replies_together(model, make_batched(model), prompts, samplings)
     alone = [
         reply(model, make_paged(model), prompt, params)
         for prompt, params in zip(prompts, samplings, strict=True)
     ]
     assert together == alone
+    assert sum(taken) >= 3
 
 
 @pytest.mark.slow

@@ -1,0 +1,103 @@
+"""The decode step after one whose ids are not known yet, so that it can be launched as soon as they are.
+
+In: the sequences of a step, each with `ahead`. Out: the sequences of the following step, whose inputs are
+prepared while the present one runs; the codes that it begins with, once they were sampled; and whether a step
+that is asked for later is this one. Engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE
+from engine_runtime.lm.sampling_metadata import ReplySampling
+from engine_runtime.lm.step import ScheduledSequence
+
+
+class StepAhead:
+    """The step after one of `sequences`: their next rows, in the same order."""
+
+    def __init__(
+        self, sequences: Sequence[ScheduledSequence], text_vocab: int, tokens_per_block: int
+    ) -> None:
+        self.sequences = [_following(scheduled) for scheduled in sequences]
+        self._text_vocab, self._tokens_per_block = text_vocab, tokens_per_block
+        self._eosp = np.array([one.sampling.reply.eosp for one in self.sequences if one.sampling is not None])
+        self._blocks = [self._written_block(one) for one in self.sequences]
+        self.tokens = self.codes = np.zeros(0, np.int64)
+        """Of every row, the merged id and the code, once they are set."""
+        self._goes_on = np.zeros(0, np.bool_)
+        self._place_of: dict[ReplySampling, int] = {}
+
+    @classmethod
+    def after(
+        cls, sequences: Sequence[ScheduledSequence], text_vocab: int, tokens_per_block: int
+    ) -> StepAhead | None:
+        """None unless every sequence may go on: one that is left out would wait for two steps. A sequence
+        alone is not launched ahead, as other kernels run it."""
+        if len(sequences) < 2 or any(one.ahead is None or one.sampling is None for one in sequences):
+            return None
+        return cls(sequences, text_vocab, tokens_per_block)
+
+    def set_sampled(self, found: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Set the ids from the results of the step before, [sequences, 5]. Returns the rows that end there;
+        so does one with logits that cannot be a result, which the caller refuses afterwards."""
+        self.codes = found[:, AUDIO].astype(np.int64)
+        self.tokens = self.codes + self._text_vocab
+        self._goes_on = (self.codes != self._eosp) & np.isfinite(found[:, AUDIO_MAGNITUDE])
+        return np.flatnonzero(~self._goes_on)
+
+    def begin(self) -> None:
+        """Note the rows that go on, so that they can be asked for."""
+        for place in np.flatnonzero(self._goes_on).tolist():
+            one = self.sequences[place]
+            assert one.sampling is not None
+            one.token_ids, one.sampling.last_audio = [int(self.tokens[place])], int(self.codes[place])
+            self._place_of[one.sampling.reply] = place
+
+    def __contains__(self, reply: ReplySampling) -> bool:
+        return reply in self._place_of
+
+    def places(self, sequences: Sequence[ScheduledSequence]) -> list[int] | None:
+        """The rows of these sequences in this step; None if it does not run one of them just as asked."""
+        places = [self._place(scheduled) for scheduled in sequences]
+        found = [place for place in places if place is not None]
+        return found if len(found) == len(places) else None
+
+    def _place(self, scheduled: ScheduledSequence) -> int | None:
+        if scheduled.sampling is None:
+            return None
+        place = self._place_of.get(scheduled.sampling.reply)
+        if place is None:
+            return None
+        mine = self.sequences[place]
+        is_same = (
+            scheduled.sampling == mine.sampling
+            and scheduled.first_position == mine.first_position
+            and list(scheduled.token_ids) == mine.token_ids
+            and scheduled.tails == mine.tails
+            and self._written_block(scheduled) == self._blocks[place]
+        )
+        return place if is_same else None
+
+    def _written_block(self, scheduled: ScheduledSequence) -> int:
+        return scheduled.block_table[scheduled.first_position // self._tokens_per_block]
+
+
+def _following(scheduled: ScheduledSequence) -> ScheduledSequence:
+    """The next row of a sequence, its id unknown."""
+    tails, position = scheduled.tails, scheduled.num_rows
+    return ScheduledSequence(
+        token_ids=[0],
+        first_position=position,
+        block_table=scheduled.block_table,
+        text_rows=position if tails.text else scheduled.text_rows,
+        audio_rows=position if tails.audio else scheduled.audio_rows,
+        prompt_rows=scheduled.prompt_rows,
+        is_prefill=False,
+        tails=tails,
+        sampling=scheduled.ahead,
+    )

@@ -1,0 +1,486 @@
+"""Steps launched ahead, by the kernels in Triton's interpreter: replies are those of single steps of plain
+torch, whatever becomes of the steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.cuda.graphs import GraphedCalls
+from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.cuda.executor import CudaExecutor
+from engine_runtime.executors.cuda.prefill import TorchRowOperations
+from engine_runtime.executors.cuda.step_ahead import StepAhead
+from engine_runtime.executors.cuda.weights import Tail
+from engine_runtime.lm.generation import Generation, Row, merged_id
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
+from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
+from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.sequence_runner import SequenceRunner
+from engine_runtime.lm.step import BOTH_TAILS, ScheduledSequence, StepOutput, Tails
+from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.types import SamplingParams
+from engine_runtime.work import Task
+from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
+from tests.factories.tiny_lm import (
+    as_rows,
+    load_special_ids,
+    load_tiny,
+    make_cuda_paged,
+    make_paged,
+    make_thin,
+)
+
+pytestmark = needs_triton
+patch_interpreter()
+if HAS_TRITON:
+    from engine_runtime.executors.cuda import triton_linear
+    from engine_runtime.executors.cuda.batched_steps import BatchedSteps
+    from engine_runtime.executors.cuda.triton_linear import KernelConfig
+
+SPECIAL = load_special_ids()
+GREEDY = SamplingParams(min_new=40, max_new=40)
+SAMPLED = SamplingParams(True, 1.2, 30, 0.95, 1.3, min_new=40, max_new=40, seed=1)
+"""Neither ends by itself."""
+
+
+@pytest.fixture(scope="module")
+def model() -> MossLM:
+    return make_thin()
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the interpreter, which runs one after the other."""
+    monkeypatch.setattr(triton_linear, "default_config", lambda key: KernelConfig(32, 4, 1, 2))
+
+
+def make_batched(model: MossLM, num_blocks: int = 32, max_seq_len: int = 64) -> tuple[PagedLM, BatchedSteps]:
+    """The executor with its kernels for decode, and plain torch for prefill."""
+    paged = make_cuda_paged(
+        model,
+        num_blocks=num_blocks,
+        tokens_per_block=4,
+        max_seq_len=max_seq_len,
+        uses_triton=True,
+        max_batch_size=4,
+    )
+    executor = paged.executor
+    assert isinstance(executor, CudaExecutor)
+    executor._prefill._operations = TorchRowOperations(executor.network, executor.cache, executor._inputs)
+    assert isinstance(executor._batched, BatchedSteps)
+    return paged, executor._batched
+
+
+@dataclass
+class Speaker:
+    """A reply that speaks from its first row on, one step at a time."""
+
+    model: MossLM
+    paged: PagedLM
+    prompt: list[Row]
+    params: SamplingParams
+    sequence: Sequence = field(default_factory=Sequence)
+    rows: list[Row] = field(default_factory=list)
+    generation: Generation = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.model.config
+        self.generation = Generation(
+            self.prompt,
+            self.params,
+            SPECIAL,
+            text_vocab=config.text_vocab,
+            audio_vocab=config.audio_vocab,
+            skip_unused_tails=True,
+            samples_on_device=self.paged.executor.can_sample,
+        )
+
+    def request(self) -> StepRequest:
+        """The next row, or the prompt."""
+        generation, vocab = self.generation, self.model.config.text_vocab
+        rows = self.rows[-1:] or self.prompt
+        ids = [merged_id(row, SPECIAL, vocab) for row in rows]
+        request = StepRequest(self.sequence, ids, generation.tails, generation.sampling)
+        request.is_prefill = not self.rows
+        request.ahead = generation.sampling_ahead if self.rows else None
+        return request
+
+    def take(self, output: StepOutput) -> None:
+        """Sample from the output of the request."""
+        self.rows.append(self.generation.sample(output).row)
+
+    @property
+    def is_over(self) -> bool:
+        return self.generation.finish_reason is not None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.paged.is_under_way(self.request())
+
+
+def start(model: MossLM, paged: PagedLM, count: int, params: SamplingParams = GREEDY) -> list[Speaker]:
+    """Replies after prompts of different lengths, whose first row was sampled."""
+    rows = as_rows(load_tiny()[1]["a.rows"])
+    speakers = []
+    for index in range(count):
+        prompt = [*rows[index : 9 + 2 * index], Row(SPECIAL.sosp, SPECIAL.audio_pad)]
+        speakers.append(Speaker(model, paged, prompt, replace(params, seed=index + 1)))
+    for one in speakers:
+        step([one])
+    return speakers
+
+
+def step(speakers: list[Speaker]) -> None:
+    """One step of all of them."""
+    outputs = speakers[0].paged.step([one.request() for one in speakers])
+    for one, output in zip(speakers, outputs, strict=True):
+        one.take(output)
+
+
+def assert_as_alone(speakers: list[Speaker]) -> None:
+    """The rows so far are those of the reference implementation in single steps."""
+    for one in speakers:
+        plain = make_paged(one.model, num_blocks=32, tokens_per_block=4, max_seq_len=64)
+        alone = Speaker(one.model, plain, one.prompt, one.params)
+        while len(alone.rows) < len(one.rows):
+            step([alone])
+        assert one.rows == alone.rows
+
+
+def check_blocks(speakers: list[Speaker]) -> None:
+    """No block is lost, and none is left when all sequences are released."""
+    blocks = speakers[0].paged.blocks
+    blocks.check_integrity([one.sequence for one in speakers])
+    for one in speakers:
+        blocks.release(one.sequence)
+    blocks.check_integrity([])
+    assert blocks.num_used == 0
+
+
+def under_way(speakers: list[Speaker]) -> list[bool]:
+    return [one.is_under_way for one in speakers]
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of the shared forwards, as they are launched."""
+    rows: list[int] = []
+    launch = BatchedSteps._run
+
+    def noted(self: BatchedSteps, shape: object) -> None:
+        rows.append(shape.rows)  # type: ignore[attr-defined]
+        launch(self, shape)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BatchedSteps, "_run", noted)
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+def test_steps_launched_ahead_give_the_same_replies(
+    model: MossLM, params: SamplingParams, launches: list[int]
+) -> None:
+    """Over block boundaries, with and without a penalty."""
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 3, params)
+    assert under_way(speakers) == [False] * 3
+    for _ in range(7):
+        step(speakers)
+        assert under_way(speakers) == [True] * 3
+    assert launches == [4] * 8, "each forward once, and one that nobody has asked for"
+    assert_as_alone(speakers)
+    check_blocks(speakers)
+
+
+@pytest.mark.slow
+def test_who_ends_by_himself_leaves_the_others_under_way(model: MossLM) -> None:
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 3)
+    # The code that the second one samples third ends its speech.
+    ending, special = speakers[1], SPECIAL
+    plain = make_paged(model, num_blocks=32, tokens_per_block=4, max_seq_len=64)
+    alone = Speaker(model, plain, ending.prompt, ending.params)
+    for _ in range(4):
+        step([alone])
+    eosp = alone.rows[-1].audio
+    assert eosp not in [row.audio for row in alone.rows[:-1]]
+    reply = ending.generation._reply_sampling
+    assert reply is not None
+    object.__setattr__(reply, "eosp", eosp)
+    ending.generation._special = replace(special, eosp=eosp)
+    ending.params = ending.generation._params = replace(ending.params, min_new=0)
+    for _ in range(3):
+        step(speakers)
+    assert ending.rows[-1].audio == eosp
+    assert under_way(speakers) == [True, False, True]
+    others = [speakers[0], speakers[2]]
+    step(others)
+    assert under_way(others) == [True, True]
+    step([*others, ending])
+    assert_as_alone(others)
+    check_blocks(speakers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("releases", [False, True])
+def test_blocks_of_a_dropped_step_serve_another_sequence(model: MossLM, releases: bool) -> None:
+    """A reply is truncated while its step is under way, and its reserved block is written by another one."""
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 3)
+    while True:
+        step(speakers)
+        gone = speakers[0].sequence
+        if gone.num_rows % 4 == 0:
+            break
+    reserved = gone.block_table[-1]
+    assert len(gone.block_table) == gone.num_rows // 4 + 1
+    paged.blocks.rollback(gone, 0 if releases else gone.num_rows)
+    assert len(gone.block_table) == gone.num_rows // 4
+    paged.blocks._free.remove(reserved)
+    paged.blocks._free.appendleft(reserved)  # given out next
+    others, late = speakers[1:], Speaker(model, paged, speakers[1].prompt[1:], GREEDY)
+    for _ in range(3):
+        step([*others, late])
+    assert reserved in late.sequence.block_table
+    assert_as_alone([*others, late])
+    check_blocks([*speakers, late])
+
+
+@pytest.mark.slow
+def test_a_prefill_beside_steps_under_way_drops_them(model: MossLM, launches: list[int]) -> None:
+    """With a penalty: the ids that the dropped step marked as seen are those that the next one marks."""
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 2, SAMPLED)
+    step(speakers)
+    late = Speaker(model, paged, speakers[0].prompt[2:], SAMPLED)
+    step([*speakers, late])
+    assert under_way(speakers) == [False, False], "rows of a prompt do not go on as one row"
+    step([*speakers, late])
+    assert under_way([*speakers, late]) == [True] * 3
+    step([late, speakers[0]])
+    assert under_way([*speakers, late]) == [True, False, True]
+    step([*speakers, late])
+    step([speakers[0]])
+    step([speakers[0]])
+    assert launches == [2, 2, 16, 4, 4, 2, 4, 4], "in the end one alone, by other kernels"
+    assert_as_alone([*speakers, late])
+    check_blocks([*speakers, late])
+
+
+@pytest.mark.slow
+def test_a_batch_that_shrinks_to_one_takes_its_result(model: MossLM, launches: list[int]) -> None:
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 2)
+    step(speakers)
+    step(speakers[:1])
+    assert launches == [2, 2]
+    assert under_way(speakers) == [False, False], "one alone is not launched ahead"
+    step(speakers[:1])
+    step(speakers)
+    assert_as_alone(speakers)
+
+
+@pytest.mark.slow
+def test_without_room_for_the_following_row_nothing_is_launched_ahead(model: MossLM) -> None:
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 2)
+    step(speakers)
+    assert under_way(speakers) == [True, True]
+    other = Sequence()
+    paged.blocks.reserve(other, 0, 4 * paged.blocks.num_free)
+    while any(under_way(speakers)):
+        step(speakers)
+    assert any(one.sequence.num_rows % 4 == 0 for one in speakers)
+    paged.blocks.check_integrity([other, *(one.sequence for one in speakers)])
+    paged.blocks.release(other)
+    step(speakers)
+    assert under_way(speakers) == [True, True]
+    assert_as_alone(speakers)
+    check_blocks(speakers)
+
+
+@pytest.mark.slow
+def test_a_full_context_is_not_exceeded(model: MossLM) -> None:
+    paged, _ = make_batched(model, max_seq_len=15)
+    speakers = start(model, paged, 2)
+    seen = []
+    while speakers[1].sequence.num_rows < 15:
+        step(speakers)
+        seen.append(under_way(speakers)[0])
+    assert seen == [True, True, True, False]
+    assert_as_alone(speakers)
+    check_blocks(speakers)
+
+
+@pytest.mark.slow
+def test_a_refused_result_drops_the_step_after_it(model: MossLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    paged, steps = make_batched(model)
+    speakers = start(model, paged, 3)
+    step(speakers)
+    read = steps._sampler.read
+
+    def spoiled() -> np.ndarray:
+        found = read()
+        found[1, 1], found[1, 4] = -1, np.nan
+        return found
+
+    monkeypatch.setattr(steps._sampler, "read", spoiled)
+    before = [one.sequence.num_rows for one in speakers]
+    with pytest.raises(ExecutorError, match="audio_logits: values are not finite"):
+        paged.step([one.request() for one in speakers])
+    assert under_way(speakers) == [False] * 3
+    assert [one.sequence.num_rows for one in speakers] == before
+    monkeypatch.setattr(steps._sampler, "read", read)
+    for one in speakers:  # as the scheduler tries each alone
+        step([one])
+    step(speakers)
+    assert_as_alone(speakers)
+
+
+class LateDevice(GraphedCalls):
+    """Runs what is launched only when somebody waits for it, as late as a GPU may."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self._launched: deque[Callable[[], object]] = deque()
+        self.num_launched = 0
+
+    def run(self, key: Any, function: Callable[..., Any], *inputs: torch.Tensor, changes: Any = ()) -> Any:
+        self.launch(function)
+
+    def launch(self, function: Callable[[], object]) -> None:
+        self._launched.append(function)
+        self.num_launched += 1
+
+    def wait(self, until: int | None = None) -> None:
+        """Until all, or the first ones that were launched, have ended."""
+        while self._launched and (until is None or self.num_launched - len(self._launched) < until):
+            self._launched.popleft()()
+
+
+class LateUse:
+    """An event."""
+
+    def __init__(self, device: LateDevice) -> None:
+        self._device, self._at = device, 0
+
+    def note(self) -> None:
+        self._at = self._device.num_launched
+
+    def wait(self) -> None:
+        self._device.wait(self._at)
+
+
+@pytest.mark.slow
+def test_a_step_that_runs_late_reads_what_it_was_launched_with(
+    model: MossLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps taken in another order, by some only, dropped, and over block boundaries."""
+    paged, steps = make_batched(model)
+    device, inputs, executor = LateDevice(), steps._inputs, paged.executor
+    assert isinstance(executor, CudaExecutor)
+    copy, execute, fill = inputs._copy_table, executor._execute, executor._fill
+
+    def execute_later(scheduled: ScheduledSequence, exclusive_gpu: bool) -> StepOutput:
+        device.wait()
+        return execute(scheduled, exclusive_gpu)
+
+    def fill_later(tail: Tail, first: int, end: int) -> None:
+        device.wait()
+        fill(tail, first, end)
+
+    monkeypatch.setattr(steps, "_graphs", device)
+    monkeypatch.setattr(steps._sampler, "wait", device.wait)
+    monkeypatch.setattr(inputs, "_copy_table", lambda: device.launch(copy))
+    monkeypatch.setattr(inputs, "_fields_use", LateUse(device))
+    monkeypatch.setattr(inputs, "_table_use", LateUse(device))
+    # Other calls of the same stream.
+    monkeypatch.setattr(executor, "_execute", execute_later)
+    monkeypatch.setattr(executor, "_fill", fill_later)
+    a, b, c = speakers = start(model, paged, 3, SAMPLED)
+    orders = ([a, b, c], [c, a, b], [b, c, a], [a, c, b], [c, b], [a, b, c], [a, b], [a, c, b], [a], [b, c])
+    for together in orders:
+        step(together)
+    assert device._launched, "the step launched last"
+    assert_as_alone(speakers)
+
+
+def speak(runner: SequenceRunner, one: Speaker, rows: int) -> Task[None]:
+    """A reply as a task."""
+    generation = one.generation
+    output, _ = yield from runner.prefill(one.sequence, one.prompt, generation.tails, generation.sampling)
+    one.take(output)
+    while len(one.rows) < rows:
+        sampling, ahead = generation.sampling, generation.sampling_ahead
+        one.take((yield from runner.decode(one.sequence, one.rows[-1], generation.tails, sampling, ahead)))
+
+
+@pytest.mark.slow
+def test_replies_in_the_scheduler_beside_a_listener(model: MossLM, launches: list[int]) -> None:
+    paged, _ = make_batched(model)
+    runner, scheduler = SequenceRunner(paged, SPECIAL, model.config.text_vocab), Scheduler()
+    prompts = [one.prompt for one in start(model, make_batched(model)[0], 2)]
+    speakers = [Speaker(model, paged, prompt, SAMPLED) for prompt in prompts]
+    for one in speakers:
+        scheduler.start(speak(runner, one, 7), lambda: 0)
+    for _ in range(4):
+        scheduler.run_once()
+    assert under_way(speakers) == [True, True]
+    listener = Sequence()
+    heard = scheduler.start(
+        runner.prefill(listener, prompts[0][3:6], BOTH_TAILS, wants_output=False), lambda: 10**18
+    )
+    scheduler.run_once()
+    assert not heard.is_over
+    assert under_way(speakers) == [False, False]
+    scheduler.run_once()
+    assert heard.is_over
+    assert launches[-1] == 8, "two rows of the replies and three of the listener"
+    while not scheduler.is_idle:
+        scheduler.run_once()
+    assert_as_alone(speakers)
+    paged.blocks.check_integrity([listener, *(one.sequence for one in speakers)])
+
+
+def test_a_row_that_does_not_end_goes_on_with_its_code(model: MossLM) -> None:
+    """Without the kernels: what is asked for next must be what was launched."""
+    seen = torch.zeros(4, dtype=torch.bool)
+
+    def scheduled(reply: ReplySampling, position: int, code: int, draw: float) -> ScheduledSequence:
+        sampling = SamplingMetadata(reply, draw, draw, 503, code, False, False)
+        ahead = SamplingMetadata(reply, draw + 0.1, draw + 0.1, 503, 5, False, False)
+        row = ScheduledSequence([512 + code], position, [7, 3, 9], 0, position, 2, is_prefill=False)
+        return replace(row, tails=Tails(text=False), sampling=sampling, ahead=ahead)
+
+    replies = [ReplySampling(GREEDY, 129, 128, seen, seen) for _ in range(3)]
+    rows = [scheduled(reply, 6 + index, 11, 0.25) for index, reply in enumerate(replies)]
+    assert StepAhead.after(rows[:1], 512, 4) is None
+    assert StepAhead.after([rows[0], replace(rows[1], ahead=None)], 512, 4) is None
+    step = StepAhead.after(rows, 512, 4)
+    assert step is not None
+    found = np.array([[0, 40, 0, 1, 1], [0, 128, 0, 1, 1], [0, 41, 0, 1, 1]], np.float64)
+    assert step.set_sampled(found).tolist() == [1]
+    assert step.tokens.tolist() == [552, 640, 553]
+    assert replies[0] not in step
+    step.begin()
+    assert [reply in step for reply in replies] == [True, False, True]
+    asked = [scheduled(replies[2], 9, 41, 0.35), scheduled(replies[0], 7, 40, 0.35)]
+    assert step.places(asked) == [2, 0]
+    for change in (
+        {"token_ids": [554]},
+        {"first_position": 10},
+        {"tails": Tails()},
+        {"block_table": [7, 3, 8]},
+        {"sampling": None},
+        {"sampling": replace(asked[0].sampling, bans_eosp=True)},  # type: ignore[type-var]
+        {"sampling": replace(asked[0].sampling, draw_audio=0.36)},  # type: ignore[type-var]
+    ):
+        assert step.places([replace(asked[0], **change), asked[1]]) is None  # type: ignore[arg-type]
