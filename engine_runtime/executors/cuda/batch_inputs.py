@@ -26,8 +26,9 @@ from engine_runtime.lm.step import ScheduledSequence
 ROW_FIELDS = ("token", "position", "text_position", "audio_position", "sequence", "kept_row")
 """Of each row: the merged id; its position in the sequence, or -1 for padding, and for a tail that does not
 run there; the index of its sequence; and its row of the kept trunk outputs, or -1."""
-GROUP_FIELDS = ("group_row", "group_count")
-"""Of each group of consecutive rows of a sequence (kernels/batched_attention.py): the first, and how many."""
+GROUP_FIELDS = ("group_row", "group_count", "group_first")
+"""Of each group of consecutive rows of a sequence (kernels/batched_attention.py): the first, how many, and
+the first new row of the sequence."""
 INTEGERS = (
     *ROW_FIELDS,
     *GROUP_FIELDS,
@@ -92,7 +93,7 @@ class BatchInputs:
         """Set the rows of these sequences, one sequence after the other; pads the rest. `stride` is the
         distance of two blocks' offsets."""
         rows: list[tuple[int, ...]] = []
-        groups: list[tuple[int, int]] = []
+        groups: list[tuple[int, int, int]] = []
         last: list[int] = []
         for index, scheduled in enumerate(sequences):
             tails, table = scheduled.tails, scheduled.block_table
@@ -103,7 +104,7 @@ class BatchInputs:
                 kept = table[block] * tokens_per_block + slot if keeps else -1
                 text, audio = place if tails.text else -1, place if tails.audio else -1
                 rows.append((token, place, text, audio, index, kept))
-            groups += [(first + at, min(GROUP_ROWS, count - at)) for at in range(0, count, GROUP_ROWS)]
+            groups += [(first + at, min(GROUP_ROWS, count - at), first) for at in range(0, count, GROUP_ROWS)]
             last.append(first + count - 1)
             self._set_table(index, table, stride)
         for name, values in zip(ROW_FIELDS, zip(*rows, strict=True), strict=True):

@@ -1,4 +1,5 @@
-"""A decode step of several sequences as Triton kernels: seven launches per layer, captured as a CUDA graph.
+"""A decode step of several sequences as kernels: six launches per layer with the attention in CUDA C++, seven
+with that in Triton, captured as a CUDA graph.
 
 In: the values in BatchInputs. Out: logits in `text_logits` and `audio_logits`, one row for each sequence; K
 and V in the pool. The reference implementation is a single step of each sequence (layerwise_backend.py). Rows
@@ -8,21 +9,26 @@ of the others. Sizes depend on `BatchShape` alone. Imported only if Triton is av
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import torch
 import triton
 from torch import Tensor
 
+from engine_runtime.cuda.availability import first_line
 from engine_runtime.cuda.gpu_memory import BATCH_SPLIT_ROWS
 from engine_runtime.cuda.kernels.batched_attention import attend_groups, rope_and_write_rows
 from engine_runtime.cuda.kernels.batched_linear import add_and_norm
 from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
 from engine_runtime.executors.cuda.batched_linear import BatchedLinear, num_splits
+from engine_runtime.executors.cuda.paged_attention import PagedAttention, PartitionBuffers, unsupported_reason
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import Matrix
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class BatchedBackend:
         self.attention_tiling = attention_tiling_of
         """Replaced to measure other tilings."""
         self._pdl = pdl_launch_args(device)
-        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        heads, dim = config.num_attention_heads, config.head_dim
         self.linear = BatchedLinear(capacity, device)
 
         def rows(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -85,13 +91,24 @@ class BatchedBackend:
         self._qkv = sums([layer.qkv for layer in layers])
         self._sums = sums([matrix for layer in layers for matrix in (layer.o, layer.down)])
         self._q = rows(heads * dim)
-        splits = triton.next_power_of_2(triton.cdiv(longest, BATCH_SPLIT_ROWS))
-        self._partial = torch.zeros(splits, capacity, heads, dim, device=device)
-        self._tops, self._totals = torch.zeros(2, splits, capacity, heads, device=device)
-        self._arrived = torch.zeros(capacity, kv_heads, dtype=torch.int32, device=device)
+        self._partitions = PartitionBuffers.of(config, capacity, longest, device)
         self._kept = cache.trunk.view(-1, config.hidden_size)
+        self.paged_attention = self._paged_attention()
+        """None: attention runs in Triton."""
         self.text_logits = torch.zeros(capacity, config.text_vocab, device=device)
         self.audio_logits = torch.zeros(capacity, config.audio_vocab, device=device)
+
+    def _paged_attention(self) -> PagedAttention | None:
+        """The kernel in CUDA C++; None, with the reason in the log, if it cannot run."""
+        config, cache = self._network.config, self._cache
+        reason = unsupported_reason(config, cache)
+        if reason is None:
+            try:
+                return PagedAttention(self._network, cache, self._inputs, self._partitions)
+            except (RuntimeError, ImportError, OSError, AttributeError) as error:
+                reason = f"it could not be compiled ({first_line(error)})"
+        _log.info("Attention of several sequences runs in Triton: %s", reason)
+        return None
 
     def forward(self, shape: BatchShape) -> None:
         """Embedding to logits; writes K/V, and keeps the trunk's output for a skipped tail."""
@@ -174,6 +191,12 @@ class BatchedBackend:
         )
 
     def _attend(self, shape: BatchShape, layer: LayerWeights, positions: Tensor, out: Tensor) -> None:
+        if self.paged_attention is not None:
+            splits = num_splits(layer.qkv)
+            self.paged_attention.launch(
+                self._qkv, layer, positions, out, rows=shape.rows, bucket=shape.bucket, splits=splits
+            )
+            return
         config, cache, inputs = self._network.config, self._cache, self._inputs
         group = config.num_attention_heads // config.num_key_value_heads
         sizes = {
@@ -214,10 +237,10 @@ class BatchedBackend:
             inputs["sequence"],
             inputs["group_row"],
             inputs["group_count"],
-            self._partial,
-            self._tops,
-            self._totals,
-            self._arrived,
+            self._partitions.sums,
+            self._partitions.tops,
+            self._partitions.totals,
+            self._partitions.arrived,
             out,
             2 * layer.index,
             config.head_dim**-0.5,

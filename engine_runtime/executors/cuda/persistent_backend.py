@@ -7,13 +7,12 @@ Engine thread.
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine_runtime.cuda.cooperative import CooperativeKernel
+from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files
 from engine_runtime.executors.cuda.decode_backend import DecodeBackend, DecodeOutputs, StepShape
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.persistent_layout import (
@@ -66,11 +65,8 @@ def unsupported_reason(network: Network, cache: KVCache) -> str | None:
 
 def kernel_source(layout: KernelLayout) -> tuple[str, dict[str, str]]:
     """CUDA C++ source of the kernel, and the headers that it includes, by name."""
-    files = resources.files("engine_runtime.cuda.kernels").joinpath("persistent_decode")
-    headers = {
-        file.name: file.read_text(encoding="utf-8") for file in files.iterdir() if file.name.endswith(".cuh")
-    }
-    return files.joinpath("step.cu").read_text(encoding="utf-8"), headers | {"layout.cuh": layout.header()}
+    source, headers = kernel_files("persistent_decode", "step.cu")
+    return source, headers | {"layout.cuh": layout.header()}
 
 
 class PersistentBackend(DecodeBackend):
@@ -102,7 +98,7 @@ class PersistentBackend(DecodeBackend):
             num_stages=max_stages(config, _shared_limit(device)),
         )
         source, headers = kernel_source(layout)
-        self._kernel = CooperativeKernel(source, headers, "persistent_decode", layout.shared_bytes, device)
+        self._kernel = CompiledKernel(source, headers, "persistent_decode", layout.shared_bytes, device)
         self._buffers = ExchangeBuffers.of(config, device)
         self._split_sums = torch.zeros(layout.split_bytes, device=device, dtype=torch.uint8)
         self._counters = torch.zeros(NUM_COUNTERS, device=device, dtype=torch.int32)
@@ -139,6 +135,7 @@ class PersistentBackend(DecodeBackend):
                 self._counters,
                 len(ops),
             ],
+            is_cooperative=True,
         )
 
 

@@ -3,12 +3,9 @@
 #pragma once
 
 #include "base.cuh"
+#include "attend_tile.cuh"
 
-#define KV_BYTES (KV_FP8 ? 1 : 2)
-#define BLOCK_BYTES ((u64)KV_HEADS * TOKENS * DIM * KV_BYTES)  // K or V of one block; V follows K
-#define ROW_BYTES (DIM * KV_BYTES)                             // of K or of V, for one head
 #define KV_TILES_PER_STAGE 2  // consecutive tiles of 16 rows in a pipeline stage, each K, V
-#define TILE_BYTES (TILE_ROWS * ROW_BYTES)
 
 // K of a row for a head; V follows at an offset of BLOCK_BYTES.
 __device__ __forceinline__ const char* k_row(const char* pool, const int* table, u32 offset, u32 head, u32 row) {
@@ -61,17 +58,6 @@ __device__ void produce_kv(const Op& op, u32 base, u32 ring, u32 number, Produce
   }
 }
 
-#define K_STEPS (ROW_BYTES / 64)
-
-__device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
-  u32 a, b;
-  e4m3_to_f16(w, a, b);
-  v[0] = from_f16((u16)a);
-  v[1] = from_f16((u16)(a >> 16));
-  v[2] = from_f16((u16)b);
-  v[3] = from_f16((u16)(b >> 16));
-}
-
 struct AttentionShared {       // in place of x
   u16 q[GROUP][Q_STRIDE / 2];  // in the dtype of the product with K: bfloat16, or float16 with fp8
   float float_q[GROUP][DIM];
@@ -115,95 +101,6 @@ __device__ __forceinline__ float as_stored(float v) {
 #else
   return v;  // bf16 already
 #endif
-}
-
-__device__ __forceinline__ float& part(float4& v, int i) { return ((float*)&v)[i]; }
-
-// Scores of a tile with `rows` valid rows, their softmax weights, and the weighted sums of V. tile: its first
-// K in the ring. A lane holds dims 4 lane.. of all four heads.
-__device__ __forceinline__ void attend_tile(AttentionShared& shared, u32 tile, u32 rows, u32 warp, u32 lane,
-                                            float (&top)[2], float (&total)[2], float (&sums)[4][4]) {
-  u32 g = lane / 4, t = lane % 4;
-  float dot[4] = {};
-  u32 q = shared_address(shared.q[g % GROUP]);
-#pragma unroll
-  for (int j = 0; j < K_STEPS; ++j) {
-    u32 k = tile + g * ROW_BYTES + j * 64 + t * 16;
-    uint4 a = load_shared(k), b = load_shared(k + 8 * ROW_BYTES);
-#if KV_FP8
-    uint4 v = load_shared(q + j * 128 + t * 32), w = load_shared(q + j * 128 + t * 32 + 16);
-    u32 c[8], d[8];
-    e4m3_to_f16(a.x, c[0], c[1]);
-    e4m3_to_f16(a.y, c[2], c[3]);
-    e4m3_to_f16(a.z, c[4], c[5]);
-    e4m3_to_f16(a.w, c[6], c[7]);
-    e4m3_to_f16(b.x, d[0], d[1]);
-    e4m3_to_f16(b.y, d[2], d[3]);
-    e4m3_to_f16(b.z, d[4], d[5]);
-    e4m3_to_f16(b.w, d[6], d[7]);
-    mma_f16(dot, c[0], d[0], c[1], d[1], v.x, v.y);
-    mma_f16(dot, c[2], d[2], c[3], d[3], v.z, v.w);
-    mma_f16(dot, c[4], d[4], c[5], d[5], w.x, w.y);
-    mma_f16(dot, c[6], d[6], c[7], d[7], w.z, w.w);
-#else
-    uint4 v = load_shared(q + j * 64 + t * 16);
-    mma_bf16(dot, a.x, b.x, a.y, b.y, v.x, v.y);
-    mma_bf16(dot, a.z, b.z, a.w, b.w, v.z, v.w);
-#endif
-  }
-  if (t < 2) {  // columns 4 to 7 repeat the four heads
-    ((float2*)&shared.scores[warp][g])[t] = make_float2(dot[0], dot[1]);
-    ((float2*)&shared.scores[warp][g + 8])[t] = make_float2(dot[2], dot[3]);
-  }
-  __syncwarp();
-  // A lane holds a row's weights of two heads.
-  bool is_valid = lane / 2 < rows;
-  float2* mine = (float2*)&shared.scores[warp][lane / 2] + lane % 2;
-  float2 score = *mine;
-  float pair[2] = {score.x * SOFTMAX_SCALE, score.y * SOFTMAX_SCALE}, rescale[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float highest = is_valid ? pair[i] : -1e30f;
-#pragma unroll
-    for (int s = 16; s > 1; s >>= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, s));
-    highest = fmaxf(highest, top[i]);
-    rescale[i] = __expf(top[i] - highest);
-    top[i] = highest;
-    float weight = is_valid ? __expf(pair[i] - highest) : 0.0f;
-    pair[i] = weight;
-#pragma unroll
-    for (int s = 16; s > 1; s >>= 1) weight += __shfl_xor_sync(~0u, weight, s);
-    total[i] = total[i] * rescale[i] + weight;
-  }
-  *mine = make_float2(pair[0], pair[1]);
-  if (lane < 2) ((float2*)&shared.rescale[warp])[lane] = make_float2(rescale[0], rescale[1]);
-  __syncwarp();
-  float4 rescales = shared.rescale[warp];
-#pragma unroll
-  for (int h = 0; h < 4; ++h)
-#pragma unroll
-    for (int d = 0; d < 4; ++d) sums[h][d] *= part(rescales, h);
-#pragma unroll
-  for (int r = 0; r < TILE_ROWS; ++r) {
-    if (r >= rows) break;  // padding rows may hold NaN
-    float4 weights = shared.scores[warp][r];
-    u32 at = tile + TILE_BYTES + r * ROW_BYTES + lane * 4 * KV_BYTES;
-    float v[4];
-#if KV_FP8
-    unpack4_fp8(load_shared_word(at), v);
-#else
-    uint2 pairs = load_shared_pair(at);
-    v[0] = low_bf16(pairs.x);
-    v[1] = high_bf16(pairs.x);
-    v[2] = low_bf16(pairs.y);
-    v[3] = high_bf16(pairs.y);
-#endif
-#pragma unroll
-    for (int h = 0; h < 4; ++h)
-#pragma unroll
-      for (int d = 0; d < 4; ++d) sums[h][d] += part(weights, h) * v[d];
-  }
-  __syncwarp();
 }
 
 __device__ void attention_op(const Op& op, u32 index, AttentionShared& shared, u32 base, const Inputs& in, u32 tid,
@@ -260,25 +157,29 @@ __device__ void attention_op(const Op& op, u32 index, AttentionShared& shared, u
       }
     }
     compute_sync();
-    float top[2] = {-1e30f, -1e30f}, total[2] = {0.0f, 0.0f}, sums[4][4] = {};
+    Softmax softmax;
     for (u32 first = split.first; first < split.last; first += KV_TILES_PER_STAGE) {
       u32 full = base + AT_STAGE_BARRIERS + 16 * state.stage, stage = in.ring + state.stage * STAGE_BYTES;
       bar_wait(full, state.parity);
       u32 mine = (warp + split.first - first) % COMPUTE_WARPS;  // this warp's tile of the next COMPUTE_WARPS
       if (mine < KV_TILES_PER_STAGE && first + mine < split.last)
-        attend_tile(shared, stage + mine * 2 * TILE_BYTES, valid_rows(first + mine, in.position), warp, lane, top,
-                    total, sums);
+        attend_tile(softmax, shared_address(shared.q), stage + mine * 2 * TILE_BYTES,
+                    valid_rows(first + mine, in.position), lane, shared.scores[warp], &shared.rescale[warp]);
       __syncwarp();
       if (lane == 0) bar_arrive(full + 8);
       state.next();
     }
+    float2 totals = softmax.all_rows();
     if (lane < 2) {
-      ((float2*)&shared.top[warp])[lane] = make_float2(top[0], top[1]);
-      ((float2*)&shared.total[warp])[lane] = make_float2(total[0], total[1]);
+      ((float2*)&shared.top[warp])[lane] = make_float2(softmax.top[0], softmax.top[1]);
+      ((float2*)&shared.total[warp])[lane] = totals;
     }
 #pragma unroll
     for (int h = 0; h < 4; ++h)
-      *(float4*)&shared.sums[warp][h][4 * lane] = make_float4(sums[h][0], sums[h][1], sums[h][2], sums[h][3]);
+    {
+      const float(&sums)[4] = softmax.sums[h];
+      *(float4*)&shared.sums[warp][h][4 * lane] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    }
     compute_sync();
     // A thread combines two dims of one head.
     u32 h = tid / 64, d = tid % 64 * 2;

@@ -20,11 +20,7 @@
 #pragma once
 
 #include "layout.cuh"  // constants and struct Op, from executors/cuda/persistent_layout.py
-
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "primitives.cuh"
 
 static_assert(DIM == 128 && HEADS / KV_HEADS == 4 && INT4_GROUP == 128, "sizes that the code is written for");
 static_assert(STAGES <= MAX_STAGES, "barriers of the ring");
@@ -42,90 +38,7 @@ static_assert(STAGES <= MAX_STAGES, "barriers of the ring");
 #define AT_STAGE_BARRIERS AT_BARRIERS
 #define AT_PARTIAL_BARRIERS (AT_BARRIERS + 16 * MAX_STAGES)
 
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void bar_init(u32 bar, u32 count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
-}
-__device__ __forceinline__ void bar_arrive(u32 bar) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
-}
-__device__ __forceinline__ void bar_expect(u32 bar, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
-  u32 done;
-  do {
-    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(bar), "r"(parity)
-                 : "memory");
-  } while (!done);
-}
-__device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(bar)
-               : "memory");
-}
 __device__ __forceinline__ void compute_sync() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE_THREADS) : "memory"); }
-
-__device__ __forceinline__ float low_bf16(u32 w) { return __uint_as_float(w << 16); }
-__device__ __forceinline__ float high_bf16(u32 w) { return __uint_as_float(w & 0xffff0000u); }
-__device__ __forceinline__ float from_bf16(u16 v) { return __uint_as_float((u32)v << 16); }
-__device__ __forceinline__ u32 pack_bf16(float low, float high) {
-  u32 d;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
-}
-__device__ __forceinline__ u16 to_bf16(float v) { return (u16)pack_bf16(v, 0.0f); }
-__device__ __forceinline__ float round_bf16(float v) { return low_bf16(pack_bf16(v, 0.0f)); }
-__device__ __forceinline__ u32 pack_f16(float low, float high) {
-  u32 d;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
-  return d;
-}
-__device__ __forceinline__ float from_f16(u16 v) {
-  float d;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v));
-  return d;
-}
-// Four e4m3 -> two words of two float16, in order.
-__device__ __forceinline__ void e4m3_to_f16(u32 w, u32& a, u32& b) {
-  asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
-      : "=r"(a), "=r"(b)
-      : "r"(w));
-}
-__device__ __forceinline__ u8 to_e4m3(float v) {
-  u16 d;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(0.0f), "f"(v));
-  return (u8)d;
-}
-__device__ __forceinline__ float from_e4m3(u32 byte) {
-  u32 a, b;
-  e4m3_to_f16(byte, a, b);
-  return from_f16((u16)a);
-}
-
-__device__ __forceinline__ uint4 load_shared(u32 at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-  return v;
-}
-__device__ __forceinline__ uint2 load_shared_pair(u32 at) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-  return v;
-}
-__device__ __forceinline__ u32 load_shared_word(u32 at) {
-  u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
-  return v;
-}
-__device__ __forceinline__ uint4 load_plain(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
 // Two values with their flags: {a, flag, b, flag}. Bypasses L1, since another multiprocessor wrote them.
 __device__ __forceinline__ uint4 load_flagged(const void* p) {
   uint4 v;
@@ -169,18 +82,6 @@ __device__ __forceinline__ void store_flagged(void* p, float a, float b, u32 fla
                "r"(__float_as_uint(b)), "r"(flag)
                : "memory");
 }
-
-// Sums d of rows g (0, 1) and g + 8 (2, 3), columns 2 t and 2 t + 1, of lane 4 g + t; a: rows g, g + 8, g, g + 8.
-#define MMA(name, types, T, c)                                                                     \
-  __device__ __forceinline__ void name(T(&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { \
-    asm("mma.sync.aligned." types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"         \
-        : "+" c(d[0]), "+" c(d[1]), "+" c(d[2]), "+" c(d[3])                                       \
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                   \
-  }
-MMA(mma_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "f")
-MMA(mma_f16, "m16n8k16.row.col.f32.f16.f16.f32", float, "f")
-MMA(mma_s8, "m16n8k32.row.col.s32.s8.s8.s32", int, "r")
-MMA(mma_u8, "m16n8k32.row.col.s32.u8.s8.s32", int, "r")
 
 template <int F>
 __device__ __forceinline__ u32 row_bytes(u32 columns) {

@@ -1,0 +1,102 @@
+"""A CUDA C++ kernel: compiled at run time, launched on the current stream, also while a graph is captured.
+
+In: source with its headers, tensors and numbers. Out: a launch. A cooperative launch starts only when all
+blocks fit on the device, so that two kernels whose blocks wait for each other never deadlock. One that starts
+early (programmatic dependent launch) runs beside the end of the kernel before it. Engine thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.nvrtc import compile_program
+
+_COOPERATIVE, _PROGRAMMATIC_STREAM_SERIALIZATION = 2, 6
+"""CUlaunchAttributeID"""
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, whose value is a union of 64 bytes."""
+
+    _fields_ = (("id", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16))
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("num_attributes", ctypes.c_uint),
+    )
+
+
+def kernel_files(folder: str, source: str) -> tuple[str, dict[str, str]]:
+    """The text of a source file in this folder of cuda/kernels, and the headers of that folder and the common
+    ones, by name."""
+    kernels = resources.files("engine_runtime.cuda.kernels")
+    files = [*kernels.joinpath("common").iterdir(), *kernels.joinpath(folder).iterdir()]
+    headers = {file.name: file.read_text(encoding="utf-8") for file in files if file.name.endswith(".cuh")}
+    return kernels.joinpath(folder, source).read_text(encoding="utf-8"), headers
+
+
+class CompiledKernel:
+    """See the module docstring. Raises RuntimeError, ImportError or OSError if it cannot be compiled or
+    loaded."""
+
+    def __init__(
+        self, source: str, headers: Mapping[str, str], name: str, shared_bytes: int, device: torch.device
+    ) -> None:
+        major, minor = torch.cuda.get_device_capability(device)
+        program, _ = compile_program(source, f"sm_{major}{minor}", headers=headers)
+        with torch.cuda.device(device):
+            # NOTE: torch has no public API for this (as of 2.13).
+            loaded: Any = torch.cuda._utils._cuda_load_module(program, [name])
+            self._kernel = loaded[name]
+            self._kernel.set_shared_memory_config(shared_bytes)
+        self._driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        self._name, self._shared_bytes = name, shared_bytes
+
+    def launch(
+        self,
+        blocks: int,
+        threads: int,
+        arguments: Sequence[Tensor | int],
+        *,
+        is_cooperative: bool = False,
+        starts_early: bool = False,
+    ) -> None:
+        """Launch on the current stream; a tensor is passed as its address, a number as an int. See the module
+        for the flags."""
+        values = [
+            ctypes.c_void_p(value.data_ptr()) if isinstance(value, Tensor) else ctypes.c_int(value)
+            for value in arguments
+        ]
+        pointers = (ctypes.c_void_p * len(values))(
+            *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
+        )
+        wanted = ((_COOPERATIVE, is_cooperative), (_PROGRAMMATIC_STREAM_SERIALIZATION, starts_early))
+        attributes = [_Attribute(kind, 0, (1,)) for kind, is_wanted in wanted if is_wanted]
+        config = _Config(
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            self._shared_bytes,
+            torch.cuda.current_stream()._as_parameter_,
+            (_Attribute * len(attributes))(*attributes),
+            len(attributes),
+        )
+        error = self._driver.cuLaunchKernelEx(
+            ctypes.byref(config), ctypes.c_void_p(self._kernel.func.value), pointers, None
+        )
+        if error:
+            raise RuntimeError(f"CUDA error {error} at the launch of {self._name}")
