@@ -3,7 +3,8 @@
 support it.
 
 In: partial sums of q, k and v, the KV pool, the fields of BatchInputs. Out: the heads' outputs; K and V of
-the new rows in the pool. The reference implementation is kernels/batched_attention.py in Triton. Engine thread.
+the new rows in the pool. The reference implementation is kernels/batched_attention.py in Triton. Engine
+thread.
 """
 
 from __future__ import annotations

@@ -74,3 +74,20 @@ def test_only_a_table_that_has_changed_is_copied() -> None:
     inputs.set_rows([row(3, 4, table, Tails())], 4, 10)
     inputs.send()
     assert inputs.table[0].tolist() == [10, 20, 0]
+
+
+def test_groups_are_consecutive_rows_of_one_sequence() -> None:
+    inputs = BatchInputs(16, 3, CPU)
+    prefill = ScheduledSequence([1] * 9, 3, [1, 2, 3], 0, 0, 0, is_prefill=True)
+    inputs.set_rows([row(7, 2, [0], Tails()), prefill, row(8, 0, [4], Tails())], 4, 10)
+    inputs.send()
+    groups = on_device(inputs, "group_row", "group_count", "group_first")
+    assert [values[:6] for values in groups] == [
+        [0, 1, 5, 9, 10, 0],
+        [1, 4, 4, 1, 1, 0],
+        [0, 1, 1, 1, 10, 0],  # the first new row of the sequence, also in its later groups
+    ]
+    inputs.pad_all()
+    inputs.send()
+    assert not inputs["group_count"].any()
+    assert not inputs["group_first"].any()

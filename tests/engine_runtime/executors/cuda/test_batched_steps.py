@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
@@ -16,6 +16,7 @@ from engine_runtime.cuda.gpu_memory import batch_bytes, batch_rows
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.cuda.executor import CudaExecutor
+from engine_runtime.executors.cuda.paged_attention import PartitionBuffers
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sequence import Sequence
@@ -271,11 +272,13 @@ def test_the_memory_plan_knows_the_buffers(model: MossLM, max_batch_size: int) -
     steps = executor._batched
     assert steps is not None
     tensors: dict[int, torch.Tensor] = {}
-    for owner in (steps.backend, steps._sampler, steps._sampler._text, steps._sampler._audio, steps._inputs):
-        for value in vars(owner).values():
-            for tensor in value.values() if isinstance(value, dict) else [value]:
-                if isinstance(tensor, torch.Tensor):
-                    tensors[tensor.untyped_storage().data_ptr()] = tensor
+    owners = (steps.backend, steps._sampler, steps._sampler._text, steps._sampler._audio, steps._inputs)
+    values = [value for owner in owners for value in vars(owner).values()]
+    values += [getattr(steps.backend._partitions, field.name) for field in fields(PartitionBuffers)]
+    for value in values:
+        for tensor in value.values() if isinstance(value, dict) else [value]:
+            if isinstance(tensor, torch.Tensor):
+                tensors[tensor.untyped_storage().data_ptr()] = tensor
     shared = {executor.cache.trunk.data_ptr()}
     taken = sum(t.untyped_storage().nbytes() for address, t in tensors.items() if address not in shared)
     planned = batch_bytes(model.config, batch_rows(max_batch_size), executor.limits.max_seq_len, 4)

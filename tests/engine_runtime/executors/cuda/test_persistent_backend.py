@@ -133,7 +133,10 @@ class FakeKernel:
         self.layout, self.shared_bytes = headers["layout.cuh"], shared_bytes
         self.launches: list[tuple[int, int, Sequence[Tensor | int]]] = []
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
+    def launch(
+        self, blocks: int, threads: int, arguments: Sequence[Tensor | int], *, is_cooperative: bool
+    ) -> None:
+        assert is_cooperative  # its blocks wait for each other
         self.launches.append((blocks, threads, arguments))
 
     def constant(self, name: str) -> int:
@@ -147,7 +150,7 @@ class FakeKernel:
 def test_the_kernel_gets_what_it_declares(
     weight_format: WeightFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persistent_backend, "CooperativeKernel", FakeKernel)
+    monkeypatch.setattr(persistent_backend, "CompiledKernel", FakeKernel)
     with torch.inference_mode():
         network = random_network(CONFIG, BlockFormats(weight_format))
         cache = KVCache(CONFIG, 4, 16, dtype=torch.bfloat16, device=CPU)
