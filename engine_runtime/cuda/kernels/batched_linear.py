@@ -7,7 +7,8 @@ goes to the tensor cores as it was loaded, whatever the number of rows. The numb
 ROWS: each output is summed in the same order in a batch of any size.
 
 Up to 64 rows the time is mostly that of reading the weight. Tiles are copied to shared memory by cp.async, or
-by TMA (USES_TMA): one instruction for a tile, so that the threads are free to convert 8-bit weights. While an
+by TMA (USES_TMA): one instruction for a tile, so that the threads are free to convert 8-bit weights. Weights
+that cp.async copies leave the L2 cache first, so that activations, tables and code stay there. While an
 earlier kernel still runs, a program requests the beginning of its weights (PREFETCH columns) into the L2
 cache; see pdl.py.
 """
@@ -66,7 +67,7 @@ def _weight_tile(from_output, weight_tiles, output, column, columns, COLUMNS: tl
         return weight_tiles.load([output, column])
     # `column` is that of the first output; the minimum keeps the loads inside the row
     inside = column + columns if IS_EVEN else tl.minimum(column + columns, COLUMNS - 1)
-    return tl.load(from_output[:, None] + inside[None, :])
+    return tl.load(from_output[:, None] + inside[None, :], eviction_policy="evict_first")
 
 
 @triton.jit

@@ -27,10 +27,14 @@ __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
                  : "memory");
   } while (!done);
 }
+// Weights, K and V are read once a step: they leave the L2 cache first, and activations, tables and code stay there.
+#define EVICT_FIRST 0x12F0000000000000ull  // as createpolicy.fractional yields it for L2::evict_first
 __device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(bar)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(bar), "l"(EVICT_FIRST)
+      : "memory");
 }
 
 __device__ __forceinline__ float low_bf16(u32 w) { return __uint_as_float(w << 16); }
