@@ -120,7 +120,7 @@ class BatchInputs:
         for name in (*GROUP_FIELDS, "last_row"):
             self.set(name, ())
 
-    def set(self, name: str, values: Iterable[float], padding: int = 0) -> None:
+    def set(self, name: str, values: Iterable[float], padding: float = 0) -> None:
         """Set the first values of a field; the others are `padding`."""
         field, given = self._fields[name], list(values)
         field[: len(given)] = given

@@ -62,13 +62,15 @@ class BatchSampler:
 
     def set(self, samplings: Sequence[SamplingMetadata | None]) -> None:
         """Write the fields of a step's sequences, in order; None for one that is not sampled here."""
-        spare = self._num_sets
+        # Of rows that are not sampled, and of padding: no id is banned, so that probabilities are finite.
+        unread = (self._num_sets, 0, 0, False, self._audio.seen.shape[1], 0, 1)
+        unread_floats = (0.0, 0.0, 1.0, _GREEDY_TOP_P, 1.0)
         integers: list[tuple[int, ...]] = []
         floats: list[tuple[float, ...]] = []
         for sampling in samplings:
             if sampling is None:
-                integers.append((spare, 0, 0, False, 0, 0, 1))
-                floats.append((0.0, 0.0, 1.0, _GREEDY_TOP_P, 1.0))
+                integers.append(unread)
+                floats.append(unread_floats)
                 continue
             reply, params = sampling.reply, sampling.reply.params
             samples = params.do_sample
@@ -93,10 +95,10 @@ class BatchSampler:
                 )
             )
         names = ("seen_set", "seen_text", "seen_audio", "bans_eosp", "banned_from", "eosp", "top_k")
-        for name, numbers in zip(names, zip(*integers, strict=True), strict=True):
-            self._inputs.set(name, numbers, padding={"seen_set": spare, "top_k": 1}.get(name, 0))
-        for name, values in zip(FLOATS, zip(*floats, strict=True), strict=True):
-            self._inputs.set(name, values, padding=0 if name.startswith("draw") else 1)
+        for name, numbers, padding in zip(names, zip(*integers, strict=True), unread, strict=True):
+            self._inputs.set(name, numbers, padding)
+        for name, values, value in zip(FLOATS, zip(*floats, strict=True), unread_floats, strict=True):
+            self._inputs.set(name, values, value)
 
     def forget(self, reply: ReplySampling) -> None:
         """Read the state of a reply again at its next step here: some of its steps run elsewhere."""

@@ -109,6 +109,7 @@ def test_mixed_steps_equal_single_steps(model: MossLM) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_replies_in_shared_steps_are_those_of_single_replies(
     model: MossLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
