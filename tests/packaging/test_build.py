@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +40,17 @@ def test_an_environment_is_made_once_with_one_build_of_torch(
     build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=False)
     build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=True)
     assert not asked
+
+
+def test_a_wheel_has_every_source_in_cuda_cpp(repository: Path) -> None:
+    """NVRTC compiles them where the program runs."""
+    settings = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+    kernels = repository / "engine_runtime" / "cuda" / "kernels"
+    patterns = settings["tool"]["setuptools"]["package-data"]["engine_runtime.cuda.kernels"]
+    packaged = {file for pattern in patterns for file in kernels.glob(pattern)}
+    sources = {file for file in (repository / "engine_runtime").rglob("*") if file.suffix in (".cu", ".cuh")}
+    assert sources
+    assert sources == packaged
 
 
 def test_a_wheel_needs_the_tools_only(build: ModuleType, asked: list[str], tmp_path: Path) -> None:
