@@ -41,7 +41,9 @@ def make_engine_paged(
     of_plan.setdefault("max_batch_size", max_batch_size)
     plan = plan or plan_of(model, contract, tokens_per_block=tokens_per_block, **of_plan)
     session = EngineSession(trt.write(folder / "rank0.engine", plan), trt.library, trt.memory)
-    cache = KVCache(model.config, num_blocks, tokens_per_block, keep_trunk=False, device=device)
+    cache = KVCache(
+        model.config, num_blocks, tokens_per_block, keep_trunk=False, is_block_major=True, device=device
+    )
     trt.memory.know(cache.pool, "device")
     executor = TrtllmExecutor(
         session,

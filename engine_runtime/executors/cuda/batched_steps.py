@@ -61,7 +61,7 @@ class BatchedSteps:
         self, network: Network, cache: KVCache, limits: ExecutorLimits, graphs: GraphedCalls
     ) -> None:
         device = cache.pool.device
-        self._limits, self._graphs = limits, graphs
+        self._limits, self._graphs, self._block_stride = limits, graphs, cache.block_stride
         self.capacity = batch_rows(limits.max_batch_size)
         self._inputs = BatchInputs(self.capacity, limits.max_blocks, device, _take)
         self.backend = BatchedBackend(network, cache, self._inputs, limits.max_seq_len)
@@ -112,7 +112,7 @@ class BatchedSteps:
 
     def _set(self, sequences: Sequence[ScheduledSequence], shape: BatchShape) -> None:
         """Set the inputs of a step, also while another one runs."""
-        self._inputs.set_rows(sequences, self._limits.tokens_per_block, 2 * self._limits.num_layers)
+        self._inputs.set_rows(sequences, self._limits.tokens_per_block, self._block_stride)
         if shape.samples:
             self._sampler.set([scheduled.sampling for scheduled in sequences])
 

@@ -212,7 +212,7 @@ class CudaExecutor:
         if not late:
             return
         self._inputs.wait()
-        is_new_table = self._inputs.set_table(scheduled.block_table, 2 * self.limits.num_layers)
+        is_new_table = self._inputs.set_table(scheduled.block_table, self.cache.block_stride)
         self._inputs.send(with_table=is_new_table)
         for tail, written in late:
             self._fill(tail, written, past)
@@ -232,7 +232,7 @@ class CudaExecutor:
                 do_sample=sampling.reply.params.do_sample,
                 subtitle=tails.text and sampling.wants_subtitle,
             )
-        is_new_table = self._inputs.set_table(scheduled.block_table, 2 * self.limits.num_layers)
+        is_new_table = self._inputs.set_table(scheduled.block_table, self.cache.block_stride)
         past, size = scheduled.first_position, self.limits.tokens_per_block
         trunk_row = scheduled.block_table[past // size] * size + past % size
         self._inputs.set_row(scheduled.token_ids[0], past, trunk_row)

@@ -204,7 +204,7 @@ class PagedAttention:
                 partitions.arrived,
                 out,
                 int(out.dtype == torch.float16),
-                2 * layer.index,
+                self._cache.layer_offset(layer.index),
                 rows,
                 least,
                 most,

@@ -112,7 +112,7 @@ class PersistentBackend(DecodeBackend):
         ops = self._lists.get((text, audio))
         if ops is None:
             listed = op_list(
-                self._network, self._scales, self._buffers, self._outputs, text=text, audio=audio
+                self._network, self._scales, self._buffers, self._outputs, self._cache, text=text, audio=audio
             )
             ops = self._lists[text, audio] = listed.to(self._cache.pool.device)
         inputs = self._inputs

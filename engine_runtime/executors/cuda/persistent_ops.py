@@ -16,6 +16,7 @@ from torch import Tensor
 from engine_runtime.executors.cuda.decode_backend import DecodeOutputs
 from engine_runtime.executors.cuda.persistent_layout import K_TILE_BYTES, TILE_ROWS, Op, OpKind
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
+from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.quantization import GROUP, Matrix
 
@@ -70,12 +71,13 @@ def op_list(
     scales: Mapping[int, Tensor],
     buffers: ExchangeBuffers,
     outputs: DecodeOutputs,
+    cache: KVCache,
     *,
     text: bool,
     audio: bool,
 ) -> Tensor:
     """The op list of a step with these tails (host memory)."""
-    ops = _OpList(scales, buffers)
+    ops = _OpList(scales, buffers, cache)
     x = network.embedding
     for index, layer in enumerate(network.trunk):
         keeps = index == len(network.trunk) - 1 and not (text and audio)
@@ -97,9 +99,9 @@ def op_list(
 class _OpList:
     """An op list under construction; tracks which op wrote a buffer last."""
 
-    def __init__(self, scales: Mapping[int, Tensor], buffers: ExchangeBuffers) -> None:
+    def __init__(self, scales: Mapping[int, Tensor], buffers: ExchangeBuffers, cache: KVCache) -> None:
         self._ops: list[Op] = []
-        self._scales, self._buffers = scales, buffers
+        self._scales, self._buffers, self._cache = scales, buffers, cache
         self._writers: dict[int, int] = {}
 
     def layer(
@@ -149,7 +151,8 @@ class _OpList:
 
     def _attention(self, layer: LayerWeights, qkv: Tensor, out: Tensor) -> None:
         norms = {"scale": _address(layer.q_norm), "norm": _address(layer.k_norm)}
-        self._add(qkv, out, kind=OpKind.ATTENTION, extra=2 * layer.index, **norms)
+        offset = self._cache.layer_offset(layer.index)
+        self._add(qkv, out, kind=OpKind.ATTENTION, extra=offset, **norms)
 
     def tensor(self) -> Tensor:
         """The ops, then the terminating empty one, as int64 [ops + 1, 8]."""

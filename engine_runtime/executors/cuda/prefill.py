@@ -73,7 +73,7 @@ class TorchRowOperations:
 
     def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
         self._network, self._cache, self._inputs = network, cache, inputs
-        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+        self._blocks = cache.blocks
 
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
         """See RowOperations."""
@@ -91,14 +91,15 @@ class TorchRowOperations:
             apply_rope(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
-        block = self._inputs.table[positions // size].long() + 2 * layer.index
+        block = self._inputs.table[positions // size].long() + self._cache.layer_offset(layer.index)
         write_rows(self._blocks, block, positions % size, k, v)
         return q
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
         """See RowOperations."""
         blocks = first_blocks(self._inputs.table, bucket, self._cache.tokens_per_block)
-        keys, values = read_rows(self._blocks, blocks + 2 * layer.index, bucket, q.dtype)
+        offset = self._cache.layer_offset(layer.index)
+        keys, values = read_rows(self._blocks, blocks + offset, bucket, q.dtype)
         mask = torch.arange(bucket, device=q.device) <= positions.clamp_min(0)[:, None]
         heads: Tensor = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None], keys, values, attn_mask=mask, enable_gqa=True
@@ -173,7 +174,7 @@ class Prefill:
     ) -> None:
         self._network, self._cache, self._inputs = network, cache, inputs
         self._operations, self._scratch, self._has_fp8_matmul = operations, scratch, has_fp8_matmul
-        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+        self._blocks = cache.blocks
         self._trunk = cache.trunk.view(-1, network.config.hidden_size)
 
     def span(self, first: int, num_rows: int) -> RowSpan:
@@ -221,7 +222,7 @@ class Prefill:
         return self._product(self._operations.norm(x, tail.norm), tail.head).float()
 
     def _kept_rows(self, positions: Tensor) -> Tensor:
-        size, stride = self._cache.tokens_per_block, 2 * self._cache.num_layers
+        size, stride = self._cache.tokens_per_block, self._cache.block_stride
         return self._inputs.table[positions // size].long() // stride * size + positions % size
 
     def _layer(
@@ -245,7 +246,8 @@ class Prefill:
         if span.blocks is None:
             return self._operations.attend(q, layer, positions, span.num_seen)
         num_rows, _, dim = q.shape
-        keys, values = read_rows(self._blocks, span.blocks + 2 * layer.index, span.num_seen, q.dtype)
+        blocks = span.blocks + self._cache.layer_offset(layer.index)
+        keys, values = read_rows(self._blocks, blocks, span.num_seen, q.dtype)
         if num_rows > 1:
             queries = q.transpose(0, 1)[None]
             heads: Tensor = F.scaled_dot_product_attention(

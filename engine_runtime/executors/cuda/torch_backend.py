@@ -31,7 +31,7 @@ class TorchBackend(LayerwiseBackend):
         sampler = DeviceSampler(config.text_vocab, config.audio_vocab, inputs, device)
         super().__init__(network, inputs, outputs, sampler)
         self._cache, self._scratch = cache, scratch
-        self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+        self._blocks = cache.blocks
 
     def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
         """See LayerwiseBackend."""
@@ -56,7 +56,7 @@ class TorchBackend(LayerwiseBackend):
             apply_rope(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
-        size, offset = self._cache.tokens_per_block, 2 * layer.index
+        size, offset = self._cache.tokens_per_block, self._cache.layer_offset(layer.index)
         block = self._inputs.table.index_select(0, position // size).long() + offset
         write_rows(self._blocks, block, position % size, k[None], v[None])
         blocks = first_blocks(self._inputs.table, bucket, size) + offset

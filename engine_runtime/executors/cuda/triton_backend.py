@@ -86,7 +86,7 @@ class TritonBackend(LayerwiseBackend):
             self._totals,
             self._arrived,
             out,
-            2 * layer.index,
+            cache.layer_offset(layer.index),
             config.rms_norm_eps,
             config.head_dim**-0.5,
             HEADS=config.num_attention_heads,

@@ -116,7 +116,7 @@ class TorchExecutor:
         self.device = cache.pool.device
         self.limits = cache.limits(config, max_seq_len, max_num_tokens, MAX_BATCH_SIZE)
         self._check = BatchCheck(self.limits, can_sample=self.can_sample)
-        self._offset_stride = 2 * config.num_layers
+        self._offset_stride = cache.block_stride
         dtype = cache.trunk.dtype
         self._has_fp8_cache = cache.pool.dtype != dtype
         dense: FusedNetwork[DenseLinear] | None = None
@@ -131,9 +131,9 @@ class TorchExecutor:
             tables = signed_rotary_tables(config, max_seq_len, dtype, self.device)
             self._cos, self._sin = (table[:, None] for table in tables)
             # One row per K (or V) block of a layer, the unit of block offsets.
-            self._blocks = cache.pool.view(-1, *cache.pool.shape[3:])
+            self._blocks = cache.blocks
             # One row per head of such a block.
-            self._heads = cache.pool.view(-1, cache.pool.shape[4] * cache.pool.shape[5])
+            self._heads = cache.blocks.flatten(0, 1).flatten(1)
             self._head_index = torch.arange(config.num_key_value_heads, device=self.device)[None, :, None]
             self._single_row: SingleRow | None = None
             if dense is not None and self.device.type == "cpu" and cache.pool.dtype == dtype == torch.float32:
@@ -264,11 +264,12 @@ class TorchExecutor:
         if self._has_fp8_cache:
             k, v = to_fp8(k), to_fp8(v)
         if len(packed.spans) == 1:
-            return self._attend(q, k, v, packed.spans[0], 2 * layer.index)
+            return self._attend(q, k, v, packed.spans[0], self.cache.layer_offset(layer.index))
         parts = zip(
             q.split(packed.sizes), k.split(packed.sizes), v.split(packed.sizes), packed.spans, strict=True
         )
-        return torch.cat([self._attend(*part, 2 * layer.index) for part in parts])
+        offset = self.cache.layer_offset(layer.index)
+        return torch.cat([self._attend(*part, offset) for part in parts])
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, span: _Span, offset: int) -> Tensor:
         """Write k and v [n, kv_heads, head_dim] of one sequence, then attend with q [n, heads, head_dim]."""

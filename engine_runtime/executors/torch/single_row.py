@@ -158,8 +158,10 @@ class _Attention:
         self._norms, self._swapped_norms = norms.numpy(), norms.roll(dim // 2, -1).numpy()
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._pool = cache.pool.numpy()
-        self._heads = cache.pool.view(-1, cache.tokens_per_block, dim).numpy()
-        self._head_index = np.arange(cache.num_layers * 2 * num_kv).reshape(cache.num_layers, 2, num_kv, 1)
+        self._heads = cache.blocks.view(-1, cache.tokens_per_block, dim).numpy()
+        self._heads_per_block = cache.block_stride * num_kv
+        layers = np.array([cache.layer_offset(layer) for layer in range(cache.num_layers)])
+        self._head_index = layers[:, None, None, None] * num_kv + np.arange(2 * num_kv).reshape(2, num_kv, 1)
 
     def start(self, scheduled: ScheduledSequence) -> tuple[int, int]:
         """Prepare a step; returns the block and the slot of the row."""
@@ -168,7 +170,7 @@ class _Attention:
         block, slot = scheduled.block_table[row // size], row % size
         self._rows, self._places = row + 1, self._pool[block, :, :, :, slot]
         used = np.array(scheduled.block_table[: row // size + 1])
-        self._read = used * self._head_index.size + self._head_index
+        self._read = used * self._heads_per_block + self._head_index
         self._by_cos = self._norms * self._cos[row]
         self._by_sin = (self._swapped_norms * self._sin[row]).reshape(len(self._norms), *self._swapped.shape)
         return block, slot

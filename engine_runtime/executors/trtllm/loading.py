@@ -119,6 +119,7 @@ def load_engine(
         kv_dtype=_kv_dtype(engine),
         device=device,
         keep_trunk=False,
+        is_block_major=True,
     )
     most_rows = min(engine.max_num_tokens, engine.max_input_len, capacity.num_tokens)
     executor = TrtllmExecutor(

@@ -84,6 +84,6 @@ def paged_over(
     """A network under the paged runtime, with a context of this many rows."""
     sizes = config.lm_config(modality_pad=0)
     num_blocks = max_batch_size * -(-rows // tokens_per_block)
-    cache = KVCache(sizes, num_blocks, tokens_per_block, dtype=config.torch_dtype)
+    cache = KVCache(sizes, num_blocks, tokens_per_block, dtype=config.torch_dtype, is_block_major=True)
     executor = NetworkExecutor(network, cache, sizes, rows, max_batch_size)
     return PagedLM(executor, cache, BlockManager(cache.num_blocks, tokens_per_block))

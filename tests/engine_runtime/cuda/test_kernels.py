@@ -80,7 +80,7 @@ class Bench:
     def place(self, position: int) -> None:
         """The row to run is row `position` of a sequence on scattered blocks."""
         self.inputs.wait()
-        self.inputs.set_table(torch.randperm(16).tolist(), 2 * self.cache.num_layers)
+        self.inputs.set_table(torch.randperm(16).tolist(), self.cache.block_stride)
         self.inputs.set_row(0, position, 0)
         self.inputs.send(with_table=True)
 

@@ -193,7 +193,8 @@ LAYER = cast(LayerWeights, SimpleNamespace(q_norm=torch.ones(128), k_norm=torch.
 
 def make_attention(longest: int) -> PagedAttention:
     network = cast(Network, SimpleNamespace(config=RELEASED, cos=torch.zeros(1), sin=torch.zeros(1)))
-    cache: Any = SimpleNamespace(pool=torch.zeros(1, dtype=torch.bfloat16), tokens_per_block=TOKENS)
+    pool = torch.zeros(1, dtype=torch.bfloat16)
+    cache: Any = SimpleNamespace(pool=pool, tokens_per_block=TOKENS, layer_offset=lambda layer: 100 * layer)
     inputs = BatchInputs(CAPACITY, -(-longest // TOKENS), CPU)
     partitions = PartitionBuffers.of(replace(RELEASED, head_dim=2), CAPACITY, longest, CPU)
     return PagedAttention(network, cache, inputs, partitions)
@@ -243,7 +244,7 @@ def test_the_kernel_gets_what_it_declares() -> None:
         assert isinstance(given, Tensor)
         assert given.data_ptr() == tensor.data_ptr(), name
     numbers = [kernel.number(name) for name in ("is_f16", "layer_offset", "num_groups", "splits")]
-    assert numbers == [0, 10, 8, 2]
+    assert numbers == [0, 500, 8, 2]
     assert launched(attention, 8, 256, torch.float16).number("is_f16") == 1
 
 

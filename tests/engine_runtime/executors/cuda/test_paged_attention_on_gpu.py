@@ -108,7 +108,7 @@ class Bench:
         for length, count in sequences:
             table = [free.pop() for _ in range(-(-(length + count) // tokens))]
             scheduled.append(ScheduledSequence([1] * count, length, table, 0, 0, 0, is_prefill=count > 1))
-        self.inputs.set_rows(scheduled, tokens, 2 * CONFIG.num_layers)
+        self.inputs.set_rows(scheduled, tokens, self.cache.block_stride)
         self.inputs.send()
         self.inputs.note_use()
         self.cache.pool.copy_(self.pool)
@@ -142,7 +142,7 @@ class Bench:
         rows = torch.zeros(
             self.cache.num_blocks, self.cache.tokens_per_block, dtype=torch.bool, device=DEVICE
         )
-        table = self.inputs.table.cpu() // (2 * CONFIG.num_layers)
+        table = self.inputs.table.cpu() // self.cache.block_stride
         for index, (length, count) in enumerate(sequences):
             for position in range(length, length + count):
                 block, slot = divmod(position, self.cache.tokens_per_block)

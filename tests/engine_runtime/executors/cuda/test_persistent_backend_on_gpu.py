@@ -61,7 +61,7 @@ class Bench:
         self.cache.pool.copy_(torch.randn(self.cache.pool.shape, device=device))
         self.inputs = StepInputs(NUM_BLOCKS, device)
         order = torch.randperm(NUM_BLOCKS, generator=torch.Generator().manual_seed(1))
-        self.inputs.set_table(order.tolist(), 2 * CONFIG.num_layers)
+        self.inputs.set_table(order.tolist(), self.cache.block_stride)
         room = network.largest_dense(multiplies_fp8=False)
         scratch = torch.empty(room, dtype=torch.bfloat16, device=device)
         reason = unsupported_reason(network, self.cache)

@@ -29,9 +29,11 @@ TAILS = [(True, False), (False, True), (True, True)]
 class Machine:
     """Goes through a list as the kernel does: knows tensors by their addresses, checks who wrote what."""
 
-    def __init__(self, network: Network, backend: TorchBackend, tensors: list[Tensor]) -> None:
+    def __init__(
+        self, network: Network, cache: KVCache, backend: TorchBackend, tensors: list[Tensor]
+    ) -> None:
         self.network, self.backend = network, backend
-        self.layers = {2 * layer.index: layer for layer in network.layers}
+        self.layers = {cache.layer_offset(layer.index): layer for layer in network.layers}
         self.matrices = {matrix.weight.data_ptr(): matrix for matrix in network.matrices}
         self.at = {tensor.data_ptr(): tensor for tensor in tensors}
         self.wrote: dict[int, int] = {}
@@ -104,7 +106,7 @@ def test_the_list_yields_what_the_chain_of_operations_gives(
         torch.manual_seed(0)
         cache.pool.normal_()
         inputs = StepInputs(32, torch.device("cpu"))
-        inputs.set_table(range(32), 2 * config.num_layers)
+        inputs.set_table(range(32), cache.block_stride)
         inputs.set_row(TOKEN, POSITION, ROW)
         inputs.send(with_table=True)
         scratch = torch.empty(network.largest_dense(multiplies_fp8=False))
@@ -123,13 +125,13 @@ def test_the_list_yields_what_the_chain_of_operations_gives(
             )
         )
         buffers = ExchangeBuffers.of(config, torch.device("cpu"))
-        listed = op_list(network, {}, buffers, outputs, text=text, audio=audio)
+        listed = op_list(network, {}, buffers, outputs, cache, text=text, audio=audio)
         tensors = [network.embedding, outputs.text_logits, outputs.audio_logits]
         tensors += [getattr(buffers, name) for name in ExchangeBuffers.__slots__]
         for layer in network.layers:
             tensors += [layer.input_norm, layer.post_norm]
         tensors += [network.text.norm, network.audio.norm]
-        Machine(network, backend, tensors).run(listed, outputs.trunk)
+        Machine(network, cache, backend, tensors).run(listed, outputs.trunk)
     assert len(listed) <= max_records(config)
     assert (len(listed) == max_records(config)) == (text and audio)
     found = [outputs.text_logits, outputs.audio_logits, outputs.trunk[ROW], cache.pool]

@@ -37,7 +37,7 @@ class Bench:
             self.trt.write(folder / "e.engine", plan), self.trt.library, self.trt.memory
         )
         config = plan.build.model.config
-        self.cache = KVCache(config, 8, 16, keep_trunk=False)
+        self.cache = KVCache(config, 8, 16, keep_trunk=False, is_block_major=True)
         self.trt.memory.know(self.cache.pool, "device")
         limits = self.cache.limits(config, 128, 64)
         contract = CONTRACTS[0 if plan.build.has_pools else 1]
