@@ -55,10 +55,19 @@ class CompiledKernel:
     loaded."""
 
     def __init__(
-        self, source: str, headers: Mapping[str, str], name: str, shared_bytes: int, device: torch.device
+        self,
+        source: str,
+        headers: Mapping[str, str],
+        name: str,
+        shared_bytes: int,
+        device: torch.device,
+        *,
+        is_architecture_specific: bool = False,
     ) -> None:
+        """`is_architecture_specific`: it uses instructions of this compute capability alone (wgmma)."""
         major, minor = torch.cuda.get_device_capability(device)
-        program, _ = compile_program(source, f"sm_{major}{minor}", headers=headers)
+        architecture = f"sm_{major}{minor}" + "a" * is_architecture_specific
+        program, _ = compile_program(source, architecture, headers=headers)
         with torch.cuda.device(device):
             # NOTE: torch has no public API for this (as of 2.13).
             loaded: Any = torch.cuda._utils._cuda_load_module(program, [name])
@@ -71,17 +80,14 @@ class CompiledKernel:
         self,
         blocks: int,
         threads: int,
-        arguments: Sequence[Tensor | int],
+        arguments: Sequence[Tensor | ctypes.Structure | int],
         *,
         is_cooperative: bool = False,
         starts_early: bool = False,
     ) -> None:
-        """Launch on the current stream; a tensor is passed as its address, a number as an int. See the module
-        for the flags."""
-        values = [
-            ctypes.c_void_p(value.data_ptr()) if isinstance(value, Tensor) else ctypes.c_int(value)
-            for value in arguments
-        ]
+        """Launch on the current stream; a tensor is passed as its address, a number as an int, a structure by
+        value. See the module for the flags."""
+        values = [_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(
             *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
         )
@@ -100,3 +106,9 @@ class CompiledKernel:
         )
         if error:
             raise RuntimeError(f"CUDA error {error} at the launch of {self._name}")
+
+
+def _value(argument: Tensor | ctypes.Structure | int) -> Any:
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return argument if isinstance(argument, ctypes.Structure) else ctypes.c_int(argument)

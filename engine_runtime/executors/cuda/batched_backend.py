@@ -1,5 +1,5 @@
 """A decode step of several sequences as kernels: six launches per layer with the attention in CUDA C++, seven
-with that in Triton, captured as a CUDA graph.
+with that in Triton, captured as a CUDA graph. The products run in CUDA C++, too, where they can.
 
 In: the values in BatchInputs. Out: logits in `text_logits` and `audio_logits`, one row for each sequence; K
 and V in the pool. The reference implementation is a single step of each sequence (layerwise_backend.py). Rows
@@ -21,9 +21,11 @@ from engine_runtime.cuda.gpu_memory import BATCH_SPLIT_ROWS
 from engine_runtime.cuda.kernels.batched_attention import attend_groups, rope_and_write_rows
 from engine_runtime.cuda.kernels.batched_linear import add_and_norm
 from engine_runtime.cuda.kernels.pdl import pdl_launch_args
+from engine_runtime.executors.cuda import paged_attention, skinny_gemm
 from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
-from engine_runtime.executors.cuda.batched_linear import BatchedLinear, num_splits
-from engine_runtime.executors.cuda.paged_attention import PagedAttention, PartitionBuffers, unsupported_reason
+from engine_runtime.executors.cuda.batched_linear import BatchedLinear
+from engine_runtime.executors.cuda.paged_attention import PagedAttention, PartitionBuffers
+from engine_runtime.executors.cuda.skinny_gemm import SkinnyGemm
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import Matrix
@@ -72,13 +74,13 @@ class BatchedBackend:
         """Replaced to measure other tilings."""
         self._pdl = pdl_launch_args(device)
         heads, dim = config.num_attention_heads, config.head_dim
-        self.linear = BatchedLinear(capacity, device)
+        self.linear = BatchedLinear(capacity, device, self._skinny_gemm(dtype))
 
         def rows(width: int, kind: torch.dtype = dtype) -> Tensor:
             return torch.zeros(capacity, width, dtype=kind, device=device)
 
         def sums(matrices: list[Matrix]) -> Tensor:
-            wide = max(num_splits(matrix) * matrix.shape[0] for matrix in matrices)
+            wide = max(self.linear.num_splits(matrix) * matrix.shape[0] for matrix in matrices)
             return torch.zeros(capacity * wide, device=device)
 
         layers = network.layers
@@ -101,13 +103,25 @@ class BatchedBackend:
     def _paged_attention(self) -> PagedAttention | None:
         """The kernel in CUDA C++; None, with the reason in the log, if it cannot run."""
         config, cache = self._network.config, self._cache
-        reason = unsupported_reason(config, cache)
+        reason = paged_attention.unsupported_reason(config, cache)
         if reason is None:
             try:
                 return PagedAttention(self._network, cache, self._inputs, self._partitions)
             except (RuntimeError, ImportError, OSError, AttributeError) as error:
                 reason = f"it could not be compiled ({first_line(error)})"
         _log.info("Attention of several sequences runs in Triton: %s", reason)
+        return None
+
+    def _skinny_gemm(self, dtype: torch.dtype) -> SkinnyGemm | None:
+        """The kernel in CUDA C++; None, with the reason in the log, if it cannot run."""
+        device = self._cache.pool.device
+        reason = skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"])
+        if reason is None:
+            try:
+                return SkinnyGemm(self._capacity, device)
+            except (RuntimeError, ImportError, OSError, AttributeError) as error:
+                reason = f"it could not be compiled ({first_line(error)})"
+        _log.info("Products of several sequences run in Triton: %s", reason)
         return None
 
     def forward(self, shape: BatchShape) -> None:
@@ -181,7 +195,7 @@ class BatchedBackend:
             CAPACITY=self._capacity,
             WIDTH=width,
             BLOCK=triton.next_power_of_2(width),
-            SPLITS=0 if pending is None else num_splits(pending),
+            SPLITS=0 if pending is None else self.linear.num_splits(pending),
             IS_INDEXED=index is not None,
             HAS_TARGET=target is not None and (target is not source or pending is not None),
             HAS_KEPT=keeps,
@@ -192,7 +206,7 @@ class BatchedBackend:
 
     def _attend(self, shape: BatchShape, layer: LayerWeights, positions: Tensor, out: Tensor) -> None:
         if self.paged_attention is not None:
-            splits = num_splits(layer.qkv)
+            splits = self.linear.num_splits(layer.qkv)
             self.paged_attention.launch(
                 self._qkv, layer, positions, out, rows=shape.rows, bucket=shape.bucket, splits=splits
             )
@@ -222,7 +236,7 @@ class BatchedBackend:
             inputs["sequence"],
             cache.layer_offset(layer.index),
             config.rms_norm_eps,
-            SPLITS=num_splits(layer.qkv),
+            SPLITS=self.linear.num_splits(layer.qkv),
             num_warps=4,
             **sizes,
             **self._pdl,

@@ -1,4 +1,5 @@
-"""A few rows times a weight in any format, by the Triton kernels of cuda/kernels/batched_linear.py.
+"""A few rows times a weight in any format, by the Triton kernels of cuda/kernels/batched_linear.py; in bf16
+and fp8 by the kernel in CUDA C++ of skinny_gemm.py where it can run.
 
 In: rows [capacity, in], a Matrix. Out: float32 partial sums [num_splits(matrix), capacity, out] in the
 caller's flat buffer, or for gate and up rows [capacity, inner]. Imported only if Triton is available. Engine
@@ -21,13 +22,14 @@ from engine_runtime.cuda.kernels.batched_linear import batch_linear
 from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 from engine_runtime.cuda.kernels.prefill_elementwise import gate_rows
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear_int4
+from engine_runtime.executors.cuda.skinny_gemm import SkinnyGemm, can_multiply
 from engine_runtime.executors.cuda.triton_linear import lacks_fp8
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
 SMALLEST_TILE = 16
 """Rows of a matrix instruction: fewer take as long."""
 _OUTPUTS = 64
-"""Outputs per program that `num_splits` assumes."""
+"""Outputs per program that `triton_splits` assumes."""
 _MIN_PROGRAMS = 192
 """Programs that keep enough weights in flight on a large GPU."""
 _MIN_COLUMNS = 512
@@ -61,7 +63,7 @@ class BatchTiling:
     smallest_rows: int = SMALLEST_TILE
 
 
-def num_splits(matrix: Matrix) -> int:
+def triton_splits(matrix: Matrix) -> int:
     """Parts that the inputs of a product are split into: enough programs for every multiprocessor of a large
     GPU. Independent of the number of rows, so that the parts are the same in a batch of any size."""
     tiles, splits = -(-matrix.shape[0] // _OUTPUTS), 1
@@ -109,10 +111,10 @@ def _is_large(device: torch.device) -> bool:
 
 
 class BatchedLinear:
-    """See the module. `capacity`: rows of every buffer."""
+    """See the module. `capacity`: rows of every buffer; `skinny`: the kernel in CUDA C++."""
 
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        self._capacity = capacity
+    def __init__(self, capacity: int, device: torch.device, skinny: SkinnyGemm | None = None) -> None:
+        self._capacity, self._skinny = capacity, skinny
         self._fp8_as_bits = lacks_fp8(device)
         self._pdl = pdl_launch_args(device)
         self.tiling = partial(tiling_of, is_large=_is_large(device))
@@ -123,6 +125,11 @@ class BatchedLinear:
         """The dtype of the rows that are multiplied by a matrix, in a model of `dtype`. e4m3 converts to
         float16 in one instruction; rows have more precision there than in bfloat16."""
         return torch.float16 if matrix.format == "fp8" and dtype == torch.bfloat16 else dtype
+
+    def num_splits(self, matrix: Matrix) -> int:
+        """Parts that the inputs of a product without gate are split into, whatever the number of rows."""
+        skinny = self._skinny_of(matrix, is_gated=False)
+        return triton_splits(matrix) if skinny is None else skinny.plan(matrix, is_gated=False).splits
 
     def run(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor) -> None:
         """Partial sums of x @ weight^T into the flat buffer `out`."""
@@ -143,9 +150,13 @@ class BatchedLinear:
         gate_rows[(rows, triton.cdiv(width, block))](both, out, WIDTH=width, BLOCK=block)
 
     def _launch(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool) -> None:
+        skinny = self._skinny_of(matrix, is_gated=is_gated)
+        if skinny is not None:
+            skinny.launch(rows, x, matrix, out, is_gated=is_gated)
+            return
         tiling = self.tiling(rows, matrix, is_gated=is_gated)
         num_outputs = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
-        splits = 1 if is_gated else num_splits(matrix)
+        splits = 1 if is_gated else triton_splits(matrix)
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
         weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
         tile_rows = max(tiling.smallest_rows, rows)
@@ -181,6 +192,9 @@ class BatchedLinear:
             num_stages=tiling.stages,
             **self._pdl,
         )
+
+    def _skinny_of(self, matrix: Matrix, *, is_gated: bool) -> SkinnyGemm | None:
+        return self._skinny if self._skinny is not None and can_multiply(matrix, is_gated=is_gated) else None
 
     def _int4(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor) -> None:
         num_outputs, width = matrix.shape

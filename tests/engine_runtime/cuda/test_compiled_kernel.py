@@ -24,6 +24,7 @@ COOPERATIVE, STARTS_EARLY = (2, 1), (6, 1)
     [
         ("persistent_decode", "step.cu", {"attention.cuh", "base.cuh", "linear.cuh"}),
         ("paged_attention", "attend.cu", set()),
+        ("skinny_gemm", "gemm.cu", {"wgmma.cuh"}),
     ],
 )
 def test_a_source_comes_with_its_headers_and_the_common_ones(folder: str, name: str, own: set[str]) -> None:
@@ -73,7 +74,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return driver
 
 
-def make_kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[CompiledKernel, dict[str, Any]]:
+def make_kernel(monkeypatch: pytest.MonkeyPatch, **choices: bool) -> tuple[CompiledKernel, dict[str, Any]]:
     """A kernel, and what it was compiled and loaded with."""
     seen: dict[str, Any] = {}
 
@@ -93,7 +94,7 @@ def make_kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[CompiledKernel, dict[s
     monkeypatch.setattr(torch.cuda._utils, "_cuda_load_module", load)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    kernel = CompiledKernel("text", {"a.cuh": "b"}, "name", SHARED_BYTES, torch.device("cuda"))
+    kernel = CompiledKernel("text", {"a.cuh": "b"}, "name", SHARED_BYTES, torch.device("cuda"), **choices)
     return kernel, seen
 
 
@@ -107,6 +108,21 @@ def test_it_is_compiled_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         "program": b"cubin",
         "shared_bytes": SHARED_BYTES,
     }
+
+
+@pytest.mark.usefixtures("driver")
+def test_instructions_of_one_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, seen = make_kernel(monkeypatch, is_architecture_specific=True)
+    assert seen["architecture"] == "sm_90a"
+
+
+def test_a_structure_is_passed_by_value(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pair(ctypes.Structure):
+        _fields_ = (("first", ctypes.c_uint64),)
+
+    kernel, _ = make_kernel(monkeypatch)
+    kernel.launch(1, 32, [Pair(41), 3])
+    assert driver.arguments == (41, 3)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
 }
 // Weights, K and V are read once a step: they leave the L2 cache first, and activations, tables and code stay there.
 #define EVICT_FIRST 0x12F0000000000000ull  // as createpolicy.fractional yields it for L2::evict_first
+#define EVICT_LAST 0x14F0000000000000ull
 __device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
@@ -36,6 +37,11 @@ __device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) 
       "l"(from), "r"(bytes), "r"(bar), "l"(EVICT_FIRST)
       : "memory");
 }
+
+// Programmatic dependent launch: the next kernel may start when every block has called the first one or ended; results of
+// earlier kernels are there after the second one.
+__device__ __forceinline__ void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ __forceinline__ float low_bf16(u32 w) { return __uint_as_float(w << 16); }
 __device__ __forceinline__ float high_bf16(u32 w) { return __uint_as_float(w & 0xffff0000u); }
@@ -52,6 +58,9 @@ __device__ __forceinline__ u32 pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
 }
+__device__ __forceinline__ u16 to_f16_saturated(float v) {
+  return (u16)pack_f16(fminf(fmaxf(v, -65504.0f), 65504.0f), 0.0f);
+}
 __device__ __forceinline__ float from_f16(u16 v) {
   float d;
   asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v));
@@ -67,6 +76,11 @@ __device__ __forceinline__ u8 to_e4m3(float v) {
   u16 d;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(0.0f), "f"(v));
   return (u8)d;
+}
+__device__ __forceinline__ u32 two_e4m3_to_f16(u16 w) {
+  u32 d;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(w));
+  return d;
 }
 __device__ __forceinline__ float from_e4m3(u32 byte) {
   u32 a, b;
@@ -87,6 +101,11 @@ __device__ __forceinline__ uint2 load_shared_pair(u32 at) {
 __device__ __forceinline__ u32 load_shared_word(u32 at) {
   u32 v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ u16 load_shared_u16(u32 at) {
+  u16 v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
   return v;
 }
 __device__ __forceinline__ uint4 load_plain(const void* p) {

@@ -114,8 +114,6 @@ struct Step {
   }
 };
 
-__device__ __forceinline__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 __device__ __forceinline__ void compute_sync() { asm volatile("bar.sync 1, %0;" ::"n"(COMPUTE_THREADS) : "memory"); }
 
 // Copy K and V of all units of the block into the ring; one lane.
@@ -210,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTE_THREADS + 32, 1)
   u32 tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
   Step step{qkv,        q_norm,       k_norm,       cosine,       sine,       pool,      table,     positions, sequences,
             group_rows, group_counts, group_firsts, layer_offset, num_groups, min_parts, max_parts, splits};
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  start_next_kernel();
   if (tid < RING_STAGES) {
     bar_init(barriers + 16 * tid, 1);
     bar_init(barriers + 16 * tid + 8, 1);

@@ -37,8 +37,8 @@ if HAS_TRITON:
         LARGE_SHARED_MEMORY,
         BatchedLinear,
         BatchTiling,
-        num_splits,
         tiling_of,
+        triton_splits,
     )
     from engine_runtime.executors.cuda.batched_steps import BatchedSteps, plan_forwards
     from engine_runtime.executors.cuda.triton_linear import KernelConfig
@@ -213,7 +213,7 @@ def test_a_few_rows_times_a_matrix(
     matrix, linear = quantize(torch.randn(shape), weight_format), BatchedLinear(16, torch.device("cpu"))
     tiling = BatchTiling(64, 128, 4, 4, uses_tma=uses_tma, smallest_rows=8)
     monkeypatch.setattr(linear, "tiling", lambda rows, matrix, is_gated: tiling)
-    splits = num_splits(matrix)
+    splits = linear.num_splits(matrix)
     assert (splits > 1) == (shape[1] == 256 and weight_format != "int4")
     x = torch.randn(16, shape[1])
     product = x @ matrix.dense(torch.float32).t()
@@ -245,7 +245,7 @@ def test_the_pipeline_of_every_tiling_fits_into_shared_memory(
 def test_products_of_a_layer_keep_a_large_gpu_busy() -> None:
     """The parts of q, k and v, of o, of down and of the audio head."""
     shapes = ((6144, 4096), (4096, 4096), (4096, 12288), (16512, 4096))
-    assert [num_splits(Matrix("native", shape, torch.empty(0))) for shape in shapes] == [2, 4, 4, 1]
+    assert [triton_splits(Matrix("native", shape, torch.empty(0))) for shape in shapes] == [2, 4, 4, 1]
 
 
 @pytest.mark.slow

@@ -1,0 +1,232 @@
+"""Products of a decode step of several sequences in CUDA C++ (cuda/kernels/skinny_gemm), which read weights
+at the bandwidth of device memory, on GPUs of compute capability 9.0.
+
+In: rows [capacity, in], a Matrix in bf16 or fp8. Out: as BatchedLinear, whose kernels in Triton are the
+reference implementation. Engine thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files
+from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
+from engine_runtime.cuda.tensor_map import ROW_BYTES, TensorMap, tensor_map
+from engine_runtime.quantization import FP8, Matrix
+
+GROUP_OUTPUTS = 64
+"""Outputs of a warpgroup: those of a matrix instruction."""
+_MOST_GROUPS = 3
+_GATED_ROWS = 8
+"""Gates, and their ups, that follow each other in a tile."""
+_ROWS_COLUMNS = 64
+"""Columns of a box of rows."""
+_RING_AT = 1024
+"""Bytes of shared memory before the ring: barriers."""
+_ALIGNMENT = 1024
+"""Tiles in shared memory start at multiples of this."""
+_MAX_STAGES = 24
+_SMALLEST_ROWS = 8
+LEAST_SHARED = 227 << 10
+"""Bytes of shared memory that a block of such a GPU can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmLayout:
+    """Sizes for which the kernel is compiled: rows of a product, warpgroups of a block."""
+
+    rows: int
+    groups: int
+    is_gated: bool
+    is_fp8: bool
+    capacity: int
+
+    @property
+    def tile_columns(self) -> int:
+        """Columns of a pipeline stage."""
+        return ROW_BYTES // (1 if self.is_fp8 else 2)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Weight and rows of a pipeline stage."""
+        weight = self.groups * GROUP_OUTPUTS * ROW_BYTES
+        return weight + self.tile_columns // _ROWS_COLUMNS * self.rows * ROW_BYTES
+
+    @property
+    def num_stages(self) -> int:
+        """As many as fit: weights in flight hide the latency of memory."""
+        return min(_MAX_STAGES, (LEAST_SHARED - _RING_AT - _ALIGNMENT) // self.stage_bytes)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return _ALIGNMENT + _RING_AT + self.num_stages * self.stage_bytes
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a block: the warpgroups and a producer warp."""
+        return 128 * self.groups + 32
+
+    def header(self) -> str:
+        """Text of layout.cuh."""
+        constants = {
+            "ROWS": self.rows,
+            "GROUPS": self.groups,
+            "GATED": int(self.is_gated),
+            "WEIGHT_FP8": int(self.is_fp8),
+            "CAPACITY": self.capacity,
+            "STAGES": self.num_stages,
+            "RING_AT": _RING_AT,
+        }
+        return "\n".join(
+            ["#pragma once", *(f"#define {name} {value}" for name, value in constants.items()), ""]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GemmPlan:
+    """How a product is spread over the GPU, whatever the number of rows.
+
+    Attributes:
+        groups: warpgroups of a block, with GROUP_OUTPUTS outputs each.
+        splits: parts of the columns, with a block each.
+        tiles: tiles of outputs.
+    """
+
+    groups: int
+    splits: int
+    tiles: int
+
+
+def plan_of(matrix: Matrix, num_multiprocessors: int, *, is_gated: bool) -> GemmPlan:
+    """The plan whose busiest multiprocessor has least to read; of equal ones that with the largest blocks,
+    which read the rows less often."""
+    outputs, columns = matrix.shape
+    tiles_of_columns = columns // _tile_columns(matrix)
+
+    def to_read(plan: GemmPlan) -> int:
+        rounds = -(-plan.tiles * plan.splits // num_multiprocessors)
+        return rounds * plan.groups * (tiles_of_columns // plan.splits)
+
+    plans = [
+        GemmPlan(groups, splits, -(-outputs // (groups * GROUP_OUTPUTS)))
+        for groups in range(_MOST_GROUPS, 0, -1)
+        for splits in ((1,) if is_gated else range(1, BATCH_SPLITS + 1))
+        if tiles_of_columns % splits == 0
+    ]
+    return min(plans, key=to_read)
+
+
+def _tile_columns(matrix: Matrix) -> int:
+    return ROW_BYTES // matrix.weight.element_size()
+
+
+def unsupported_reason(device: torch.device, dtype: torch.dtype, *, has_pdl: bool) -> str | None:
+    """Why the kernel cannot run in a model of `dtype`; None if it can. `has_pdl`: the driver captures
+    dependent launches."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return "it needs a GPU of compute capability 9.0"
+    properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack this attribute
+    if properties.shared_memory_per_block_optin < LEAST_SHARED:
+        return f"it needs {LEAST_SHARED} bytes of shared memory per block"
+    if dtype != torch.bfloat16:
+        return "it needs bfloat16"
+    return None if has_pdl else "it needs a driver for CUDA 12.3"
+
+
+def can_multiply(matrix: Matrix, *, is_gated: bool) -> bool:
+    """Whether the kernel has this format, and these sizes."""
+    if matrix.format not in ("native", "fp8") or matrix.weight.dtype not in (torch.bfloat16, FP8):
+        return False
+    outputs, columns = matrix.shape
+    return columns % _tile_columns(matrix) == 0 and outputs % (2 * _GATED_ROWS if is_gated else 1) == 0
+
+
+def kernel_source(layout: GemmLayout) -> tuple[str, dict[str, str]]:
+    """CUDA C++ source of the kernel, and the headers that it includes, by name."""
+    source, headers = kernel_files("skinny_gemm", "gemm.cu")
+    return source, headers | {"layout.cuh": layout.header()}
+
+
+class SkinnyGemm:
+    """See the module. `capacity`: rows of every buffer. Compiles the kernel for the smallest product at once:
+    raises RuntimeError, ImportError or OSError if that is not possible."""
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self._capacity, self._device = capacity, device
+        properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack attributes
+        self._num_multiprocessors = int(properties.multi_processor_count)
+        self._kernels: dict[GemmLayout, CompiledKernel] = {}
+        # Keys hold all that a map describes: memory may be freed and used for another tensor.
+        self._weights: dict[tuple[int, torch.dtype, tuple[int, int], int, bool], TensorMap] = {}
+        self._rows: dict[tuple[int, torch.dtype, int, int], TensorMap] = {}
+        self._kernel(GemmLayout(_SMALLEST_ROWS, 1, is_gated=False, is_fp8=False, capacity=capacity))
+
+    def plan(self, matrix: Matrix, *, is_gated: bool) -> GemmPlan:
+        """How a product is computed."""
+        return plan_of(matrix, self._num_multiprocessors, is_gated=is_gated)
+
+    def launch(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool) -> None:
+        """Multiply the first `rows` rows of x [capacity, in], a power of two. At least 8 rows are written."""
+        plan, (outputs, columns) = self.plan(matrix, is_gated=is_gated), matrix.shape
+        is_fp8 = matrix.weight.dtype == FP8
+        padded = max(_SMALLEST_ROWS, rows)
+        layout = GemmLayout(padded, plan.groups, is_gated, is_fp8, self._capacity)
+        self._kernel(layout).launch(
+            plan.tiles * plan.splits,
+            layout.num_threads,
+            [
+                self._weight_map(matrix, plan.groups, is_gated=is_gated),
+                self._rows_map(x, columns, padded),
+                matrix.weight if matrix.scale is None else matrix.scale,  # a bf16 weight has none: not read
+                out,
+                outputs,
+                columns,
+                plan.splits,
+            ],
+            starts_early=True,
+        )
+
+    def _kernel(self, layout: GemmLayout) -> CompiledKernel:
+        kernel = self._kernels.get(layout)
+        if kernel is None:
+            source, headers = kernel_source(layout)
+            kernel = self._kernels[layout] = CompiledKernel(
+                source,
+                headers,
+                "skinny_gemm",
+                layout.shared_bytes,
+                self._device,
+                is_architecture_specific=True,
+            )
+        return kernel
+
+    def _weight_map(self, matrix: Matrix, groups: int, *, is_gated: bool) -> TensorMap:
+        weight = matrix.weight
+        key = weight.data_ptr(), weight.dtype, matrix.shape, groups, is_gated
+        if key not in self._weights:
+            self._weights[key] = weight_map(matrix, groups, is_gated=is_gated)
+        return self._weights[key]
+
+    def _rows_map(self, x: Tensor, columns: int, rows: int) -> TensorMap:
+        key = x.data_ptr(), x.dtype, columns, rows
+        if key not in self._rows:
+            self._rows[key] = tensor_map(x, [columns, self._capacity], [columns], [_ROWS_COLUMNS, rows])
+        return self._rows[key]
+
+
+def weight_map(matrix: Matrix, groups: int, *, is_gated: bool) -> TensorMap:
+    """Boxes of a weight: the outputs of `groups` warpgroups; if gated, eight gates and their ups in turn."""
+    (outputs, columns), box = matrix.shape, _tile_columns(matrix)
+    if not is_gated:
+        sizes = [columns, outputs]
+        return tensor_map(matrix.weight, sizes, [columns], [box, groups * GROUP_OUTPUTS], l2_bytes=256)
+    width = outputs // 2
+    sizes = [columns, _GATED_ROWS, 2, width // _GATED_ROWS]
+    strides = [columns, width * columns, _GATED_ROWS * columns]
+    boxes = [box, _GATED_ROWS, 2, groups * GROUP_OUTPUTS // (2 * _GATED_ROWS)]
+    return tensor_map(matrix.weight, sizes, strides, boxes, l2_bytes=256)
