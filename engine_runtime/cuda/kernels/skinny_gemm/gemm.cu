@@ -5,13 +5,15 @@
 // or, GATED, silu(gate) * up [CAPACITY, outputs / 2] in the dtype of the rows, where the first half of the weight is the
 // gate. Block b computes 64 GROUPS outputs (tile b / splits) over part b % splits of the columns.
 //
-// A producer lane copies tiles of weight and rows by TMA into a ring in shared memory. Each of the GROUPS warpgroups
+// Two producer lanes copy tiles of weight and of rows by TMA into a ring in shared memory. Each of the GROUPS warpgroups
 // multiplies 64 outputs with all rows: the weight is the first operand of wgmma, the rows are the second one, so that a
 // product takes as long for 8 rows as for 64. The weight is read from shared memory; fp8 is converted to float16 in
 // registers, which is exact. The sums do not depend on the number of rows.
 //
-// Weights do not depend on the kernel before: the first ones are copied while it still runs, as soon as it leaves a
-// multiprocessor. This kernel allows the next one to start when its last weights were requested.
+// Weights do not depend on the kernel before: their lane begins while that one still runs, as soon as it leaves a
+// multiprocessor, and fills the ring. It keeps IN_FLIGHT copies in flight and no more: what kernels read of each other's
+// results would wait behind them. The lane of the rows waits for the kernel before; when it has requested its last rows,
+// the next kernel may start.
 
 #include "layout.cuh"  // constants, from executors/cuda/skinny_gemm.py
 #include "wgmma.cuh"
@@ -22,48 +24,49 @@
 #define ROWS_BYTES (ROWS * 128)                                // 64 columns of the rows
 #define STAGE_BYTES (WEIGHT_BYTES + TILE_COLUMNS / 64 * ROWS_BYTES)
 #define STEPS (TILE_COLUMNS / 16)                              // products of a tile
-static_assert(RING_AT >= 16 * STAGES && RING_AT % 1024 == 0, "barriers before the ring");
+static_assert(RING_AT >= 24 * STAGES && RING_AT % 1024 == 0, "barriers before the ring");
+static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES, "a barrier is awaited before its next use");
 static_assert(ROWS % 8 == 0 && ROWS <= 64, "rows of a product");
 
 struct Gemm {
   const TensorMap &weight, &x;
   u32 base, tile, first, count;  // barriers in shared memory; tile of outputs; tiles of columns
 
-  __device__ __forceinline__ u32 full(u32 stage) const { return base + 16 * stage; }
-  __device__ __forceinline__ u32 empty(u32 stage) const { return base + 16 * stage + 8; }
+  __device__ __forceinline__ u32 has_weight(u32 stage) const { return base + 24 * stage; }
+  __device__ __forceinline__ u32 has_rows(u32 stage) const { return base + 24 * stage + 8; }
+  __device__ __forceinline__ u32 empty(u32 stage) const { return base + 24 * stage + 16; }
   __device__ __forceinline__ u32 ring(u32 stage) const { return base + RING_AT + stage * STAGE_BYTES; }
 
   __device__ __forceinline__ void copy_weight(u32 i, u32 stage) const {
-    bar_expect(full(stage), STAGE_BYTES);
+    bar_expect(has_weight(stage), WEIGHT_BYTES);
     int column = (first + i) * TILE_COLUMNS;
 #if GATED  // eight gates and their ups follow each other
-    copy_tensor(ring(stage), weight, full(stage), EVICT_FIRST, column, 0, 0, tile * GROUPS * 4);
+    copy_tensor(ring(stage), weight, has_weight(stage), EVICT_FIRST, column, 0, 0, tile * GROUPS * 4);
 #else
-    copy_tensor(ring(stage), weight, full(stage), EVICT_FIRST, column, tile * GROUPS * 64);
+    copy_tensor(ring(stage), weight, has_weight(stage), EVICT_FIRST, column, tile * GROUPS * 64);
 #endif
   }
   __device__ __forceinline__ void copy_rows(u32 i, u32 stage) const {
+    bar_expect(has_rows(stage), STAGE_BYTES - WEIGHT_BYTES);
 #pragma unroll
     for (u32 part = 0; part < TILE_COLUMNS / 64; ++part)
-      copy_tensor(ring(stage) + WEIGHT_BYTES + part * ROWS_BYTES, x, full(stage), EVICT_LAST,
+      copy_tensor(ring(stage) + WEIGHT_BYTES + part * ROWS_BYTES, x, has_rows(stage), EVICT_LAST,
                   (first + i) * TILE_COLUMNS + part * 64, 0);
   }
 
-  // One lane.
-  __device__ __forceinline__ void produce() const {
-    u32 early = count < STAGES ? count : STAGES;
-    for (u32 i = 0; i < early; ++i) copy_weight(i, i);
+  // One lane each.
+  __device__ __forceinline__ void produce_weights() const {
+    for (u32 i = 0; i < count; ++i) {
+      if (i >= IN_FLIGHT) bar_wait(has_weight((i - IN_FLIGHT) % STAGES), (i - IN_FLIGHT) / STAGES % 2);
+      if (i >= STAGES) bar_wait(empty(i % STAGES), (i / STAGES - 1) % 2);
+      copy_weight(i, i % STAGES);
+    }
+  }
+  __device__ __forceinline__ void produce_rows() const {
     wait_for_kernel_before();
-    for (u32 i = 0; i < early; ++i) copy_rows(i, i);
-    u32 stage = 0, parity = 0;
-    for (u32 i = early; i < count; ++i) {
-      bar_wait(empty(stage), parity);
-      copy_weight(i, stage);
-      copy_rows(i, stage);
-      if (++stage == STAGES) {
-        stage = 0;
-        parity ^= 1;
-      }
+    for (u32 i = 0; i < count; ++i) {
+      if (i >= STAGES) bar_wait(empty(i % STAGES), (i / STAGES - 1) % 2);
+      copy_rows(i, i % STAGES);
     }
     start_next_kernel();
   }
@@ -71,7 +74,8 @@ struct Gemm {
   __device__ __forceinline__ void consume(float (&sums)[ROWS / 2], u32 warp, u32 lane) const {
     u32 stage = 0, parity = 0;
     for (u32 i = 0; i < count; ++i) {
-      bar_wait(full(stage), parity);
+      bar_wait(has_rows(stage), parity);
+      bar_wait(has_weight(stage), parity);
       u64 rows = tile_descriptor(ring(stage) + WEIGHT_BYTES);
 #if WEIGHT_FP8
       u32 g = lane / 4, t = lane % 4, from = ring(stage) + (warp * 16 + g) * TILE_ROW_BYTES + 2 * t;
@@ -147,7 +151,7 @@ __device__ __forceinline__ void store(const float (&sums)[ROWS / 2], const float
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(128 * GROUPS + 32, 1)
+extern "C" __global__ void __launch_bounds__(128 * GROUPS + 64, 1)
     skinny_gemm(const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x, const float* scale,
                 void* out, u32 outputs, u32 columns, u32 splits) {
   extern __shared__ char memory[];
@@ -155,13 +159,14 @@ extern "C" __global__ void __launch_bounds__(128 * GROUPS + 32, 1)
   u32 first = split * tiles / splits, last = (split + 1) * tiles / splits;
   Gemm gemm{weight, x, (shared_address(memory) + 1023) & ~1023u, blockIdx.x / splits, first, last - first};
   if (threadIdx.x < STAGES) {
-    bar_init(gemm.full(threadIdx.x), 1);
+    bar_init(gemm.has_weight(threadIdx.x), 1);
+    bar_init(gemm.has_rows(threadIdx.x), 1);
     bar_init(gemm.empty(threadIdx.x), 4 * GROUPS);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  if (warp == 4 * GROUPS) {
-    if (lane == 0) gemm.produce();
+  if (warp >= 4 * GROUPS) {
+    if (lane == 0) warp == 4 * GROUPS ? gemm.produce_weights() : gemm.produce_rows();
     return;
   }
   wait_for_kernel_before();
