@@ -78,7 +78,8 @@ class ScheduledSequence:
         wants_output: whether the output is read; otherwise an executor may leave it empty, and not wait.
         ahead: how the following row is sampled if this step samples a speech code that does not end the
             speech; the executor sets the code as its last audio id. An executor may launch that step before
-            it is asked for; the block table covers its row.
+            it is asked for, and before the ids of this one are known to the host; the block table covers its
+            row.
     """
 
     token_ids: Sequence[int]

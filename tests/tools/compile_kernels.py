@@ -45,10 +45,11 @@ from engine_runtime.cuda.kernels.prefill_elementwise import (
     norm_rows,
     take_slots,
 )
-from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
+from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one, take_fields
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, small_batch_linear_int4
 from engine_runtime.cuda.kernels.snake import snake_values
 from engine_runtime.cuda.kernels.speech_encoder import add_norm_split, attend_slots, gelu_split
+from engine_runtime.executors.cuda.batch_sampler import TAKEN
 from engine_runtime.executors.cuda.batched_linear import LARGE_SHARED_MEMORY, tiling_of
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import Matrix
@@ -117,13 +118,15 @@ def cases(capability: int) -> Iterator[Case]:
     integer, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
     types |= dict.fromkeys(("seen_set", "seen_id", "forbidden_from", "eosp", "forbid_eosp"), integer)
-    sampled = {"top_k": integer, "last": FP32, "last_ids": "*i32"}
+    sampled = {"top_k": integer, "last": FP32, "last_ids": "*i32", "result_row": integer}
     sampled |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
     places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "NUM_TILES": 75, "TILES_BLOCK": 128}
     for do_sample in (False, True):
         flags = {"VOCAB": 16512, "VOCAB_TILE": 2048, "IS_AUDIO": True, "DO_SAMPLE": do_sample}
         yield best_of_tile, types | between, flags, 8
         yield sample_one, between | sampled, places | {"DO_SAMPLE": do_sample}, 8
+    types = {"host": integer, "device": integer, "result": real, "text_vocab": "i32"}
+    yield take_fields, types, {"ROWS": 64} | TAKEN, 2
     for pool in (BF16, FP8):
         splits = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "NUM_SPLITS": 64}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}

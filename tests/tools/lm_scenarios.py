@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 
 import torch
 
-from engine_runtime.lm.generation import GeneratedRow, Generation, merged_id
+from engine_runtime.lm.generation import GeneratedRow, Generation, Row, merged_id
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
@@ -14,6 +15,7 @@ from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_rows, load_special_ids
 
+SPECIAL = load_special_ids()
 SAMPLINGS = [
     SamplingParams(max_new=40),
     SamplingParams(repetition_penalty=1.3, max_new=40),
@@ -140,3 +142,63 @@ def replies_together(
             made[index].append(generations[index].sample(output))
     paged.blocks.check_integrity(sequences)
     return made
+
+
+@dataclass
+class Speaker:
+    """A reply, one step at a time; after a `prompt` that ends with sosp it speaks from its first row on."""
+
+    model: MossLM
+    paged: PagedLM
+    prompt: list[Row]
+    params: SamplingParams
+    want_subtitles: bool = False
+    looks_ahead: bool = True
+    sequence: Sequence = field(default_factory=Sequence)
+    rows: list[Row] = field(default_factory=list)
+    subtitles: list[int | None] = field(default_factory=list)
+    generation: Generation = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.model.config
+        self.generation = Generation(
+            self.prompt,
+            self.params,
+            SPECIAL,
+            text_vocab=config.text_vocab,
+            audio_vocab=config.audio_vocab,
+            want_subtitles=self.want_subtitles,
+            skip_unused_tails=True,
+            samples_on_device=self.paged.executor.can_sample,
+        )
+
+    def request(self) -> StepRequest:
+        """The next row, or the prompt."""
+        generation, vocab = self.generation, self.model.config.text_vocab
+        rows = self.rows[-1:] or self.prompt
+        ids = [merged_id(row, SPECIAL, vocab) for row in rows]
+        request = StepRequest(self.sequence, ids, generation.tails, generation.sampling)
+        request.is_prefill = not self.rows
+        request.ahead = generation.sampling_ahead if self.rows and self.looks_ahead else None
+        return request
+
+    def take(self, output: StepOutput) -> None:
+        """Sample from the output of the request."""
+        made = self.generation.sample(output)
+        self.rows.append(made.row)
+        self.subtitles.append(made.subtitle)
+
+    @property
+    def is_over(self) -> bool:
+        return self.generation.finish_reason is not None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.paged.is_under_way(self.request())
+
+
+def step(speakers: list[Speaker]) -> None:
+    """One step of all of them."""
+    outputs = speakers[0].paged.step([one.request() for one in speakers])
+    for one, output in zip(speakers, outputs, strict=True):
+        one.take(output)

@@ -47,8 +47,6 @@ _BESIDE_MS = {"step": 0.35, "flow": 0.6, "vocoder": 0.4, "encode": 0.5}
 """Of the host, for a call."""
 _FEATURES_MS, _ARRIVAL_MS, _RESUME_MS = 0.1, 0.25, 0.09
 """Of the host: before and after a call of the encoder, and for a row of a reply."""
-_AHEAD_MS = 0.05
-"""Of the host, between the ids of a step and the launch of the next one."""
 _STEP_BESIDE, _STREAM_BESIDE_STEP, _STREAM_BESIDE_STREAM = 0.7, 0.62, 0.8
 """Speed of a stream while others work."""
 
@@ -72,8 +70,8 @@ class ModelGPU:
         self.looks_ahead = looks_ahead
         self._now_ns = 0.0
         self.streams: dict[str, deque[Running]] = {"codec": deque(), "encoder": deque()}
-        self._forward_ns = 0.0
-        """What the language model has left to do, alone on the GPU."""
+        self._forwards: deque[float] = deque()
+        """What each forward of the language model in the queue has left to do, in ns alone on the GPU."""
         self.under_way: set[ModelReply] = set()
         """Replies whose step was launched ahead."""
         self.waiting = 0
@@ -94,12 +92,12 @@ class ModelGPU:
 
     def launch_step(self, duration_ns: float) -> None:
         """A forward that follows those launched before."""
-        self._forward_ns += duration_ns
+        self._forwards.append(duration_ns)
 
-    def wait_for_step(self) -> None:
-        """Time passes until the language model is idle."""
-        while self._forward_ns > 0:
-            self._pass(self._forward_ns)
+    def wait_for_step(self, num_left: int = 0) -> None:
+        """Time passes until only the last `num_left` forwards that were launched have not ended."""
+        while len(self._forwards) > num_left:
+            self._pass(self._forwards[0])
 
     def launch(self, stage: Stage, duration_ms: float) -> Running:
         """A call that the host does not wait for."""
@@ -113,13 +111,15 @@ class ModelGPU:
 
     def _pass(self, duration_ns: float) -> None:
         while duration_ns > 0:
-            busy, steps = [stream for stream in self.streams.values() if stream], self._forward_ns > 0
+            busy, steps = [stream for stream in self.streams.values() if stream], bool(self._forwards)
             speed = _STREAM_BESIDE_STEP if steps else _STREAM_BESIDE_STREAM if len(busy) > 1 else 1.0
             step_speed = _STEP_BESIDE if busy else 1.0
             part_ns = min([duration_ns, *(stream[0].left_ns / speed for stream in busy)])
             if steps:
-                part_ns = max(min(part_ns, self._forward_ns / step_speed), 1.0)
-                self._forward_ns -= part_ns * step_speed
+                part_ns = max(min(part_ns, self._forwards[0] / step_speed), 1.0)
+                self._forwards[0] -= part_ns * step_speed
+                if self._forwards[0] <= 0:
+                    self._forwards.popleft()
             for stream in busy:
                 stream[0].left_ns -= part_ns * speed
                 if stream[0].left_ns < 1:
@@ -184,18 +184,17 @@ class ModelWork:
         return [running] * len(batch)
 
     def _forward(self, batch: Sequence[ModelWork]) -> list[None]:
-        """Rows of the language model, and the step launched ahead for them."""
+        """Rows of the language model, and the step launched ahead for them before they are waited for."""
         gpu, rows = self.gpu, sum(work.size for work in batch)
         is_taken, gpu.under_way = self.is_under_way, set()
         while rows > 0 and not is_taken:
             gpu.launch_step(_of(_STEP_MS, min(rows, 64)) * _MS)
             rows -= 64
-        gpu.wait_for_step()
         replies = {work.reply for work in batch if work.reply is not None and work.reply.may_go_on}
         if gpu.looks_ahead and 2 <= len(batch) == len(replies) == gpu.waiting:
-            gpu.wait(_AHEAD_MS * _MS)
             gpu.launch_step(_of(_STEP_MS, len(batch)) * _MS)
             gpu.under_way = replies
+        gpu.wait_for_step(num_left=len(gpu.under_way) > 0)
         return [None] * len(batch)
 
 

@@ -27,6 +27,12 @@ def test_a_step_goes_on_while_the_host_works() -> None:
     gpu.wait(2_000_000)
     gpu.wait_for_step()
     assert gpu.now_ns() == 3_000_000
+    gpu.launch_step(1_000_000)
+    gpu.launch_step(2_000_000)
+    gpu.wait_for_step(num_left=1)
+    assert gpu.now_ns() == 4_000_000, "not for the one after it"
+    gpu.wait_for_step()
+    assert gpu.now_ns() == 6_000_000
 
 
 @pytest.mark.slow

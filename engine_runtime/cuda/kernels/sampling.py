@@ -1,4 +1,5 @@
 """Samples an id from logits in two launches: the top scores of each vocabulary tile, then one id of those.
+`take_fields` begins a step of several sequences with the ids that the step before it sampled.
 
 In: logits [sequences, vocab] float32 and, for each sequence, the slots of executors/cuda/inputs.py or
 batch_inputs.py. Out: one id each, by the rules of lm/sampler.py, in the result of executors/cuda/sampler.py,
@@ -94,13 +95,13 @@ def best_of_tile(logits, seen, seen_set, seen_id, forbidden_from, eosp, forbid_e
 
 
 @triton.jit
-def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw, result,
-             ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr, NUM_TILES: tl.constexpr,
-             TILES_BLOCK: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
-    """Grid (sequences). Writes the id, the id of the highest raw logit and the sum of absolute logits to
-    `result` [sequences, RESULTS] float64 at the indices ID, TOP (none if negative) and MAGNITUDE. last,
-    last_ids [sequences, MAX_CANDIDATES]: buffer for the candidates. TILES_BLOCK: NUM_TILES up to a power of
-    two."""
+def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p, temperature, draw,
+               result_row, result, ID: tl.constexpr, TOP: tl.constexpr, MAGNITUDE: tl.constexpr,
+               NUM_TILES: tl.constexpr, TILES_BLOCK: tl.constexpr, DO_SAMPLE: tl.constexpr):  # fmt: skip
+    """Grid (sequences). Writes the id, the id of the highest raw logit and the sum of absolute logits to row
+    result_row[sequence] of `result` [rows, RESULTS] float64 at the indices ID, TOP (none if negative) and
+    MAGNITUDE. last, last_ids [sequences, MAX_CANDIDATES]: buffer for the candidates. TILES_BLOCK: NUM_TILES
+    up to a power of two."""
     sequence = tl.program_id(0)
     best += sequence * (NUM_TILES * MAX_CANDIDATES)
     best_ids += sequence * (NUM_TILES * MAX_CANDIDATES)
@@ -109,7 +110,7 @@ def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p
     sums += sequence * NUM_TILES
     last += sequence * MAX_CANDIDATES
     last_ids += sequence * MAX_CANDIDATES
-    result += sequence * RESULTS
+    result += tl.load(result_row + sequence) * RESULTS
     tiles = tl.arange(0, TILES_BLOCK)
     is_tile = tiles < NUM_TILES
     # Sequential and in float64, so that the sum is deterministic and loses no value.
@@ -152,3 +153,32 @@ def sample_one(best, best_ids, tops, top_ids, sums, last, last_ids, top_k, top_p
     highest = tl.max(tl.where(is_kept, ids, -1))
     passed = tl.min(tl.where(is_kept & (up_to > tl.load(draw + sequence)), ids, 0x7FFFFFFF))
     tl.store(result + ID, tl.minimum(passed, highest).to(tl.float64))
+
+
+@triton.jit
+def take_fields(host, device, result, text_vocab, ROWS: tl.constexpr, TOKEN: tl.constexpr,
+                FIRST_PLACE: tl.constexpr, LAST_PLACE: tl.constexpr, FOLLOWS: tl.constexpr,
+                SEEN_AUDIO: tl.constexpr, EOSP: tl.constexpr, AUDIO: tl.constexpr,
+                MAGNITUDE: tl.constexpr):  # fmt: skip
+    """Grid (fields). Copies the fields of a step, [fields, ROWS] int64 in pinned host memory, to `device`.
+
+    A row that follows an earlier one gets the audio id at AUDIO of row `host[FOLLOWS]` (-1: none) of `result`
+    [rows, RESULTS] float64: as TOKEN, after `text_vocab` text ids, and as SEEN_AUDIO. If that id is its EOSP,
+    or the number at MAGNITUDE is not finite, it becomes padding: the fields FIRST_PLACE to LAST_PLACE and
+    SEEN_AUDIO are -1, TOKEN is 0."""
+    field, rows = tl.program_id(0), tl.arange(0, ROWS)
+    value = tl.load(host + field * ROWS + rows, volatile=True)
+    is_place = (field >= FIRST_PLACE) & (field <= LAST_PLACE)
+    if is_place | (field == TOKEN) | (field == SEEN_AUDIO):
+        follows = tl.load(host + FOLLOWS * ROWS + rows, volatile=True)
+        eosp = tl.load(host + EOSP * ROWS + rows, volatile=True)
+        is_following = follows >= 0
+        # Of an earlier step, whose kernels have ended.
+        results = result + follows * RESULTS
+        code = tl.load(results + AUDIO, mask=is_following, other=0.0, volatile=True).to(tl.int64)
+        magnitude = tl.load(results + MAGNITUDE, mask=is_following, other=0.0, volatile=True)
+        goes_on = (code != eosp) & (tl.abs(magnitude) < float("inf"))
+        sampled = code + tl.where(field == TOKEN, text_vocab, 0)
+        following = tl.where(goes_on, tl.where(is_place, value, sampled), tl.where(field == TOKEN, 0, -1))
+        value = tl.where(is_following, following, value)
+    tl.store(device + field * ROWS + rows, value)

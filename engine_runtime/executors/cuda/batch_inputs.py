@@ -4,8 +4,16 @@ In: the rows of the scheduled sequences as plain numbers. Out: on the device, on
 for each name in `INTEGERS` and `FLOATS`, and a block table for each sequence, at the addresses that a
 captured graph reads. Counterpart for a single row: inputs.py. Engine thread.
 
-Values are set in staging arrays, also while a step runs; `send` copies them into the pinned buffers that the
-device reads.
+A step may be sent while the one before it runs. Fields are set in staging arrays and sent in two slots of
+pinned memory in turn; before a slot is written again, the host waits for the end of the step that was sent
+in it, the one before last. The host names the slot in both places where it matters: the copy to the device
+gets its address, and the field `result_row` says where the step writes its results. So there is no state of
+the device that the host must agree with: a captured graph reads the same addresses for either slot, and runs
+of it before a capture change nothing. Copies and steps run in the order of the stream, hence fields and
+tables on the device are those of the step that runs.
+
+A row may follow one of the step before, whose results the host has not read: the device fills in its ids, or
+turns it into padding (`take_fields` in kernels/sampling.py).
 
 A step may be padded: a row at position -1, a group without rows and a sequence with the spare set of seen ids
 are computed by no one or read by no one.
@@ -23,9 +31,11 @@ from torch import Tensor
 
 from engine_runtime.lm.step import ScheduledSequence
 
-ROW_FIELDS = ("token", "position", "text_position", "audio_position", "sequence", "kept_row")
-"""Of each row: the merged id; its position in the sequence, or -1 for padding, and for a tail that does not
-run there; the index of its sequence; and its row of the kept trunk outputs, or -1."""
+PLACE_FIELDS = ("position", "text_position", "audio_position", "kept_row")
+"""Of each row: its position in the sequence, or -1 for padding, and for a tail that does not run there; and
+its row of the kept trunk outputs, or -1."""
+ROW_FIELDS = ("token", *PLACE_FIELDS, "sequence")
+"""Also of each row: the merged id; and the index of its sequence."""
 GROUP_FIELDS = ("group_row", "group_count", "group_first")
 """Of each group of consecutive rows of a sequence (kernels/batched_attention.py): the first, how many, and
 the first new row of the sequence."""
@@ -33,6 +43,8 @@ INTEGERS = (
     *ROW_FIELDS,
     *GROUP_FIELDS,
     "last_row",
+    "follows",
+    "result_row",
     "seen_set",
     "seen_text",
     "seen_audio",
@@ -41,9 +53,12 @@ INTEGERS = (
     "eosp",
     "top_k",
 )
+"""Among those of a sequence: the row of the results that it `follows`, or -1; and the one that it writes."""
 FLOATS = ("draw_text", "draw_audio", "temperature", "top_p", "penalty")
 GROUP_ROWS = 4
 """Rows of a group: with four query heads for each K/V head they fill the 16 rows of a matrix instruction."""
+SLOTS = 2
+"""Steps whose inputs and results are in host memory at a time: one that runs, and the one after it."""
 _NUM_FIELDS = 32
 """The fields, up to a power of two."""
 
@@ -52,7 +67,7 @@ class BatchInputs:
     """Static buffers on `device` for up to `capacity` rows (of as many sequences, at most).
 
     `table` [capacity, max_blocks] int32 holds, for each sequence, the offsets of its K blocks for layer 0.
-    `take` copies the fields from pinned host memory within the step; without it, `send` copies them.
+    `take` copies the fields of a slot to the device; without it no row follows another one.
     """
 
     def __init__(
@@ -63,11 +78,14 @@ class BatchInputs:
         take: Callable[[Tensor, Tensor], None] | None = None,
     ) -> None:
         is_cuda = device.type == "cuda"
-        self.capacity, self._take = capacity, take
-        self._fields_use, self._table_use = _Use(device), _Use(device)
+        self.capacity, self._take = capacity, take or _copy
+        self._slot = 0
+        """The slot of the step that was sent last."""
+        self._uses, self._table_use = [_Use(device) for _ in range(SLOTS)], _Use(device)
         self._staged: NDArray[np.int64] = np.zeros((_NUM_FIELDS, capacity), np.int64)
-        self._host = torch.zeros(_NUM_FIELDS, capacity, dtype=torch.int64, pin_memory=is_cuda)
+        self._host = torch.zeros(SLOTS, _NUM_FIELDS, capacity, dtype=torch.int64, pin_memory=is_cuda)
         self._pinned: NDArray[np.int64] = self._host.numpy()
+        self._slots = list(self._host)
         self._device = torch.zeros(_NUM_FIELDS, capacity, dtype=torch.int64, device=device)
         floats = self._staged.view(np.float64)
         self._fields: dict[str, NDArray[Any]] = {
@@ -103,7 +121,7 @@ class BatchInputs:
                 block, slot = divmod(place, tokens_per_block)
                 kept = table[block] * tokens_per_block + slot if keeps else -1
                 text, audio = place if tails.text else -1, place if tails.audio else -1
-                rows.append((token, place, text, audio, index, kept))
+                rows.append((token, place, text, audio, kept, index))
             groups += [(first + at, min(GROUP_ROWS, count - at), first) for at in range(0, count, GROUP_ROWS)]
             last.append(first + count - 1)
             self._set_table(index, table, stride)
@@ -112,6 +130,7 @@ class BatchInputs:
         for name, values in zip(GROUP_FIELDS, zip(*groups, strict=True), strict=True):
             self.set(name, values)
         self.set("last_row", last)
+        self.set("follows", (), padding=-1)
 
     def pad_all(self) -> None:
         """Set padding rows only: a step that reads and writes no sequence."""
@@ -119,6 +138,7 @@ class BatchInputs:
             self.set(name, (), padding=_padding(name))
         for name in (*GROUP_FIELDS, "last_row"):
             self.set(name, ())
+        self.set("follows", (), padding=-1)
 
     def set(self, name: str, values: Iterable[float], padding: float = 0) -> None:
         """Set the first values of a field; the others are `padding`."""
@@ -126,16 +146,10 @@ class BatchInputs:
         field[: len(given)] = given
         field[len(given) :] = padding
 
-    def set_sampled(self, tokens: NDArray[np.int64], codes: NDArray[np.int64]) -> None:
-        """Set the merged ids of the first rows, and the codes that they are."""
-        self._fields["token"][: len(tokens)] = tokens
-        self._fields["seen_audio"][: len(codes)] = codes
-
-    def pad_rows(self, rows: NDArray[np.intp]) -> None:
-        """Turn rows, of one sequence each, into padding."""
-        for name in ROW_FIELDS:
-            if _padding(name):
-                self._fields[name][rows] = _padding(name)
+    def follow(self, slot: int, rows: Sequence[int]) -> None:
+        """Make the first sequences, of one row each, follow these ones of the step in `slot`, the last one
+        that was sent."""
+        self.set("follows", [slot * self.capacity + row for row in rows], padding=-1)
 
     def _set_table(self, index: int, block_table: Sequence[int], stride: int) -> None:
         if self._tables[index] != block_table:
@@ -145,9 +159,8 @@ class BatchInputs:
             self._offsets[index, : len(block_table)] *= stride
             self._is_new_table = True
 
-    def send_table(self) -> None:
-        """Copy the block tables to the device if they changed, after all steps on the stream: at any time
-        before the step that needs them."""
+    def _send_table(self) -> None:
+        """Copy the block tables to the device if they changed, after all steps on the stream."""
         if self._is_new_table:
             self._table_use.wait()
             np.copyto(self._pinned_table, self._offsets)
@@ -158,23 +171,25 @@ class BatchInputs:
     def _copy_table(self) -> None:
         self.table.copy_(self._host_table, non_blocking=True)
 
-    def send(self) -> None:
-        """Copy what the step does not fetch itself to the device; the step follows on the same stream. Waits
-        until the step before has fetched its fields."""
-        self.send_table()
-        self._fields_use.wait()
-        np.copyto(self._pinned, self._staged)
-        if self._take is None:
-            self._device.copy_(self._host, non_blocking=True)
-
-    def take(self) -> None:
-        """At the beginning of a step: fetch the fields."""
-        if self._take is not None:
-            self._take(self._host, self._device)
+    def send(self) -> int:
+        """Copy what was set to the device; the step follows on the same stream. Returns its slot, also that
+        of its results. Waits for the end of the step before last, whose results must have been read."""
+        self._send_table()
+        self._slot = slot = (self._slot + 1) % SLOTS
+        self._uses[slot].wait()
+        first = slot * self.capacity
+        self._fields["result_row"][:] = np.arange(first, first + self.capacity)
+        np.copyto(self._pinned[slot], self._staged)
+        self._take(self._slots[slot], self._device)
+        return slot
 
     def note_use(self) -> None:
-        """Make the next `send` wait for all work enqueued on the stream so far."""
-        self._fields_use.note()
+        """The step that was sent last ends with the work enqueued on the stream so far."""
+        self._uses[self._slot].note()
+
+    def wait(self, slot: int) -> None:
+        """Wait for the end of the step in this slot, not for what was enqueued after it."""
+        self._uses[slot].wait()
 
 
 class _Use:
@@ -197,5 +212,9 @@ class _Use:
             self._is_pending = False
 
 
+def _copy(host: Tensor, device: Tensor) -> None:
+    device.copy_(host, non_blocking=True)
+
+
 def _padding(name: str) -> int:
-    return -1 if name.endswith("position") or name == "kept_row" else 0
+    return -1 if name in PLACE_FIELDS else 0

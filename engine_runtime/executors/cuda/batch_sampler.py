@@ -1,8 +1,9 @@
 """Sampling of the next ids of several sequences on the device: two launches per channel.
 
-In: logits [capacity, vocab] of both heads and the fields of BatchInputs. Out: `result` [capacity, 5] as
-sampler.py defines it, one row for each sequence; the ids are those of DeviceSampler. The sets of seen ids
-stay on the device as long as a reply runs. Imported only if Triton is available. Engine thread.
+In: logits [capacity, vocab] of both heads and the fields of BatchInputs. Out: `result` [slots, capacity, 5],
+numbers as in sampler.py, one row for each sequence in the slot of the step; the ids are those of
+DeviceSampler. The host reads them, and `take` passes them to a step launched ahead. The sets of seen ids stay
+on the device as long as a reply runs. Imported only if Triton is available. Engine thread.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one
-from engine_runtime.executors.cuda.batch_inputs import FLOATS, BatchInputs
+from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one, take_fields
+from engine_runtime.executors.cuda.batch_inputs import FLOATS, INTEGERS, PLACE_FIELDS, SLOTS, BatchInputs
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
 from engine_runtime.executors.cuda.triton_sampler import VOCAB_TILE
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
@@ -27,6 +28,30 @@ SETS_PER_ROW = 2
 _GREEDY_TOP_P = 1e-9
 """With it, one candidate is left: the first of the highest ones, as argmax returns it."""
 _RESULTS = 5
+TAKEN = {
+    "TOKEN": INTEGERS.index("token"),
+    "FIRST_PLACE": INTEGERS.index(PLACE_FIELDS[0]),
+    "LAST_PLACE": INTEGERS.index(PLACE_FIELDS[-1]),
+    "FOLLOWS": INTEGERS.index("follows"),
+    "SEEN_AUDIO": INTEGERS.index("seen_audio"),
+    "EOSP": INTEGERS.index("eosp"),
+    "AUDIO": AUDIO,
+    "MAGNITUDE": AUDIO_MAGNITUDE,
+}
+"""Constants of `take_fields`: indices of fields, and of the numbers of a result."""
+
+
+def make_result(capacity: int, device: torch.device) -> Tensor:
+    """Zeros [slots, capacity, 5], in pinned host memory: the kernels write to it directly."""
+    is_cuda = device.type == "cuda"
+    return torch.zeros(SLOTS, capacity, _RESULTS, dtype=torch.float64, pin_memory=is_cuda)
+
+
+def take(host: Tensor, device: Tensor, result: Tensor, text_vocab: int) -> None:
+    """Copy the fields of a step, and fill in the rows that follow one in `result`, which no step before this
+    one writes any more. The kernel reads pinned host memory directly."""
+    num_fields, rows = len(INTEGERS) + len(FLOATS), host.shape[1]
+    take_fields[(num_fields,)](host, device, result, text_vocab, ROWS=rows, **TAKEN, num_warps=2)
 
 
 class _Channel:
@@ -45,8 +70,11 @@ class _Channel:
 class BatchSampler:
     """See the module."""
 
-    def __init__(self, text_vocab: int, audio_vocab: int, inputs: BatchInputs, device: torch.device) -> None:
-        self._inputs, self._device = inputs, device
+    def __init__(
+        self, text_vocab: int, audio_vocab: int, inputs: BatchInputs, result: Tensor, device: torch.device
+    ) -> None:
+        self._inputs, self.result = inputs, result
+        self._result: NDArray[np.float64] = result.numpy()
         capacity = inputs.capacity
         self._num_sets = SETS_PER_ROW * capacity
         # The last set belongs to rows that are not sampled here.
@@ -56,9 +84,6 @@ class BatchSampler:
         """Least recently used first."""
         self._last = torch.zeros(capacity, MAX_TOP_K, device=device)
         self._last_ids = torch.zeros(capacity, MAX_TOP_K, dtype=torch.int32, device=device)
-        # The kernels write to pinned host memory directly.
-        self.result = torch.zeros(capacity, _RESULTS, dtype=torch.float64, pin_memory=device.type == "cuda")
-        self._result: NDArray[np.float64] = self.result.numpy()
 
     def set(self, samplings: Sequence[SamplingMetadata | None]) -> None:
         """Write the fields of a step's sequences, in order; None for one that is not sampled here."""
@@ -105,21 +130,17 @@ class BatchSampler:
         self._set_of.pop(reply, None)
 
     def run(self, rows: int, text: Tensor | None, audio: Tensor | None) -> None:
-        """Fill the first rows of `result` from logits; None for a tail that did not run."""
+        """Fill the first rows of the step's slot of `result` from logits; None for a tail that did not
+        run."""
         inputs = self._inputs
         self._run(rows, self._text, text, inputs["seen_text"], inputs["draw_text"], is_audio=False)
         self._run(rows, self._audio, audio, inputs["seen_audio"], inputs["draw_audio"], is_audio=True)
 
-    def read(self) -> NDArray[np.float64]:
-        """Wait for the step and return a copy of its result, to which the next one writes again.
-        [capacity, 5]"""
-        self.wait()
-        return self._result.copy()
-
-    def wait(self) -> None:
-        """Synchronize with the current stream."""
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+    def read(self, slot: int) -> NDArray[np.float64]:
+        """Wait for the step in this slot and return a copy of its result. [capacity, 5]"""
+        self._inputs.wait(slot)
+        found: NDArray[np.float64] = self._result[slot].copy()
+        return found
 
     def _set(self, reply: ReplySampling) -> int:
         """The set of a reply's seen ids, written now if it is not there. There is one more than the sequences
@@ -177,6 +198,7 @@ class BatchSampler:
             inputs["top_p"],
             inputs["temperature"],
             draws,
+            inputs["result_row"],
             self.result,
             ID=AUDIO if is_audio else TEXT,
             TOP=-1 if is_audio else SUBTITLE,

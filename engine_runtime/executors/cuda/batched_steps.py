@@ -4,23 +4,32 @@ In: ScheduledSequences whose skipped tails were filled. Out: a StepOutput each. 
 and so do short prefills beside them; each forward is captured as a CUDA graph for the next larger power of
 two of its rows. Imported only if Triton is available. Engine thread.
 
-Look-ahead: if every sequence of a step may go on (`ScheduledSequence.ahead`), the inputs of the following
-step are prepared while the device runs, and it is launched as soon as the ids of the present one are read.
-Its results are taken if it is what is asked for next (step_ahead.py), and otherwise dropped.
+Look-ahead: if every sequence of a step may go on (`ScheduledSequence.ahead`), the following step is launched
+before the host waits for the ids of the present one, so that the device always has the next graph in its
+queue. Its ids are filled in on the device, from the results of the present step (batch_inputs.py). Its own
+results are taken if it is what is asked for next (step_ahead.py), and otherwise dropped. At most one step is
+launched beyond the one whose results are waited for: inputs and results have two slots.
+
+A dropped step still runs. It writes K/V and kept trunk outputs of the next row of each sequence, to a block
+that was reserved and is in no prefix cache, and marks ids as seen that the next step of each reply marks as
+well. Copies of blocks and of sets of seen ids, and steps that write to such a block, whoever owns it by then,
+follow on the same stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product
 
+import torch
 from torch import Tensor
 
 from engine_runtime.cuda.gpu_memory import batch_rows
 from engine_runtime.cuda.graphs import GraphedCalls, padded_size
-from engine_runtime.cuda.kernels.prefill_elementwise import take_slots
+from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.cuda.batch_inputs import BatchInputs
-from engine_runtime.executors.cuda.batch_sampler import BatchSampler
+from engine_runtime.executors.cuda.batch_sampler import BatchSampler, make_result, take
 from engine_runtime.executors.cuda.batched_backend import BatchedBackend, BatchShape
 from engine_runtime.executors.cuda.decode_backend import StepShape, bucket_of
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
@@ -60,15 +69,17 @@ class BatchedSteps:
     def __init__(
         self, network: Network, cache: KVCache, limits: ExecutorLimits, graphs: GraphedCalls
     ) -> None:
-        device = cache.pool.device
-        self._limits, self._graphs, self._block_stride = limits, graphs, cache.block_stride
+        config, device = network.config, cache.pool.device
+        self._limits, self._graphs, self._device = limits, graphs, device
+        self._block_stride = cache.block_stride
         self.capacity = batch_rows(limits.max_batch_size)
-        self._inputs = BatchInputs(self.capacity, limits.max_blocks, device, _take)
+        result = make_result(self.capacity, device)
+        copy = partial(take, result=result, text_vocab=config.text_vocab)
+        self._inputs = BatchInputs(self.capacity, limits.max_blocks, device, copy)
         self.backend = BatchedBackend(network, cache, self._inputs, limits.max_seq_len)
-        config = network.config
         self._samples_both = False
         """Whether forwards with both tails sample in any case."""
-        self._sampler = BatchSampler(config.text_vocab, config.audio_vocab, self._inputs, device)
+        self._sampler = BatchSampler(config.text_vocab, config.audio_vocab, self._inputs, result, device)
         self._text_vocab = config.text_vocab
         self._ahead: StepAhead | None = None
         """The step that was launched ahead and is not taken yet."""
@@ -86,7 +97,9 @@ class BatchedSteps:
         dropped: nobody waits for it or reads its results."""
         step, self._ahead = self._ahead, None
         places = None if step is None else step.places(sequences)
-        return None if places is None else self._results(sequences, places, looks_ahead=True)
+        if step is None or places is None:
+            return None
+        return self._results(sequences, step.slot, places, looks_ahead=True)
 
     def run(self, sequences: Sequence[ScheduledSequence], *, looks_ahead: bool) -> list[StepOutput]:
         """One forward; a StepOutput for each sequence. `looks_ahead`: whether it is all of the step, so that
@@ -94,8 +107,8 @@ class BatchedSteps:
         self._ahead = None
         shape = self._shape_of(sequences)
         self._set(sequences, shape)
-        self._launch(shape)
-        return self._results(sequences, list(range(len(sequences))), looks_ahead=looks_ahead)
+        slot = self._launch(shape)
+        return self._results(sequences, slot, list(range(len(sequences))), looks_ahead=looks_ahead)
 
     def _shape_of(self, sequences: Sequence[ScheduledSequence]) -> BatchShape:
         text = any(scheduled.tails.text for scheduled in sequences)
@@ -116,44 +129,58 @@ class BatchedSteps:
         if shape.samples:
             self._sampler.set([scheduled.sampling for scheduled in sequences])
 
-    def _launch(self, shape: BatchShape) -> None:
-        self._inputs.send()
-        self._run(shape)
-        self._inputs.note_use()
+    def _launch(self, shape: BatchShape) -> int:
+        """Launch the step that was set. Returns its slot."""
+        slot = self._inputs.send()
+        try:
+            self._run(shape)
+        finally:
+            self._inputs.note_use()
+        return slot
+
+    def _launch_ahead(
+        self, sequences: Sequence[ScheduledSequence], slot: int, places: list[int]
+    ) -> StepAhead | None:
+        """Launch the step that follows the one in this slot, where these sequences have these places, if all
+        of them may go on."""
+        step = StepAhead.after(sequences, self._text_vocab, self._limits.tokens_per_block)
+        if step is not None:
+            shape = self._shape_of(step.sequences)
+            self._set(step.sequences, shape)
+            self._inputs.follow(slot, places)
+            step.slot = self._launch(shape)
+        return step
 
     def _results(
-        self, sequences: Sequence[ScheduledSequence], places: list[int], *, looks_ahead: bool
+        self, sequences: Sequence[ScheduledSequence], slot: int, places: list[int], *, looks_ahead: bool
     ) -> list[StepOutput]:
-        """The outputs of the step that runs, where these sequences have these places. In between, the
-        following one is launched, before these are looked at."""
+        """The outputs of the step in this slot, where these sequences have these places. Before the host
+        waits for them, the following step is launched."""
         if all(scheduled.sampling is None for scheduled in sequences):
             return [
                 self._logits(index, scheduled) for index, scheduled in zip(places, sequences, strict=True)
             ]
-        ahead = shape = None
-        if looks_ahead:
-            ahead = StepAhead.after(sequences, self._text_vocab, self._limits.tokens_per_block)
+        ahead = self._launch_ahead(sequences, slot, places) if looks_ahead else None
+        found = self._sampler.read(slot)[places]
+        rows = zip(places, sequences, found.tolist(), strict=True)
+        try:
+            outputs = [
+                self._logits(index, one) if one.sampling is None else self._sampled(one, ids)
+                for index, one, ids in rows
+            ]
+        except ExecutorError:
+            self._drop(ahead)
+            raise
         if ahead is not None:
-            shape = self._shape_of(ahead.sequences)
-            self._set(ahead.sequences, shape)
-            self._inputs.send_table()
-        found = self._sampler.read()[places]
-        if ahead is not None and shape is not None:
-            ended = ahead.set_sampled(found)
-            self._inputs.set_sampled(ahead.tokens, ahead.codes)
-            if ended.size:  # what they mark as seen, their next step marks as well
-                self._inputs.pad_rows(ended)
-            if ended.size < len(places):
-                self._launch(shape)
-        # NOTE: a step launched ahead is kept only if none of these results is refused.
-        outputs = [
-            self._logits(index, scheduled) if scheduled.sampling is None else self._sampled(scheduled, ids)
-            for index, scheduled, ids in zip(places, sequences, found.tolist(), strict=True)
-        ]
-        if ahead is not None:
-            ahead.begin()
+            ahead.begin(found)
             self._ahead = ahead
         return outputs
+
+    def _drop(self, step: StepAhead | None) -> None:
+        """Drop a step that follows refused results: the ids that it marks as seen are of no reply."""
+        for scheduled in () if step is None else step.sequences:
+            assert scheduled.sampling is not None
+            self._sampler.forget(scheduled.sampling.reply)
 
     def capture(self, shapes: Iterable[StepShape], buckets: Iterable[int]) -> None:
         """Capture the forwards of decode steps of these shapes, alone and beside rows of listeners, in every
@@ -185,11 +212,11 @@ class BatchedSteps:
     def close(self) -> None:
         """Drop a step launched ahead, and wait until it has ended: then graphs and buffers may be freed."""
         self._ahead = None
-        self._sampler.wait()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
 
     def _run(self, shape: BatchShape) -> None:
         def forward() -> None:
-            self._inputs.take()
             self.backend.forward(shape)
             if shape.samples:
                 self._sampler.run(
@@ -229,8 +256,3 @@ class BatchedSteps:
             int(found[SUBTITLE]) if tails.text and sampling.wants_subtitle else None,
         )
         return StepOutput(None, None, ids)
-
-
-def _take(host: Tensor, device: Tensor) -> None:
-    """Copy the fields of BatchInputs; the kernel reads pinned host memory directly."""
-    take_slots[(1,)](host, device, SLOTS=host.numel(), num_warps=8)

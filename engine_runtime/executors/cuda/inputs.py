@@ -17,8 +17,8 @@ from engine_runtime.types import SamplingParams
 
 _TOKEN, _POSITION, _TRUNK_ROW, _SEEN_TEXT, _SEEN_AUDIO, _BANS_EOSP, _TOP_K = range(7)
 _DRAW_TEXT, _DRAW_AUDIO, _TEMPERATURE, _TOP_P, _PENALTY = range(8, 13)
-_SEEN_SET: Final = 13
-"""Always 0: there is one set of seen ids."""
+_ZERO: Final = 13
+"""Always 0: there is one set of seen ids, and one result."""
 _NUM_SLOTS: Final = 16
 
 
@@ -51,7 +51,7 @@ class StepInputs:
         self.seen_text = integers[_SEEN_TEXT : _SEEN_TEXT + 1]
         self.seen_audio = integers[_SEEN_AUDIO : _SEEN_AUDIO + 1]
         self.bans_eosp, self.top_k = integers[_BANS_EOSP], integers[_TOP_K]
-        self.seen_set = integers[_SEEN_SET]
+        self.seen_set = self.result_row = integers[_ZERO]
         self.draw_text, self.draw_audio = floats[_DRAW_TEXT], floats[_DRAW_AUDIO]
         self.temperature, self.top_p, self.penalty = floats[_TEMPERATURE], floats[_TOP_P], floats[_PENALTY]
 

@@ -1,8 +1,8 @@
-"""The decode step after one whose ids are not known yet, so that it can be launched as soon as they are.
+"""The decode step after one whose ids are not known yet, launched while that one runs.
 
-In: the sequences of a step, each with `ahead`. Out: the sequences of the following step, whose inputs are
-prepared while the present one runs; the codes that it begins with, once they were sampled; and whether a step
-that is asked for later is this one. Engine thread.
+In: the sequences of a step, each with `ahead`. Out: the sequences of the following step, whose ids the device
+fills in; the same ids here, once they were read; and whether a step that is asked for later is this one.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ class StepAhead:
     ) -> None:
         self.sequences = [_following(scheduled) for scheduled in sequences]
         self._text_vocab, self._tokens_per_block = text_vocab, tokens_per_block
-        self._eosp = np.array([one.sampling.reply.eosp for one in self.sequences if one.sampling is not None])
+        self.slot = 0
+        """Where it was launched: see BatchInputs."""
         self._blocks = [self._written_block(one) for one in self.sequences]
-        self.tokens = self.codes = np.zeros(0, np.int64)
-        """Of every row, the merged id and the code, once they are set."""
-        self._goes_on = np.zeros(0, np.bool_)
         self._place_of: dict[ReplySampling, int] = {}
+        """Of the rows that can be asked for."""
 
     @classmethod
     def after(
@@ -42,21 +41,17 @@ class StepAhead:
             return None
         return cls(sequences, text_vocab, tokens_per_block)
 
-    def set_sampled(self, found: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Set the ids from the results of the step before, [sequences, 5]. Returns the rows that end there;
-        so does one with logits that cannot be a result, which the caller refuses afterwards."""
-        self.codes = found[:, AUDIO].astype(np.int64)
-        self.tokens = self.codes + self._text_vocab
-        self._goes_on = (self.codes != self._eosp) & np.isfinite(found[:, AUDIO_MAGNITUDE])
-        return np.flatnonzero(~self._goes_on)
-
-    def begin(self) -> None:
-        """Note the rows that go on, so that they can be asked for."""
-        for place in np.flatnonzero(self._goes_on).tolist():
-            one = self.sequences[place]
+    def begin(self, found: NDArray[np.float64]) -> None:
+        """Set the ids from the results of the step before, [sequences, 5], by the rule of the device: a row
+        that ends its speech is padding here, and so is one with logits that cannot be a result, which the
+        caller refuses. The others can be asked for from now on."""
+        codes, magnitudes = found[:, AUDIO], found[:, AUDIO_MAGNITUDE]
+        rows = zip(self.sequences, codes.tolist(), np.isfinite(magnitudes).tolist(), strict=True)
+        for place, (one, code, is_finite) in enumerate(rows):
             assert one.sampling is not None
-            one.token_ids, one.sampling.last_audio = [int(self.tokens[place])], int(self.codes[place])
-            self._place_of[one.sampling.reply] = place
+            if is_finite and code != one.sampling.reply.eosp:
+                one.token_ids, one.sampling.last_audio = [self._text_vocab + int(code)], int(code)
+                self._place_of[one.sampling.reply] = place
 
     def __contains__(self, reply: ReplySampling) -> bool:
         return reply in self._place_of

@@ -116,6 +116,7 @@ class TritonSampler(DeviceSampler):
             inputs.top_p,
             inputs.temperature,
             draw,
+            inputs.result_row,
             self.result,
             ID=place,
             TOP=top,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 from engine_runtime.executors.cuda import executor as cuda_executor
+from engine_runtime.executors.cuda.batch_inputs import FLOATS, INTEGERS, PLACE_FIELDS
 from engine_runtime.executors.cuda.decode_backend import DecodeOutputs
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
-from engine_runtime.executors.cuda.sampler import DeviceSampler
+from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, DeviceSampler
 from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, build_network
 from engine_runtime.lm.kv_cache import KVCache
@@ -30,6 +32,7 @@ pytestmark = needs_triton
 patch_interpreter()
 if HAS_TRITON:
     from engine_runtime.executors.cuda import triton_backend, triton_linear, triton_prefill
+    from engine_runtime.executors.cuda.batch_sampler import make_result, take
     from engine_runtime.executors.cuda.triton_backend import TritonBackend
     from engine_runtime.executors.cuda.triton_linear import ConfigKey, KernelConfig, default_config
     from engine_runtime.executors.cuda.triton_prefill import TritonRowOperations
@@ -332,6 +335,41 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
     plain, kernels = samplers
     assert torch.equal(plain._seen_text, kernels._seen_text)
     assert torch.equal(plain._seen_audio, kernels._seen_audio)
+
+
+def test_fields_are_taken_with_the_ids_of_the_step_before() -> None:
+    """Rows that go on, that have ended and whose logits were not finite; others stay as they are."""
+    torch.manual_seed(3)
+    rows, text_vocab, eosp = 16, 300, 41
+    host = torch.randint(0, 1000, (32, rows))
+    fields = {name: host[index] for index, name in enumerate(INTEGERS)}
+    fields["eosp"].fill_(eosp)
+    fields["follows"].copy_(torch.randperm(2 * rows)[:rows])
+    fields["follows"][2:5] = fields["text_position"][7:] = -1
+    result = make_result(rows, DEVICE)
+    result.copy_(torch.randint(0, 160, result.shape))
+    result[..., AUDIO][result[..., AUDIO] == eosp] = 0
+    of_row = result.view(2 * rows, -1)
+    ended, spoiled, infinite = fields["follows"][[0, 5, 6]].tolist()
+    of_row[ended, AUDIO] = eosp
+    of_row[spoiled, AUDIO], of_row[spoiled, AUDIO_MAGNITUDE] = -1, torch.nan
+    of_row[infinite, AUDIO_MAGNITUDE] = torch.inf
+    wanted = host.clone()
+    named = {name: wanted[index] for index, name in enumerate(INTEGERS)}
+    for row, follows in enumerate(fields["follows"].tolist()):
+        if follows < 0:
+            continue
+        code, magnitude = of_row[follows, [AUDIO, AUDIO_MAGNITUDE]].tolist()
+        goes_on = code != eosp and math.isfinite(magnitude)
+        named["token"][row] = text_vocab + code if goes_on else 0
+        named["seen_audio"][row] = code if goes_on else -1
+        for name in () if goes_on else PLACE_FIELDS:
+            named[name][row] = -1
+    device = torch.full_like(host, -7, device=DEVICE)
+    take(host if IS_INTERPRETED else host.pin_memory(), device, result, text_vocab)
+    used = len(INTEGERS) + len(FLOATS)
+    assert torch.equal(device[:used].cpu(), wanted[:used])
+    assert (wanted != host).any(dim=1).sum() == 2 + len(PLACE_FIELDS)
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ import torch
 
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.cuda.batch_inputs import SLOTS
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
+from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE
 from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Tail
-from engine_runtime.lm.generation import Generation, Row, merged_id
-from engine_runtime.lm.paged_lm import PagedLM, StepRequest
+from engine_runtime.lm.generation import Mode, Row
+from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner
@@ -37,6 +40,7 @@ from tests.factories.tiny_lm import (
     make_paged,
     make_thin,
 )
+from tests.tools.lm_scenarios import Speaker, step
 
 pytestmark = needs_triton
 patch_interpreter()
@@ -79,80 +83,29 @@ def make_batched(model: MossLM, num_blocks: int = 32, max_seq_len: int = 64) -> 
     return paged, executor._batched
 
 
-@dataclass
-class Speaker:
-    """A reply that speaks from its first row on, one step at a time."""
-
-    model: MossLM
-    paged: PagedLM
-    prompt: list[Row]
-    params: SamplingParams
-    sequence: Sequence = field(default_factory=Sequence)
-    rows: list[Row] = field(default_factory=list)
-    generation: Generation = field(init=False)
-
-    def __post_init__(self) -> None:
-        config = self.model.config
-        self.generation = Generation(
-            self.prompt,
-            self.params,
-            SPECIAL,
-            text_vocab=config.text_vocab,
-            audio_vocab=config.audio_vocab,
-            skip_unused_tails=True,
-            samples_on_device=self.paged.executor.can_sample,
-        )
-
-    def request(self) -> StepRequest:
-        """The next row, or the prompt."""
-        generation, vocab = self.generation, self.model.config.text_vocab
-        rows = self.rows[-1:] or self.prompt
-        ids = [merged_id(row, SPECIAL, vocab) for row in rows]
-        request = StepRequest(self.sequence, ids, generation.tails, generation.sampling)
-        request.is_prefill = not self.rows
-        request.ahead = generation.sampling_ahead if self.rows else None
-        return request
-
-    def take(self, output: StepOutput) -> None:
-        """Sample from the output of the request."""
-        self.rows.append(self.generation.sample(output).row)
-
-    @property
-    def is_over(self) -> bool:
-        return self.generation.finish_reason is not None
-
-    @property
-    def is_under_way(self) -> bool:
-        return self.paged.is_under_way(self.request())
-
-
-def start(model: MossLM, paged: PagedLM, count: int, params: SamplingParams = GREEDY) -> list[Speaker]:
+def start(
+    model: MossLM, paged: PagedLM, count: int, params: SamplingParams = GREEDY, *, subtitles: bool = False
+) -> list[Speaker]:
     """Replies after prompts of different lengths, whose first row was sampled."""
     rows = as_rows(load_tiny()[1]["a.rows"])
     speakers = []
     for index in range(count):
         prompt = [*rows[index : 9 + 2 * index], Row(SPECIAL.sosp, SPECIAL.audio_pad)]
-        speakers.append(Speaker(model, paged, prompt, replace(params, seed=index + 1)))
+        speakers.append(Speaker(model, paged, prompt, replace(params, seed=index + 1), subtitles))
     for one in speakers:
         step([one])
     return speakers
-
-
-def step(speakers: list[Speaker]) -> None:
-    """One step of all of them."""
-    outputs = speakers[0].paged.step([one.request() for one in speakers])
-    for one, output in zip(speakers, outputs, strict=True):
-        one.take(output)
 
 
 def assert_as_alone(speakers: list[Speaker]) -> None:
     """The rows so far are those of the reference implementation in single steps."""
     for one in speakers:
         plain = make_paged(one.model, num_blocks=32, tokens_per_block=4, max_seq_len=64)
-        alone = Speaker(one.model, plain, one.prompt, one.params)
+        alone = Speaker(one.model, plain, one.prompt, one.params, one.want_subtitles)
         while len(alone.rows) < len(one.rows):
             step([alone])
         assert one.rows == alone.rows
+        assert one.subtitles == alone.subtitles
 
 
 def check_blocks(speakers: list[Speaker]) -> None:
@@ -163,6 +116,22 @@ def check_blocks(speakers: list[Speaker]) -> None:
         blocks.release(one.sequence)
     blocks.check_integrity([])
     assert blocks.num_used == 0
+
+
+def end_at(one: Speaker, index: int) -> int:
+    """Make the code that a reply samples at its row `index` the one that ends its speech."""
+    plain = make_paged(one.model, num_blocks=32, tokens_per_block=4, max_seq_len=64)
+    alone = Speaker(one.model, plain, one.prompt, one.params)
+    while len(alone.rows) <= index:
+        step([alone])
+    eosp = alone.rows[index].audio
+    assert eosp not in [row.audio for row in alone.rows[:index]]
+    generation, reply = one.generation, one.generation._reply_sampling
+    assert reply is not None
+    object.__setattr__(reply, "eosp", eosp)
+    generation._special = replace(SPECIAL, eosp=eosp)
+    one.params = generation._params = replace(one.params, min_new=0)
+    return eosp
 
 
 def under_way(speakers: list[Speaker]) -> list[bool]:
@@ -184,13 +153,13 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
+@pytest.mark.parametrize(("params", "subtitles"), [(GREEDY, False), (SAMPLED, False), (SAMPLED, True)])
 def test_steps_launched_ahead_give_the_same_replies(
-    model: MossLM, params: SamplingParams, launches: list[int]
+    model: MossLM, params: SamplingParams, subtitles: bool, launches: list[int]
 ) -> None:
-    """Over block boundaries, with and without a penalty."""
+    """Over block boundaries, with and without a penalty and the text tail."""
     paged, _ = make_batched(model)
-    speakers = start(model, paged, 3, params)
+    speakers = start(model, paged, 3, params, subtitles=subtitles)
     assert under_way(speakers) == [False] * 3
     for _ in range(7):
         step(speakers)
@@ -201,32 +170,99 @@ def test_steps_launched_ahead_give_the_same_replies(
 
 
 @pytest.mark.slow
-def test_who_ends_by_himself_leaves_the_others_under_way(model: MossLM) -> None:
-    paged, _ = make_batched(model)
-    speakers = start(model, paged, 3)
-    # The code that the second one samples third ends its speech.
-    ending, special = speakers[1], SPECIAL
-    plain = make_paged(model, num_blocks=32, tokens_per_block=4, max_seq_len=64)
-    alone = Speaker(model, plain, ending.prompt, ending.params)
-    for _ in range(4):
-        step([alone])
-    eosp = alone.rows[-1].audio
-    assert eosp not in [row.audio for row in alone.rows[:-1]]
-    reply = ending.generation._reply_sampling
-    assert reply is not None
-    object.__setattr__(reply, "eosp", eosp)
-    ending.generation._special = replace(special, eosp=eosp)
-    ending.params = ending.generation._params = replace(ending.params, min_new=0)
+def test_the_next_step_is_launched_before_the_ids_are_waited_for(
+    model: MossLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paged, steps = make_batched(model)
+    happened: list[tuple[str, int]] = []
+    launch, wait = steps._launch, steps._inputs.wait
+
+    def launched(shape: Any) -> int:
+        slot = launch(shape)
+        happened.append(("launch", slot))
+        return slot
+
+    def waited(slot: int) -> None:
+        happened.append(("wait", slot))
+        wait(slot)
+
+    monkeypatch.setattr(steps, "_launch", launched)
+    monkeypatch.setattr(steps._inputs, "wait", waited)
+    speakers = start(model, paged, 2)
     for _ in range(3):
         step(speakers)
+    first, second = happened[0][1], happened[1][1]
+    assert first != second
+    assert happened == [
+        ("launch", first),
+        ("launch", second),
+        ("wait", first),
+        ("launch", first),
+        ("wait", second),
+        ("launch", second),
+        ("wait", first),
+    ]
+
+
+@pytest.mark.slow
+def test_who_ends_by_himself_leaves_the_others_under_way(model: MossLM) -> None:
+    """In the step launched before that was known, its row is padding."""
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 3)
+    ending = speakers[1]
+    eosp = end_at(ending, 3)
+    step(speakers)
+    step(speakers)
+    before = paged.cache.pool.clone()
+    step(speakers)
     assert ending.rows[-1].audio == eosp
     assert under_way(speakers) == [True, False, True]
+    size, trunk = paged.blocks.tokens_per_block, paged.executor.limits.num_layers
+    for one in speakers:
+        block, slot = divmod(one.sequence.num_rows, size)
+        at = one.sequence.block_table[block], slice(trunk), slice(None), slice(None), slot
+        assert torch.equal(paged.cache.pool[at], before[at]) == (one is ending)
     others = [speakers[0], speakers[2]]
     step(others)
     assert under_way(others) == [True, True]
     step([*others, ending])
     assert_as_alone(others)
     check_blocks(speakers)
+
+
+@pytest.mark.slow
+def test_when_all_end_at_once_nothing_is_under_way(model: MossLM, launches: list[int]) -> None:
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 2)
+    for one in speakers:
+        end_at(one, 2)
+    step(speakers)
+    assert under_way(speakers) == [True, True]
+    step(speakers)
+    assert under_way(speakers) == [False, False]
+    assert launches == [2, 2, 2], "the last one computes padding"
+    assert [one.generation.mode for one in speakers] == [Mode.TEXT] * 2
+    assert [one.generation.sampling_ahead for one in speakers] == [None] * 2
+    step(speakers)
+    assert under_way(speakers) == [False, False]
+    check_blocks(speakers)
+
+
+@pytest.mark.slow
+def test_beside_a_text_reply_nothing_is_launched_ahead(model: MossLM, launches: list[int]) -> None:
+    paged, _ = make_batched(model)
+    speakers = start(model, paged, 2)
+    text = Speaker(model, paged, speakers[0].prompt[1:5], GREEDY)
+    step([text])
+    assert text.generation.mode is Mode.TEXT
+    step([*speakers, text])
+    assert launches == [4]
+    step(speakers)
+    assert under_way([*speakers, text]) == [True, True, False]
+    step([text, *speakers])
+    assert launches == [4, 2, 2, 4]
+    assert_as_alone([*speakers, text])
+    check_blocks([*speakers, text])
 
 
 @pytest.mark.slow
@@ -321,28 +357,37 @@ def test_a_full_context_is_not_exceeded(model: MossLM) -> None:
 
 
 @pytest.mark.slow
-def test_a_refused_result_drops_the_step_after_it(model: MossLM, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_refused_result_drops_the_step_after_it(
+    model: MossLM, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a penalty: that step marked ids as seen which no reply has got."""
     paged, steps = make_batched(model)
-    speakers = start(model, paged, 3)
+    speakers = start(model, paged, 3, SAMPLED)
+    launch = steps._launch
+
+    def spoiled(shape: Any) -> int:
+        slot = launch(shape)
+        steps._sampler._result[slot, 1, AUDIO], steps._sampler._result[slot, 1, AUDIO_MAGNITUDE] = -1, np.nan
+        return slot
+
     step(speakers)
-    read = steps._sampler.read
-
-    def spoiled() -> np.ndarray:
-        found = read()
-        found[1, 1], found[1, 4] = -1, np.nan
-        return found
-
-    monkeypatch.setattr(steps._sampler, "read", spoiled)
+    step(speakers)
+    with monkeypatch.context() as context:
+        context.setattr(steps, "_launch", spoiled)
+        step(speakers)
+    assert under_way(speakers) == [True] * 3
     before = [one.sequence.num_rows for one in speakers]
     with pytest.raises(ExecutorError, match="audio_logits: values are not finite"):
         paged.step([one.request() for one in speakers])
     assert under_way(speakers) == [False] * 3
     assert [one.sequence.num_rows for one in speakers] == before
-    monkeypatch.setattr(steps._sampler, "read", read)
-    for one in speakers:  # as the scheduler tries each alone
-        step([one])
+    for together in [[one] for one in speakers] if alone else [speakers]:  # alone as by the scheduler
+        step(together)
+    step(speakers)
     step(speakers)
     assert_as_alone(speakers)
+    check_blocks(speakers)
 
 
 class LateDevice(GraphedCalls):
@@ -387,7 +432,7 @@ def test_a_step_that_runs_late_reads_what_it_was_launched_with(
     paged, steps = make_batched(model)
     device, inputs, executor = LateDevice(), steps._inputs, paged.executor
     assert isinstance(executor, CudaExecutor)
-    copy, execute, fill = inputs._copy_table, executor._execute, executor._fill
+    copy, execute, fill, take = inputs._copy_table, executor._execute, executor._fill, inputs._take
 
     def execute_later(scheduled: ScheduledSequence, exclusive_gpu: bool) -> StepOutput:
         device.wait()
@@ -398,9 +443,9 @@ def test_a_step_that_runs_late_reads_what_it_was_launched_with(
         fill(tail, first, end)
 
     monkeypatch.setattr(steps, "_graphs", device)
-    monkeypatch.setattr(steps._sampler, "wait", device.wait)
+    monkeypatch.setattr(inputs, "_take", lambda *fields: device.launch(partial(take, *fields)))
     monkeypatch.setattr(inputs, "_copy_table", lambda: device.launch(copy))
-    monkeypatch.setattr(inputs, "_fields_use", LateUse(device))
+    monkeypatch.setattr(inputs, "_uses", [LateUse(device) for _ in range(SLOTS)])
     monkeypatch.setattr(inputs, "_table_use", LateUse(device))
     # Other calls of the same stream.
     monkeypatch.setattr(executor, "_execute", execute_later)
@@ -409,7 +454,7 @@ def test_a_step_that_runs_late_reads_what_it_was_launched_with(
     orders = ([a, b, c], [c, a, b], [b, c, a], [a, c, b], [c, b], [a, b, c], [a, b], [a, c, b], [a], [b, c])
     for together in orders:
         step(together)
-    assert device._launched, "the step launched last"
+        assert bool(device._launched) == (len(together) > 1), "the step launched ahead"
     assert_as_alone(speakers)
 
 
@@ -450,6 +495,22 @@ def test_replies_in_the_scheduler_beside_a_listener(model: MossLM, launches: lis
     paged.blocks.check_integrity([listener, *(one.sequence for one in speakers)])
 
 
+@pytest.mark.slow
+def test_batch_invariant_replies_are_not_launched_ahead(model: MossLM, launches: list[int]) -> None:
+    paged, _ = make_batched(model)
+    runner = SequenceRunner(paged, SPECIAL, model.config.text_vocab)
+    scheduler = Scheduler(is_batching=False)
+    prompts = [one.prompt for one in start(model, make_batched(model)[0], 2)]
+    speakers = [Speaker(model, paged, prompt, SAMPLED) for prompt in prompts]
+    for one in speakers:
+        scheduler.start(speak(runner, one, 4), lambda: 0)
+    while not scheduler.is_idle:
+        scheduler.run_once()
+        assert not any(under_way(speakers))
+    assert not launches
+    assert_as_alone(speakers)
+
+
 def test_a_row_that_does_not_end_goes_on_with_its_code(model: MossLM) -> None:
     """Without the kernels: what is asked for next must be what was launched."""
     seen = torch.zeros(4, dtype=torch.bool)
@@ -460,18 +521,15 @@ def test_a_row_that_does_not_end_goes_on_with_its_code(model: MossLM) -> None:
         row = ScheduledSequence([512 + code], position, [7, 3, 9], 0, position, 2, is_prefill=False)
         return replace(row, tails=Tails(text=False), sampling=sampling, ahead=ahead)
 
-    replies = [ReplySampling(GREEDY, 129, 128, seen, seen) for _ in range(3)]
+    replies = [ReplySampling(GREEDY, 129, 128, seen, seen) for _ in range(4)]
     rows = [scheduled(reply, 6 + index, 11, 0.25) for index, reply in enumerate(replies)]
     assert StepAhead.after(rows[:1], 512, 4) is None
     assert StepAhead.after([rows[0], replace(rows[1], ahead=None)], 512, 4) is None
     step = StepAhead.after(rows, 512, 4)
     assert step is not None
-    found = np.array([[0, 40, 0, 1, 1], [0, 128, 0, 1, 1], [0, 41, 0, 1, 1]], np.float64)
-    assert step.set_sampled(found).tolist() == [1]
-    assert step.tokens.tolist() == [552, 640, 553]
     assert replies[0] not in step
-    step.begin()
-    assert [reply in step for reply in replies] == [True, False, True]
+    step.begin(np.array([[0, 40, 0, 1, 1], [0, 128, 0, 1, 1], [0, 41, 0, 1, 1], [0, 42, 0, 1, np.inf]]))
+    assert [reply in step for reply in replies] == [True, False, True, False]
     asked = [scheduled(replies[2], 9, 41, 0.35), scheduled(replies[0], 7, 40, 0.35)]
     assert step.places(asked) == [2, 0]
     for change in (
