@@ -148,7 +148,8 @@ class BatchedBackend:
             source = self._y
         last = self._inputs["last_row"]
         self._add(shape, source, pending, None, tail.norm, tail.head, index=last)
-        self.linear.run(shape.rows, self._input(self._normed, tail.head), tail.head, logits)
+        x = self._input(self._normed, tail.head)
+        self.linear.run(shape.rows, x, tail.head, logits, is_split=False)
 
     def _layer(self, shape: BatchShape, layer: LayerWeights, x: Tensor, positions: Tensor) -> Matrix:
         """Run a layer whose input is normed already. Returns the matrix whose sums must still be added to

@@ -129,19 +129,19 @@ class BatchedLinear:
     def num_splits(self, matrix: Matrix) -> int:
         """Parts that the inputs of a product without gate are split into, whatever the number of rows."""
         skinny = self._skinny_of(matrix, is_gated=False)
-        return triton_splits(matrix) if skinny is None else skinny.plan(matrix, is_gated=False).splits
+        return triton_splits(matrix) if skinny is None else skinny.plan(matrix, is_split=True).splits
 
-    def run(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """Partial sums of x @ weight^T into the flat buffer `out`."""
+    def run(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_split: bool = True) -> None:
+        """Partial sums of x @ weight^T into the flat buffer `out`; the sums themselves without `is_split`."""
         if matrix.format == "int4":
             self._int4(rows, x, matrix, out)
         else:
-            self._launch(rows, x, matrix, out, is_gated=False)
+            self._launch(rows, x, matrix, out, is_gated=False, is_split=is_split)
 
     def run_gated(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor) -> None:
         """gate, up = x @ weight^T; out [capacity, inner] = silu(gate) * up."""
         if matrix.format != "int4":
-            self._launch(rows, x, matrix, out, is_gated=True)
+            self._launch(rows, x, matrix, out, is_gated=True, is_split=False)
             return
         width = matrix.shape[0] // 2
         both = torch.empty(self._capacity, 2 * width, device=x.device)
@@ -149,14 +149,16 @@ class BatchedLinear:
         block = min(1024, triton.next_power_of_2(width))
         gate_rows[(rows, triton.cdiv(width, block))](both, out, WIDTH=width, BLOCK=block)
 
-    def _launch(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool) -> None:
+    def _launch(
+        self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool, is_split: bool
+    ) -> None:
         skinny = self._skinny_of(matrix, is_gated=is_gated)
         if skinny is not None:
-            skinny.launch(rows, x, matrix, out, is_gated=is_gated)
+            skinny.launch(rows, x, matrix, out, is_gated=is_gated, is_split=is_split)
             return
         tiling = self.tiling(rows, matrix, is_gated=is_gated)
         num_outputs = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
-        splits = 1 if is_gated else triton_splits(matrix)
+        splits = triton_splits(matrix) if is_split else 1
         as_bits = self._fp8_as_bits and matrix.weight.dtype == FP8
         weight = matrix.weight.view(torch.uint8) if as_bits else matrix.weight
         tile_rows = max(tiling.smallest_rows, rows)

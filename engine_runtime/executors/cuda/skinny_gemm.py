@@ -110,7 +110,7 @@ class GemmPlan:
     tiles: int
 
 
-def plan_of(matrix: Matrix, num_multiprocessors: int, *, is_gated: bool) -> GemmPlan:
+def plan_of(matrix: Matrix, num_multiprocessors: int, *, most_splits: int) -> GemmPlan:
     """The plan whose busiest multiprocessor has least to read; of equal ones that with the largest blocks,
     which read the rows less often."""
     outputs, columns = matrix.shape
@@ -123,7 +123,7 @@ def plan_of(matrix: Matrix, num_multiprocessors: int, *, is_gated: bool) -> Gemm
     plans = [
         GemmPlan(groups, splits, -(-outputs // (groups * GROUP_OUTPUTS)))
         for groups in range(_MOST_GROUPS, 0, -1)
-        for splits in ((1,) if is_gated else range(1, BATCH_SPLITS + 1))
+        for splits in range(1, most_splits + 1)
         if tiles_of_columns % splits == 0
     ]
     return min(plans, key=to_read)
@@ -174,13 +174,16 @@ class SkinnyGemm:
         self._rows: dict[tuple[int, torch.dtype, int, int], TensorMap] = {}
         self._kernel(GemmLayout(_SMALLEST_ROWS, 1, is_gated=False, is_fp8=False, capacity=capacity))
 
-    def plan(self, matrix: Matrix, *, is_gated: bool) -> GemmPlan:
-        """How a product is computed."""
-        return plan_of(matrix, self._num_multiprocessors, is_gated=is_gated)
+    def plan(self, matrix: Matrix, *, is_split: bool) -> GemmPlan:
+        """How a product is computed, in partial sums if `is_split`."""
+        return plan_of(matrix, self._num_multiprocessors, most_splits=BATCH_SPLITS if is_split else 1)
 
-    def launch(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool) -> None:
-        """Multiply the first `rows` rows of x [capacity, in], a power of two. At least 8 rows are written."""
-        plan, (outputs, columns) = self.plan(matrix, is_gated=is_gated), matrix.shape
+    def launch(
+        self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool, is_split: bool
+    ) -> None:
+        """Multiply the first `rows` rows of x [capacity, in], a power of two. At least 8 rows are written.
+        Sums of a gate cannot be split."""
+        plan, (outputs, columns) = self.plan(matrix, is_split=is_split and not is_gated), matrix.shape
         is_fp8 = matrix.weight.dtype == FP8
         padded = max(_SMALLEST_ROWS, rows)
         layout = GemmLayout(padded, plan.groups, is_gated, is_fp8, self._capacity)

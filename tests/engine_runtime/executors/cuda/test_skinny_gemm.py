@@ -73,21 +73,21 @@ def test_the_ring_fits_and_hides_the_latency_of_memory(rows: int, is_fp8: bool) 
 
 
 @pytest.mark.parametrize(
-    ("shape", "is_gated", "planned"),
+    ("shape", "is_split", "planned"),
     [
-        (QKV, False, GemmPlan(3, 4, 32)),
-        (O, False, GemmPlan(2, 4, 32)),
-        (GATE_UP, True, GemmPlan(3, 1, 128)),
-        (DOWN, False, GemmPlan(2, 4, 32)),
+        (QKV, True, GemmPlan(3, 4, 32)),
+        (O, True, GemmPlan(2, 4, 32)),
+        (GATE_UP, False, GemmPlan(3, 1, 128)),
+        (DOWN, True, GemmPlan(2, 4, 32)),
         (AUDIO, False, GemmPlan(2, 1, 129)),
         (TEXT, False, GemmPlan(3, 1, 790)),
     ],
 )
 def test_products_of_the_released_model_fill_a_hopper_gpu(
-    shape: tuple[int, int], is_gated: bool, planned: GemmPlan
+    shape: tuple[int, int], is_split: bool, planned: GemmPlan
 ) -> None:
     for weight_format in ("native", "fp8"):
-        plan = plan_of(matrix_of(shape, weight_format), HOPPER, is_gated=is_gated)
+        plan = plan_of(matrix_of(shape, weight_format), HOPPER, most_splits=4 if is_split else 1)
         assert plan == planned
         rounds = -(-plan.tiles * plan.splits // HOPPER)
         assert plan.tiles * plan.splits > 0.96 * rounds * HOPPER
@@ -96,7 +96,7 @@ def test_products_of_the_released_model_fill_a_hopper_gpu(
 def test_a_plan_covers_every_output_and_column() -> None:
     for shape in ((72, 128), (1000, 384), (64, 64), (200, 1024)):
         for multiprocessors in (1, 8, HOPPER):
-            plan = plan_of(matrix_of(shape), multiprocessors, is_gated=False)
+            plan = plan_of(matrix_of(shape), multiprocessors, most_splits=4)
             assert plan.tiles * plan.groups * GROUP_OUTPUTS >= shape[0]
             assert (shape[1] // 64) % plan.splits == 0
 
@@ -212,7 +212,7 @@ def gemm(monkeypatch: pytest.MonkeyPatch) -> SkinnyGemm:
 
 
 def launched(gemm: SkinnyGemm, rows: int, matrix: Matrix, x: Tensor, *, is_gated: bool) -> FakeKernel:
-    gemm.launch(rows, x, matrix, torch.zeros(1), is_gated=is_gated)
+    gemm.launch(rows, x, matrix, torch.zeros(1), is_gated=is_gated, is_split=True)
     kernels = [kernel for kernel in gemm._kernels.values() if isinstance(kernel, FakeKernel)]
     (kernel,) = [kernel for kernel in kernels if kernel.arguments]
     return kernel
@@ -222,7 +222,7 @@ def test_the_kernel_gets_what_it_declares(gemm: SkinnyGemm) -> None:
     weight = torch.randn(640, 256, dtype=torch.bfloat16)
     matrix, x = quantize(weight, "fp8"), torch.zeros(CAPACITY, 256, dtype=torch.float16)
     kernel = launched(gemm, 2, matrix, x, is_gated=False)
-    plan = gemm.plan(matrix, is_gated=False)
+    plan = gemm.plan(matrix, is_split=True)
     assert (kernel.blocks, kernel.threads) == (plan.tiles * plan.splits, 128 * plan.groups + 64)
     constants = kernel.constants
     assert (constants["ROWS"], constants["WEIGHT_FP8"], constants["GATED"]) == (8, 1, 0)
@@ -255,6 +255,19 @@ def test_gates_and_their_ups_alternate_in_a_tile(gemm: SkinnyGemm) -> None:
     rows = (at[0][:, None, None] + at[1][:, None] + at[2]).flatten() // columns
     wanted = [part * width + 8 * group + i for group in range(12) for part in range(2) for i in range(8)]
     assert rows.tolist() == wanted
+
+
+def test_sums_that_are_not_added_up_later_are_not_split(gemm: SkinnyGemm) -> None:
+    """Those of a head, however few its outputs are."""
+    matrix = matrix_of((128, 4096))
+    assert gemm.plan(matrix, is_split=True).splits == 4
+    gemm.launch(8, torch.zeros(1), matrix, torch.zeros(1), is_gated=False, is_split=False)
+    splits = [
+        kernel.arguments["splits"]
+        for kernel in gemm._kernels.values()
+        if isinstance(kernel, FakeKernel) and kernel.arguments
+    ]
+    assert splits == [1]
 
 
 def test_maps_are_made_once_for_what_they_describe(gemm: SkinnyGemm) -> None:

@@ -53,9 +53,9 @@ def product(gemm: SkinnyGemm, rows: int, x: Tensor, matrix: Matrix, *, is_gated:
     if is_gated:
         out = torch.full((CAPACITY, outputs // 2), torch.nan, device=DEVICE, dtype=x.dtype)
     else:
-        splits = gemm.plan(matrix, is_gated=False).splits
+        splits = gemm.plan(matrix, is_split=True).splits
         out = torch.full((splits, CAPACITY, outputs), torch.nan, device=DEVICE)
-    gemm.launch(rows, x, matrix, out, is_gated=is_gated)
+    gemm.launch(rows, x, matrix, out, is_gated=is_gated, is_split=True)
     torch.cuda.synchronize()
     return out.float() if is_gated else out.sum(0)
 
@@ -89,14 +89,14 @@ def test_a_chain_of_dependent_launches(weight_format: WeightFormat, gemm: Skinny
     """Each kernel starts while the one before it still runs, and waits for its results."""
     gate_up, x = make((2 * INNER, HIDDEN), weight_format)
     down, gated = make((HIDDEN, INNER), weight_format)
-    splits = gemm.plan(down, is_gated=False).splits
+    splits = gemm.plan(down, is_split=True).splits
     sums = torch.zeros(splits, CAPACITY, HIDDEN, device=DEVICE)
     calls = GraphedCalls(DEVICE)
 
     def chain(rows: int) -> None:
         for _ in range(10):
-            gemm.launch(rows, x, gate_up, gated, is_gated=True)
-            gemm.launch(rows, gated, down, sums, is_gated=False)
+            gemm.launch(rows, x, gate_up, gated, is_gated=True, is_split=False)
+            gemm.launch(rows, gated, down, sums, is_gated=False, is_split=True)
 
     for rows in (8, 64):
         for _ in range(5):
