@@ -70,7 +70,13 @@ def serve_with_ray(
         )
         app = application(settings, replicas, factory, detector_factory, set_up)
         try:
-            handle = serve.run(app, name=APPLICATION, logging_config=_LOGGING)
+            handle = serve.run(
+                app,
+                name=APPLICATION,
+                logging_config=_LOGGING,
+                # A fixed number of replicas can be changed while they serve; Ray refuses both ways at once.
+                external_scaler_enabled=replicas.least == replicas.most,
+            )
         except (RuntimeError, RayServeException) as error:
             raise ServeError(
                 f"Ray cannot start the replicas: {error} The reason is above, or in the logs of Ray "
