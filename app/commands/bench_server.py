@@ -1,7 +1,8 @@
 """moss-voice bench --server: simulated users talk to a Realtime server at the pace of real time.
 
 Times are printed only if every reply is one: complete, with audible speech, and for nano with the expected
-words.
+words. A model with random weights ends no reply: with --reply-tokens all replies have a limit, and each that
+ends there has to be as long as its tokens.
 """
 
 from __future__ import annotations
@@ -10,20 +11,21 @@ import argparse
 import asyncio
 import json
 import math
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from app import paths
-from app.commands.option_types import LARGEST_COUNT, integer
+from app.commands.option_types import LARGEST_COUNT, integer, span
 from app.server_address import read_key
 from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:
     from app.remote.dialect import ServerSession
     from app.remote.load_user import LoadQuestion, LoadReply
+    from engine_runtime.types import Pcm
 
 _EXPECTED = {
     "03-three-plus-four.wav": "seven",
@@ -36,7 +38,15 @@ _EXPECTED = {
 _MINUTES = 0.5
 _NANO = "nano"
 _APART_S = 0.37
-"""Between the first questions of two users."""
+"""Between the first questions of two users, at most."""
+_SPREAD_S = 15.0
+"""Between the first questions of all users, at most."""
+_MOST_QUESTION_S = 30
+_MOST_TOKENS = 4_096
+_DRAWN_TURNS = 16
+"""Lengths that are drawn for a user, who then begins again."""
+_TOLERANCE = 0.1
+"""Of the audio of a token, from one reply to another: the codec may hold a fraction of a packet back."""
 
 
 def add_server_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +58,20 @@ def add_server_bench_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --server: users who talk at once, for --minutes (default: %(default)s)",
     )
+    parser.add_argument(
+        "--question-seconds",
+        type=span(1, _MOST_QUESTION_S),
+        metavar="S|MIN-MAX",
+        help="with --server: length of each question, drawn for each; the samples are repeated or cut, so no "
+        "words are expected (default: as recorded)",
+    )
+    parser.add_argument(
+        "--reply-tokens",
+        type=span(1, _MOST_TOKENS),
+        metavar="N|MIN-MAX",
+        help="with --server: most tokens of each reply, drawn for each, for a model with random weights, "
+        "which ends none (default: no limit)",
+    )
 
 
 def run_server(arguments: argparse.Namespace) -> int:
@@ -57,8 +81,10 @@ def run_server(arguments: argparse.Namespace) -> int:
     address = server_address(arguments.server, read_key(arguments.server_key_file))
     from app.remote.load_user import LoadUser
 
+    apart_s = min(_APART_S, _SPREAD_S / arguments.users)
+    lengths = arguments.question_seconds, arguments.reply_tokens
     users = [
-        LoadUser(address, partial(questions_at, place), start_s=place * _APART_S)
+        LoadUser(address, partial(turns_at, place, *lengths), start_s=place * apart_s)
         for place in range(arguments.users)
     ]
 
@@ -77,22 +103,62 @@ def run_server(arguments: argparse.Namespace) -> int:
 
 def questions_at(place: int, session: ServerSession) -> list[LoadQuestion]:
     """The questions of the user at this place: all of them, in another order for each."""
+    from app.remote.load_user import LoadQuestion
+
+    found = [
+        LoadQuestion(name, spoken, _EXPECTED[name] if session.model == _NANO else "")
+        for name, spoken in _recordings(session.input_format.sample_rate)
+    ]
+    first = place % len(found)
+    return found[first:] + found[:first]
+
+
+def turns_at(
+    place: int,
+    question_s: tuple[int, int] | None,
+    reply_tokens: tuple[int, int] | None,
+    session: ServerSession,
+) -> list[LoadQuestion]:
+    """The same with lengths that are drawn for the user at this place, from the first to the second value."""
+    asked = questions_at(place, session)
+    if question_s is None and reply_tokens is None:
+        return asked
+    drawn = np.random.default_rng(place)
+    turns = []
+    for number in range(_DRAWN_TURNS):
+        turn = replace(asked[number % len(asked)])
+        if question_s is not None:
+            samples = round(drawn.uniform(*question_s) * session.input_format.sample_rate)
+            turn.pcm = _repeated(turn.name, session.input_format.sample_rate)[:samples]
+        if question_s is not None or reply_tokens is not None:
+            turn.expected = ""  # neither the question nor the reply has all of its words
+        if reply_tokens is not None:
+            turn.most_tokens = int(drawn.integers(*reply_tokens, endpoint=True))
+        turns.append(turn)
+    return turns
+
+
+@lru_cache
+def _recordings(rate: int) -> list[tuple[str, Pcm]]:
+    """The samples that can be asked at any time, with their names."""
     from app.audio.resample import Resampler
     from app.audio.wav import read_wav
-    from app.remote.load_user import LoadQuestion
 
     found = []
     for file in paths.sample_questions():
         if file.name in _EXPECTED:
             pcm, own = read_wav(file)
-            resampler = Resampler(own, session.input_format.sample_rate)
-            spoken = np.concatenate([resampler.push(pcm), resampler.finish()])
-            expected = _EXPECTED[file.name] if session.model == _NANO else ""
-            found.append(LoadQuestion(file.name, spoken, expected))
+            resampler = Resampler(own, rate)
+            found.append((file.name, np.concatenate([resampler.push(pcm), resampler.finish()])))
     if not found:
         raise MossVoiceError(f"There are no sample questions in {paths.assets_dir() / 'samples'}.")
-    first = place % len(found)
-    return found[first:] + found[:first]
+    return found
+
+
+@lru_cache
+def _repeated(name: str, rate: int) -> Pcm:
+    """The sample as long as any question may be, by repetition. All users share it."""
+    return np.resize(dict(_recordings(rate))[name], _MOST_QUESTION_S * rate)
 
 
 def report(users: list[list[LoadReply]]) -> dict[str, Any]:
@@ -100,13 +166,14 @@ def report(users: list[list[LoadReply]]) -> dict[str, Any]:
     from engine_runtime.bench import summarize
 
     replies = [reply for user in users for reply in user]
+    per_token = [reply.audio_s / reply.tokens for reply in replies if reply.tokens]
+    token_s = float(np.median(per_token)) if per_token else 0.0
     for number_, user in enumerate(users, 1):
         for reply in user:
-            if reply.problem:
+            if problem := reply.problem or _length_problem(reply, token_s):
                 asked = reply.question or "its connection"
-                problem = reply.problem.rstrip(".")
                 raise MossVoiceError(
-                    f"User {number_} got no reply to {asked}: {problem}. No times are printed."
+                    f"User {number_} got no reply to {asked}: {problem.rstrip('.')}. No times are printed."
                 )
     if not replies:
         raise MossVoiceError("Nobody asked anything in this time. Choose more --minutes.")
@@ -121,6 +188,13 @@ def report(users: list[list[LoadReply]]) -> dict[str, Any]:
         "replies_with_gaps": sum(reply.gaps > 0 for reply in replies),
         "lateness_ms": asdict(summarize([reply.lateness_ms for reply in replies])),
     }
+
+
+def _length_problem(reply: LoadReply, token_s: float) -> str:
+    """Whether a reply that ended at its limit is as long as its tokens; "" if it is."""
+    if reply.tokens is None or abs(reply.audio_s - reply.tokens * token_s) <= _TOLERANCE * reply.audio_s:
+        return ""
+    return f"{reply.audio_s:.2f} s of audio for {reply.tokens} tokens of {token_s:.3f} s"
 
 
 def lines_of(document: dict[str, Any]) -> list[str]:

@@ -98,13 +98,15 @@ def session_update(session: ServerSession) -> Json:
     return {"type": "session.update", "session": changed}
 
 
-def response_create(session: ServerSession, modality: Modality) -> Json:
-    """The response.create for a reply of this kind."""
+def response_create(session: ServerSession, modality: Modality, most_tokens: int | None = None) -> Json:
+    """The response.create for a reply of this kind, of at most so many tokens."""
     if session.is_older:
-        kinds = ["text"] if modality is Modality.TEXT else ["audio", "text"]
-        return {"type": "response.create", "response": {"modalities": kinds}}
-    kinds = ["text"] if modality is Modality.TEXT else ["audio"]
-    return {"type": "response.create", "response": {"output_modalities": kinds}}
+        response: Json = {"modalities": ["text"] if modality is Modality.TEXT else ["audio", "text"]}
+    else:
+        response = {"output_modalities": ["text"] if modality is Modality.TEXT else ["audio"]}
+    if most_tokens is not None:
+        response["max_output_tokens"] = most_tokens
+    return {"type": "response.create", "response": response}
 
 
 def message(role: str, text: str, item_id: str, *, is_older: bool) -> Json:

@@ -47,6 +47,8 @@ class LoadReply:
     text: str = ""
     level: float = 0.0
     """RMS of the audio, 0 to 1."""
+    tokens: int | None = None
+    """Length of a reply that ended at the limit it was given, None for one that ended by itself."""
     error: str = ""
 
     @property
@@ -67,11 +69,14 @@ class LoadQuestion:
     pcm: Pcm
     """At the rate of the server's input."""
     expected: str = ""
+    most_tokens: int | None = None
+    """Limit of the reply, at which it may end."""
 
 
 @dataclass
 class LoadUser:
-    """`questions` makes the recordings for a session. `start_s` is the delay before the first question."""
+    """`questions` makes the recordings for a session, asked one after the other and then again from the first
+    one on. `start_s` is the delay before the first question."""
 
     address: ServerAddress
     questions: Callable[[ServerSession], list[LoadQuestion]]
@@ -115,11 +120,11 @@ class LoadUser:
             await link.send({"type": "input_audio_buffer.append", "audio": audio})
         asked_s = time.perf_counter()
         await link.send({"type": "input_audio_buffer.commit"})
-        await link.send(response_create(link.session, Modality.SPEECH))
+        await link.send(response_create(link.session, Modality.SPEECH, question.most_tokens))
         playback = _Playback(link.session.output_format, asked_s)
         try:
             async with asyncio.timeout(REPLY_LIMIT_S):
-                await self._listen(link, reply, playback)
+                await self._listen(link, reply, playback, question.most_tokens)
         except TimeoutError:
             reply.error = f"no complete reply within {REPLY_LIMIT_S:g} s"
             return
@@ -128,7 +133,9 @@ class LoadUser:
             reply.error = f"{reply.text!r} instead of an answer with {question.expected!r}"
         await asyncio.sleep(max(playback.ends_s - time.perf_counter(), 0.0))
 
-    async def _listen(self, link: Link, reply: LoadReply, playback: _Playback) -> None:
+    async def _listen(
+        self, link: Link, reply: LoadReply, playback: _Playback, most_tokens: int | None
+    ) -> None:
         """Take events up to the end of the response, and the server's timings right after it."""
         events = link.events()
         response_id, is_done = "", False
@@ -162,7 +169,11 @@ class LoadUser:
                     return
             elif name == "response.done":
                 response = event["response"] if isinstance(event.get("response"), dict) else {}
-                if response.get("status") != "completed":
+                details = response.get("status_details")
+                reason = details.get("reason") if isinstance(details, dict) else None
+                if most_tokens is not None and reason == "max_output_tokens":
+                    reply.tokens = most_tokens
+                elif response.get("status") != "completed":
                     reply.error = f"the response was {response.get('status')}"
                 is_done = True
 

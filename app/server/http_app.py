@@ -147,6 +147,9 @@ class RealtimeApp:
             await socket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
             _log.info("session_opened", extra={"fields": {"conversations": self._pool.conversations}})
             end = await connection.run(seat)
+        except asyncio.CancelledError:  # by Ray, whose HAProxy has lost the client
+            end = "client"
+            raise
         finally:
             seat.close()
             self._connections.discard(connection)

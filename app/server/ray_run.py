@@ -8,6 +8,7 @@ Ray places, restarts and scales; nothing here watches a replica. Main thread.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_source import EngineFactory
 
 _NOBODY = "http://127.0.0.1:9"
+_HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 _LOGGING = {"enable_access_log": False, "log_level": "WARNING"}
 _FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
 
@@ -52,7 +54,7 @@ def serve_with_ray(
     is_own = "RAY_ADDRESS" not in os.environ
     port = _free_port(settings) if is_own else settings.port
     try:
-        _begin(is_own)
+        _begin(is_own, settings.limits.session_s)
         if replicas is None:
             count = _gpus() if on_gpu else 1
             replicas = Replicas(count, count, on_gpu)
@@ -68,7 +70,13 @@ def serve_with_ray(
         )
         app = application(settings, replicas, factory, detector_factory, set_up)
         try:
-            handle = serve.run(app, name=APPLICATION, logging_config=_LOGGING)
+            handle = serve.run(
+                app,
+                name=APPLICATION,
+                logging_config=_LOGGING,
+                # A fixed number of replicas can be changed while they serve; Ray refuses both ways at once.
+                external_scaler_enabled=replicas.least == replicas.most,
+            )
         except (RuntimeError, RayServeException) as error:
             raise ServeError(
                 f"Ray cannot start the replicas: {error} The reason is above, or in the logs of Ray "
@@ -93,8 +101,11 @@ def serve_with_ray(
             signal.signal(number, handler)
 
 
-def _begin(is_own: bool) -> None:
+def _begin(is_own: bool, session_s: float) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # When replicas come or go, another HAProxy takes over, and the one before ends with its last conversation
+    # or, by Ray's default, after 2 minutes.
+    os.environ.setdefault(_HARD_STOP, str(math.ceil(session_s)))
     # Ray listens on every address and runs what it is sent, by those who have its token: it makes and demands
     # one unless this variable is set. Only this user can read it.
     if is_own:

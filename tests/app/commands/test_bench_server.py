@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from app.cli import main
-from app.commands.bench_server import lines_of, questions_at, report
+from app.commands.bench_server import lines_of, questions_at, report, turns_at
 from app.remote.dialect import ServerSession
 from app.remote.load_user import LoadReply
 from engine_runtime.errors import MossVoiceError
@@ -43,6 +44,13 @@ def test_quantities_of_all_users() -> None:
     assert "5.0% of TTFA" in lines[2]
 
 
+def test_a_reply_at_its_limit_is_as_long_as_its_tokens() -> None:
+    replies = [reply(tokens=50, audio_s=4.0), reply(tokens=100, audio_s=8.0), reply(audio_s=1.3)]
+    assert report([replies])["replies"] == 3
+    with pytest.raises(MossVoiceError, match=r"5.00 s of audio for 100 tokens of 0.080 s"):
+        report([[*replies, reply(tokens=100, audio_s=5.0)]])
+
+
 def test_a_server_without_timings_has_no_network_share() -> None:
     assert "not reported" in lines_of(report([[reply(network_ms=None)]]))[2]
 
@@ -53,6 +61,46 @@ def test_users_ask_in_different_orders_and_nano_is_checked() -> None:
     assert sorted(question.name for question in first) == sorted(question.name for question in second)
     assert all(question.expected for question in first)
     assert not any(question.expected for question in questions_at(0, ServerSession("another")))
+
+
+def test_lengths_are_drawn_for_each_user() -> None:
+    session = ServerSession("nano")
+    first, again, second = (turns_at(place, (5, 10), (62, 125), session) for place in (0, 0, 1))
+    seconds = [len(turn.pcm) / session.input_format.sample_rate for turn in first]
+    assert all(5 <= length <= 10 for length in seconds)
+    assert len(set(seconds)) > 10
+    assert {turn.most_tokens for turn in first} <= set(range(62, 126))
+    assert not any(turn.expected for turn in first), "no reply has to have all of its words"
+    lengths = [
+        [(turn.name, len(turn.pcm), turn.most_tokens) for turn in user] for user in (first, again, second)
+    ]
+    assert lengths[0] == lengths[1] != lengths[2]
+
+
+def test_without_lengths_the_samples_are_asked_as_they_are() -> None:
+    session = ServerSession("nano")
+    asked = turns_at(2, None, None, session)
+    assert [turn.name for turn in asked] == [turn.name for turn in questions_at(2, session)]
+    assert all(turn.expected and turn.most_tokens is None for turn in asked)
+
+
+@pytest.mark.slow
+def test_replies_that_have_to_be_ended_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each reply of this server ends at the limit, which is an error where none was asked for."""
+
+    def ended(event: dict[str, Any]) -> dict[str, Any]:
+        if event["type"] != "response.done":
+            return event
+        details = {"type": "incomplete", "reason": "max_output_tokens"}
+        return event | {"response": event["response"] | {"status": "incomplete", "status_details": details}}
+
+    words = ["--users", "2", "--minutes", "0.01", "--json"]
+    with RealtimeServer(Script(chunks=2), change=ended) as server:
+        assert main(["bench", "--server", server.url, *words]) == 1
+        assert "the response was incomplete" in capsys.readouterr().err
+        limits = ["--question-seconds", "1", "--reply-tokens", "20"]
+        assert main(["bench", "--server", server.url, *words, *limits]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["replies"] == 2
 
 
 @pytest.mark.slow

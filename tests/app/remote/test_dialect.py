@@ -30,6 +30,8 @@ def test_an_older_session() -> None:
     assert (session.input_format, session.output_format) == (PCM16, PCMU)
     assert session_update(session)["session"]["turn_detection"] is None
     assert response_create(session, Modality.TEXT)["response"] == {"modalities": ["text"]}
+    limited = response_create(session, Modality.SPEECH, 60)["response"]
+    assert limited == {"modalities": ["audio", "text"], "max_output_tokens": 60}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -173,6 +174,32 @@ def test_a_message_that_is_too_big_ends_its_session() -> None:
                 socket.receive_text()
             assert caught.value.code == 1009
         assert 'moss_voice_sessions_total{end="message_too_big"} 1.0' in rig.client.get("/metrics").text
+
+
+def test_a_cancelled_request_is_a_client_that_has_gone() -> None:
+    """Ray Serve cancels the request of a client that HAProxy has lost."""
+
+    async def connect_and_vanish(app: RealtimeApp) -> None:
+        has_begun = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"} if not has_begun.is_set() else await asyncio.Future()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "websocket.send":
+                has_begun.set()
+
+        scope = {"type": "websocket", "path": PATH, "headers": [], "query_string": b"", "subprotocols": []}
+        request = asyncio.create_task(app.asgi(scope, receive, send))
+        await asyncio.wait_for(has_begun.wait(), 10)
+        request.cancel()
+        await asyncio.wait({request}, timeout=10)
+        assert request.cancelled()
+
+    with server() as rig:
+        asyncio.run(connect_and_vanish(rig.app))
+        assert 'moss_voice_sessions_total{end="client"} 1.0' in rig.client.get("/metrics").text
+        assert 'end="failed"' not in rig.client.get("/metrics").text
 
 
 def test_draining_lets_a_response_end() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,16 @@ def test_a_conversation_goes_on_when_its_replica_is_killed(service: Service) -> 
     assert recovery.session_s < TARGET_S
     assert "plus two is nine" in recovery.reply, "it knows the question before"
     service.await_replicas(2)
+
+
+def test_the_number_of_replicas_is_changed_while_they_serve(service: Service) -> None:
+    await_quiet(service.address)
+    for count in (1, 2):
+        code = f"from tests.tools.replica_scaling import scale; scale({count})"
+        token = os.environ | {"RAY_AUTH_MODE": "token"}
+        subprocess.run([sys.executable, "-c", code], check=True, env=token, timeout=60)
+        service.await_replicas(count)
+    assert answer_to(service.address, "what is two plus three") == "Two plus three is five."
 
 
 def test_responses_in_progress_end_before_the_server_does(nano_bundle: Path) -> None:
