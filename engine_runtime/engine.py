@@ -80,6 +80,9 @@ class Engine:
         for a missing device or too little memory, AudioInputError for an unusable voice recording.
         """
         chosen = options or EngineOptions()
+        if chosen.context_rows is not None:
+            rows = min(chosen.context_rows, bundle.lm.context_rows)
+            bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))
         stages = explain_out_of_memory(
             lambda: load_stages(bundle, chosen, voice=voice, progress=progress), bundle.lm, chosen
         )
@@ -119,9 +122,13 @@ class Engine:
         return self.stages.lm.cache.pool.device.type != "cpu"
 
     @property
-    def conversation_blocks(self) -> int:
-        """KV blocks that one conversation needs at most."""
-        return -(-self._context_rows // self.stages.lm.blocks.tokens_per_block)
+    def conversation_limits(self) -> dict[str, int]:
+        """Conversations that fit into memory at once, by what they need there."""
+        blocks, encoder = self.stages.lm.blocks, self.stages.speech_tokenizer.pool
+        limits = {"KV cache": blocks.num_blocks // -(-self._context_rows // blocks.tokens_per_block)}
+        if encoder is not None:  # without common buffers a stream allocates its own
+            limits["speech encoder"] = encoder.num_slots
+        return limits
 
     @property
     def _context_rows(self) -> int:

@@ -23,6 +23,8 @@ Backend = Literal["torch", "trtllm"]
 
 MOST_FLOW_STEPS = 100
 """Ten times the steps of the released codec; more steps make no audible difference."""
+LEAST_CONTEXT_ROWS = 256
+"""A question and a reply of a few seconds each."""
 
 
 class OptionsError(MossVoiceError):
@@ -54,6 +56,8 @@ class EngineOptions:
     """Dtype of the language model; None is bfloat16 on a GPU and float32 elsewhere."""
     kv_blocks: int | None = None
     """Number of blocks of the KV pool."""
+    context_rows: int | None = None
+    """Rows of a conversation at most, if the bundle allows more; older exchanges are dropped."""
     flow_steps: int | None = None
     """Euler steps of the flow per chunk."""
     weight_format: WeightFormat = "native"
@@ -108,6 +112,7 @@ class EngineOptions:
         for name, least, most in (
             ("flow_steps", 1, MOST_FLOW_STEPS),
             ("kv_blocks", 1, None),
+            ("context_rows", LEAST_CONTEXT_ROWS, None),
             ("max_batch_size", 1, None),
             ("gpu_memory_gb", 0.001, None),
             ("random_weights", 0, None),

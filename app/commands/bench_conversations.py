@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.commands.engine_options import MOST_BATCHED, add_sharing_options, start_settings
+from app.commands.engine_options import add_sharing_options, shared_engine, start_settings
 from app.commands.option_types import integers, number
 from app.commands.questions import read_question, sample_paths
 from app.progress import progress_bar
@@ -66,11 +66,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     from engine_runtime.codec.runtime import packet_frames
 
     settings = start_settings(arguments)
-    options = replace(
-        settings.engine, max_batch_size=min(max(arguments.conversations), MOST_BATCHED), captures_batches=True
-    )
-    if arguments.kv_blocks is not None:
-        options = replace(options, kv_blocks=arguments.kv_blocks)
+    options = shared_engine(arguments, settings.engine, max(arguments.conversations))
     settings = replace(settings, engine=options)
     device = hardware.usable_device(options.device)
     ceilings = measure_ceilings(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any, get_args
 
 from app import paths
@@ -10,6 +11,7 @@ from app.commands.option_types import LARGEST_COUNT, LARGEST_SEED, integer, numb
 from app.server_address import read_key
 from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
+    LEAST_CONTEXT_ROWS,
     MOST_FLOW_STEPS,
     Backend,
     Dtype,
@@ -173,6 +175,24 @@ def add_sharing_options(parser: argparse._ActionsContainer) -> None:
         type=integer(1, LARGEST_COUNT),
         metavar="N",
         help="blocks of the KV cache, for all conversations together (default: the bundle's)",
+    )
+    parser.add_argument(
+        "--context-rows",
+        type=integer(LEAST_CONTEXT_ROWS, LARGEST_COUNT),
+        metavar="N",
+        help="rows that a conversation remembers, about 80 ms of speech each, so that more conversations fit "
+        "into the KV cache (default, and at most: the bundle's)",
+    )
+
+
+def shared_engine(arguments: argparse.Namespace, options: EngineOptions, conversations: int) -> EngineOptions:
+    """The options of an engine for so many conversations, with those of `add_sharing_options`."""
+    return replace(
+        options,
+        max_batch_size=min(conversations, MOST_BATCHED),
+        captures_batches=True,
+        kv_blocks=arguments.kv_blocks,
+        context_rows=arguments.context_rows,
     )
 
 

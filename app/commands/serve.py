@@ -17,7 +17,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.engine_options import MOST_BATCHED, add_engine_options, add_sharing_options, start_settings
+from app.commands.engine_options import (
+    MOST_BATCHED,
+    add_engine_options,
+    add_sharing_options,
+    shared_engine,
+    start_settings,
+)
 from app.commands.option_types import integer, number, span
 from app.installation import is_frozen, remedy
 from app.progress import note
@@ -161,11 +167,8 @@ def _check_packages(names: Sequence[str], extra: str) -> None:
 def engine_settings(arguments: argparse.Namespace) -> StartSettings:
     """The settings of an engine that several conversations share."""
     start = start_settings(arguments)
-    batch = min(arguments.conversations or MOST_BATCHED, MOST_BATCHED)
-    start = replace(start, engine=replace(start.engine, max_batch_size=batch, captures_batches=True))
-    if arguments.kv_blocks is not None:
-        start = replace(start, engine=replace(start.engine, kv_blocks=arguments.kv_blocks))
-    return start
+    conversations = arguments.conversations or MOST_BATCHED
+    return replace(start, engine=shared_engine(arguments, start.engine, conversations))
 
 
 def serve_settings(arguments: argparse.Namespace) -> ServeSettings:

@@ -336,16 +336,17 @@ class EnginePool:
 
     def _set_capacity(self, engine: Engine) -> float:
         """Set the number of conversations; returns the RTF of a single one."""
-        with_memory = engine.stats.total // engine.conversation_blocks
+        with_memory, what = min((most, what) for what, most in engine.conversation_limits.items())
         if self._most is not None and self._most > with_memory:
+            remedy = " or shorten their context with --context-rows" if what == "KV cache" else ""
             raise MossVoiceError(
-                f"The KV cache of {engine.bundle.name} holds {with_memory} conversations, fewer than "
-                f"{self._most}. Ask for fewer with --conversations."
+                f"The {what} of {engine.bundle.name} holds {with_memory} conversations, fewer than "
+                f"{self._most}. Ask for fewer with --conversations{remedy}."
             )
         most = with_memory if self._most is None else self._most
         load = measure_load(engine, self.scheduler, most)
         reason = f"by its speed, RTF {load.rtf:.2f} with {load.speaking} at once"
-        choices = [(with_memory, "by its KV cache"), (load.capacity, reason)]
+        choices = [(with_memory, f"by its {what}"), (load.capacity, reason)]
         if self._most is not None:
             choices = [(self._most, "by --conversations")]
         self.capacity, self._limit = min(choices)

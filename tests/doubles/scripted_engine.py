@@ -252,12 +252,12 @@ class ScriptedEngine:
         """Conversations, in the order in which they were ended."""
         self.exchanges: list[Exchange] = []
         self.is_closed = False
-        self.conversation_blocks = 32
+        self.conversation_limits = {"KV cache": 8}
 
     @property
     def stats(self) -> SimpleNamespace:
         """A KV pool for eight conversations."""
-        used = self.conversation_blocks * (self.conversations - len(self.ended))
+        used = 32 * (self.conversations - len(self.ended))
         return SimpleNamespace(total=256, used=used, free=256 - used, cached=0)
 
     def __enter__(self) -> Self:

@@ -538,9 +538,23 @@ def test_an_empty_question_of_elsewhere_is_refused(engine: Engine) -> None:
     assert conversation.exchanges == []
 
 
-def test_a_pool_says_how_many_blocks_a_conversation_needs(bundle: Bundle, engine: Engine) -> None:
-    rows = min(engine.stages.lm.max_rows, bundle.lm.context_rows)
-    assert engine.conversation_blocks == -(-rows // engine.stages.lm.blocks.tokens_per_block)
+def test_how_many_conversations_fit_into_memory(
+    bundle: Bundle, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, blocks = min(engine.stages.lm.max_rows, bundle.lm.context_rows), engine.stages.lm.blocks
+    in_cache = blocks.num_blocks // -(-rows // blocks.tokens_per_block)
+    assert engine.conversation_limits == {"KV cache": in_cache}
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.stages.speech_tokenizer, "pool", SimpleNamespace(num_slots=3))
+        assert engine.conversation_limits == {"KV cache": in_cache, "speech encoder": 3}
+
+
+def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> None:
+    with Engine.load(bundle) as engine, Engine.load(bundle, EngineOptions(context_rows=256)) as shorter:
+        assert shorter.bundle.lm.context_rows == 256 < engine.bundle.lm.context_rows
+        assert shorter.conversation_limits["KV cache"] >= 2 * engine.conversation_limits["KV cache"]
+    with Engine.load(bundle, EngineOptions(context_rows=1 << 20)) as engine:
+        assert engine.bundle.lm.context_rows == bundle.lm.context_rows, "no more than the bundle allows"
 
 
 @pytest.mark.parametrize(

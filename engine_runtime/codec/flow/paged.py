@@ -58,9 +58,8 @@ class PagedState:
     position: int
     waiting: list[int] = field(default_factory=list)
     """Codes from `position` on."""
-    parked: tuple[Tensor, ...] = ()
-    """Its pages while others have their place, one tensor for each cache."""
-    num_parked: int = 0
+    parked: list[tuple[Tensor, ...]] = field(default_factory=list)
+    """Its pages while others have their place, in host memory: for each page a tensor of each cache."""
     used_at: int = 0
 
 
@@ -307,20 +306,18 @@ class PagedFlow:
             self._park(min(idle, key=lambda one: one.used_at, default=None))
         while len(held) < wanted:
             held.append(self._free_pages.pop())
-        if state.parked:
-            pages = torch.tensor(held[: state.num_parked], device=self._parts.device)
-            for cache, kept in zip(self._caches, state.parked, strict=True):
-                cache.put_back(pages, kept)
-            state.parked, state.num_parked = (), 0
+        for page, parts in zip(held, state.parked, strict=False):
+            for cache, kept in zip(self._caches, parts, strict=True):
+                cache.put_back(page, kept)
+        state.parked.clear()
 
     def _park(self, state: PagedState | None) -> None:
-        """Copy the pages of a stream aside."""
+        """Copy the pages of a stream to host memory: that of the device is within the budget."""
         if state is None:
             raise FlowCacheError(
                 "The flow's caches are too small for this many replies. Wait until one has ended."
             )
-        pages = torch.tensor(state.held.pages, device=self._parts.device)
-        state.parked, state.num_parked = tuple(cache.take_out(pages) for cache in self._caches), len(pages)
+        state.parked = [tuple(cache.take_out(page) for cache in self._caches) for page in state.held.pages]
         self._free_pages += state.held.pages
         state.held.pages.clear()
 

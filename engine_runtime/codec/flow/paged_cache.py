@@ -60,13 +60,15 @@ class PagedCache:
         self.bucket, self.streams, self.mask = other.bucket, other.streams, other.mask
         self.slots, self.places, self.distance_of = other.slots, other.places, other.distance_of
 
-    def take_out(self, pages: Tensor) -> Tensor:
-        """A copy of these pages."""
-        return self._buffer.index_select(4, self._rows(pages))
+    def take_out(self, page: int) -> Tensor:
+        """A copy of this page in host memory, which is filled in the order of the stream."""
+        rows = self._rows(page).contiguous()  # one transfer
+        kept = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.device.type == "cuda")
+        return kept.copy_(rows, non_blocking=True)
 
-    def put_back(self, pages: Tensor, kept: Tensor) -> None:
-        """Write what `take_out` returned to these pages."""
-        self._buffer.index_copy_(4, self._rows(pages), kept)
+    def put_back(self, page: int, kept: Tensor) -> None:
+        """Write what `take_out` returned to this page."""
+        self._rows(page).copy_(kept.to(self._buffer.device, non_blocking=True))
 
-    def _rows(self, pages: Tensor) -> Tensor:
-        return (pages[:, None] * self._chunk + torch.arange(self._chunk, device=pages.device)).flatten()
+    def _rows(self, page: int) -> Tensor:
+        return self._buffer.narrow(4, page * self._chunk, self._chunk)

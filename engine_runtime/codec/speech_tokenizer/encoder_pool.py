@@ -51,7 +51,7 @@ class EncoderPool:
     @torch.inference_mode()
     def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls, *, triton: bool = False) -> None:
         """`triton`: with the kernels of split_encoder.py."""
-        self._model, self.calls = model, calls
+        self._model, self.calls, self.num_slots = model, calls, slots
         self._step: Callable[..., tuple[Tensor, Tensor]] = partial(step_slots, model)
         longest = model.config.max_positions
         self._lengths = [*(seen for seen in SEEN if seen < longest), longest]

@@ -119,7 +119,25 @@ def test_memory_and_speed_set_the_number_of_conversations() -> None:
         assert pool.capacity == 1, "however slow it is, one conversation is served"
     with running(ScriptedEngine(), 9) as pool:
         assert pool.problem is not None
-        assert "holds 8 conversations, fewer than 9" in str(pool.problem)
+        assert "KV cache of scripted holds 8 conversations, fewer than 9" in str(pool.problem)
+        assert "--context-rows" in str(pool.problem)
+
+
+@pytest.mark.slow
+def test_what_has_least_room_sets_the_number_of_conversations() -> None:
+    engine = ScriptedEngine(Script(chunks=1, chunk_s=30.0))
+    engine.conversation_limits["speech encoder"] = 5
+    with running(engine, None) as pool:
+        assert pool.capacity == 5
+        for _ in range(5):
+            pool.admit(lambda result: None)
+        with pytest.raises(PoolFullError, match="by its speech encoder"):
+            pool.admit(lambda result: None)
+    engine = ScriptedEngine()
+    engine.conversation_limits["speech encoder"] = 5
+    with running(engine, 6) as pool:
+        assert "The speech encoder of scripted holds 5 conversations, fewer than 6" in str(pool.problem)
+        assert "--context-rows" not in str(pool.problem)
 
 
 def test_an_engine_that_cannot_be_loaded_is_the_problem() -> None:
