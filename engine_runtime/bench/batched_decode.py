@@ -84,7 +84,7 @@ def _num_steps(bench: LMBench) -> int:
 def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell]:
     with ExitStack() as stack:
         batch = [
-            _Speaker(replace(bench, seed=number), stack.enter_context(bench.sequence()), cached_rows)
+            Speaker(replace(bench, seed=number), stack.enter_context(bench.sequence()), cached_rows)
             for number in range(sequences)
         ]
         error = _difference(bench, batch) if sequences > 1 else None
@@ -105,7 +105,7 @@ def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell
     }
 
 
-class _Speaker:
+class Speaker:
     """A reply after `cached_rows` rows of random speech."""
 
     def __init__(self, bench: LMBench, sequence: Sequence, cached_rows: int) -> None:
@@ -132,7 +132,7 @@ class _Speaker:
         return StepRequest(self.sequence, ids, generation.tails, sampling, ahead=ahead)
 
 
-def _times_ms(bench: LMBench, batch: list[_Speaker]) -> list[float]:
+def _times_ms(bench: LMBench, batch: list[Speaker]) -> list[float]:
     """Milliseconds from the ids of each step to those of the next, `repeats` times after the warm-up. The
     device is not waited for in between, as it may be busy with the next step."""
     read = []
@@ -145,7 +145,7 @@ def _times_ms(bench: LMBench, batch: list[_Speaker]) -> list[float]:
     return [(later - earlier) * 1000 for earlier, later in pairwise(read[bench.warm_up_steps - 1 :])]
 
 
-def _difference(bench: LMBench, batch: list[_Speaker]) -> float:
+def _difference(bench: LMBench, batch: list[Speaker]) -> float:
     """Largest relative distance of the logits of a common step from those of single ones. Raises BenchError
     beyond the tolerance. Leaves the sequences as they were."""
     lm = bench.stages.lm

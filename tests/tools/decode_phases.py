@@ -1,17 +1,22 @@
 """Where the time of a decode step goes, per operation. Run by hand on a GPU, not by pytest:
 
-    python -m tests.tools.decode_phases [--rows N] [--weights FORMAT ...]
+    python -m tests.tools.decode_phases [--rows N] [--sequences N ...] [--weights FORMAT ...]
 
 The language model has the released sizes and random weights; the step is a row of speech after N rows. The
 persistent kernel is timed on every prefix of its op list: the time of an operation is the difference of two
 prefixes. Triton kernels are timed by torch's profiler. Medians over the layers in microseconds, beside the
 time that reading the weights (for attention the keys and values) takes at the measured copy bandwidth.
+
+With --sequences, common steps of so many sequences instead, by kernel: since kernels start before the one
+before has ended, the time of each counts from there on, so that the sum is the time of the step.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -22,9 +27,11 @@ from torch.profiler import ProfilerActivity, profile
 from app.cli import build_parser
 from app.commands.engine_options import start_settings
 from app.main import engine_factory
+from engine_runtime.bench.batched_decode import Speaker, batch_bytes
 from engine_runtime.bench.ceilings import Ceilings, measure_ceilings
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.replies import BenchError
+from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.engine import Engine
 from engine_runtime.executors.cuda.decode_backend import DecodeBackend, StepShape, bucket_of
 from engine_runtime.executors.cuda.executor import CudaExecutor
@@ -44,6 +51,7 @@ def main() -> None:
     """Print a table per weight format."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--sequences", type=int, nargs="+", default=[])
     parser.add_argument("--weights", nargs="+", default=["native", "fp8"])
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -53,9 +61,15 @@ def main() -> None:
     ceilings = measure_ceilings(torch.device("cuda"))
     for weight_format in arguments.weights:
         options = replace(settings.engine, weight_format=weight_format)
+        if arguments.sequences:
+            most = max(arguments.sequences)
+            options = replace(options, max_batch_size=most, kv_blocks=most * (arguments.rows // 16 + 2))
         engine = engine_factory(replace(settings, engine=options))()
         with torch.inference_mode():
-            _measure(engine, ceilings, arguments.rows, weight_format)
+            for count in arguments.sequences:
+                _measure_common(engine, ceilings, arguments.rows, count, weight_format)
+            if not arguments.sequences:
+                _measure(engine, ceilings, arguments.rows, weight_format)
         engine.close()
         del engine
         torch.cuda.empty_cache()
@@ -85,6 +99,59 @@ def _measure(engine: Engine, ceilings: Ceilings, rows: int, weight_format: str) 
     lines = [f"{weight_format}, {rows} rows, microseconds", " " * 12 + "".join(f"{n:>12}" for n in names)]
     for backend_name, row in times.items():
         lines.append(f"{backend_name:<12}" + "".join(f"{row[name]:>12.1f}" for name in names))
+    sys.stdout.write("\n".join(lines) + "\n\n")
+    sys.stdout.flush()
+
+
+def _measure_common(engine: Engine, ceilings: Ceilings, rows: int, count: int, weight_format: str) -> None:
+    """A captured common step, replayed alone."""
+    from engine_runtime.executors.cuda.batched_backend import BatchShape  # needs Triton
+
+    stages, executor = engine.stages, engine.stages.lm.executor
+    assert isinstance(executor, CudaExecutor)
+    bench = LMBench(stages, ceilings, repeats=1)
+    with ExitStack() as stack:
+        speakers = [
+            Speaker(replace(bench, seed=number), stack.enter_context(bench.sequence()), rows)
+            for number in range(count)
+        ]
+        for _ in range(2):
+            outputs = stages.lm.step([one.request(one.generation) for one in speakers])
+            for one, output in zip(speakers, outputs, strict=True):
+                one.rows.append(one.generation.sample(output).row)
+        if len({code for one in speakers for code in one.codes}) < 2:
+            raise BenchError("Every decode step returns the same code. No times are shown.")
+        batched, tails = executor._batched, speakers[0].generation.tails
+        assert batched is not None
+        shape = [
+            key
+            for key in executor._graphs._graphs_by_key
+            if isinstance(key, BatchShape) and key.rows == padded_size(count)
+        ][-1]
+        found, spans = [], []
+        for _ in range(5):
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                batched._run(shape)
+                torch.cuda.synchronize()
+            events = sorted(
+                (event.time_range.start, event.time_range.end, event.name.split("(")[0])
+                for event in profiler.events() or []
+                if event.device_type.name == "CUDA"
+            )
+            until, times, launches = events[0][0], Counter[str](), Counter[str]()
+            for _, end, name in events:
+                times[name] += max(end - until, 0.0)
+                launches[name] += 1
+                until = max(until, end)
+            found.append((times, launches))
+            spans.append(until - events[0][0])
+    floor = batch_bytes(bench.costs, count, rows, tails) / ceilings.copy_bytes_per_s * 1e6
+    lines = [
+        f"{weight_format}, {count} sequences, {rows} rows: {np.median(spans):.0f} us, floor {floor:.0f} us"
+    ]
+    for name, number in found[0][1].most_common():
+        spent = np.median([times[name] for times, _ in found])
+        lines.append(f"{name[:40]:<42}{number:>5} launches{spent:>10.1f} us")
     sys.stdout.write("\n".join(lines) + "\n\n")
     sys.stdout.flush()
 

@@ -70,6 +70,6 @@ def test_no_time_of_a_step_with_other_logits(
 
 
 def test_no_time_if_every_code_is_the_same(bench: LMBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_decode._Speaker, "codes", [7])
+    monkeypatch.setattr(batched_decode.Speaker, "codes", [7])
     (row,) = measure_batched_decode(bench, ((2, 8),)).rows
     assert "the same code" in str(row["valid"])
