@@ -55,7 +55,9 @@ class EngineOptions:
     dtype: Dtype | None = None
     """Dtype of the language model; None is bfloat16 on a GPU and float32 elsewhere."""
     kv_blocks: int | None = None
-    """Number of blocks of the KV pool."""
+    """Number of blocks of the KV pool; None is the bundle's, or enough for `conversations`."""
+    conversations: int = 1
+    """Conversations whose whole context the KV pool holds, unless `kv_blocks` is given."""
     context_rows: int | None = None
     """Rows of a conversation at most, if the bundle allows more; older exchanges are dropped."""
     flow_steps: int | None = None
@@ -112,6 +114,7 @@ class EngineOptions:
         for name, least, most in (
             ("flow_steps", 1, MOST_FLOW_STEPS),
             ("kv_blocks", 1, None),
+            ("conversations", 1, None),
             ("context_rows", LEAST_CONTEXT_ROWS, None),
             ("max_batch_size", 1, None),
             ("gpu_memory_gb", 0.001, None),

@@ -174,7 +174,7 @@ def add_sharing_options(parser: argparse._ActionsContainer) -> None:
         "--kv-blocks",
         type=integer(1, LARGEST_COUNT),
         metavar="N",
-        help="blocks of the KV cache, for all conversations together (default: the bundle's)",
+        help="blocks of the KV cache, for all conversations together (default: enough for --conversations)",
     )
     parser.add_argument(
         "--context-rows",
@@ -192,6 +192,7 @@ def shared_engine(arguments: argparse.Namespace, options: EngineOptions, convers
         max_batch_size=min(conversations, MOST_BATCHED),
         captures_batches=True,
         kv_blocks=arguments.kv_blocks,
+        conversations=conversations,
         context_rows=arguments.context_rows,
     )
 

@@ -167,8 +167,9 @@ def _check_packages(names: Sequence[str], extra: str) -> None:
 def engine_settings(arguments: argparse.Namespace) -> StartSettings:
     """The settings of an engine that several conversations share."""
     start = start_settings(arguments)
-    conversations = arguments.conversations or MOST_BATCHED
-    return replace(start, engine=shared_engine(arguments, start.engine, conversations))
+    conversations = arguments.conversations
+    engine = shared_engine(arguments, start.engine, conversations or MOST_BATCHED)
+    return replace(start, engine=engine if conversations else replace(engine, conversations=1))
 
 
 def serve_settings(arguments: argparse.Namespace) -> ServeSettings:

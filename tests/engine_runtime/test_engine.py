@@ -549,6 +549,17 @@ def test_how_many_conversations_fit_into_memory(
         assert engine.conversation_limits == {"KV cache": in_cache, "speech encoder": 3}
 
 
+def test_the_pool_is_large_enough_for_the_conversations(bundle: Bundle) -> None:
+    at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
+    for options, expected in (
+        (EngineOptions(conversations=1), at_least),
+        (EngineOptions(conversations=at_least + 2), at_least + 2),
+        (EngineOptions(conversations=9, kv_blocks=bundle.lm.kv_blocks), at_least),
+    ):
+        with Engine.load(bundle, options) as engine:
+            assert engine.conversation_limits["KV cache"] == expected
+
+
 def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> None:
     with Engine.load(bundle) as engine, Engine.load(bundle, EngineOptions(context_rows=256)) as shorter:
         assert shorter.bundle.lm.context_rows == 256 < engine.bundle.lm.context_rows

@@ -43,6 +43,7 @@ def test_the_codec_has_the_format_that_suits_the_device(device, dtype, wanted) -
         {"flow_steps": MOST_FLOW_STEPS + 1},
         {"kv_blocks": 0},
         {"context_rows": 255},
+        {"conversations": 0},
         {"gpu_memory_gb": float("nan")},
         {"gpu_memory_gb": -24.0},
         {"random_weights": -1},

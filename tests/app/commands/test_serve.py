@@ -12,6 +12,7 @@ import pytest
 from app import installation
 from app.cli import build_parser, main
 from app.commands import serve
+from engine_runtime.options import EngineOptions
 
 
 def test_options_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -41,6 +42,19 @@ def test_missing_packages_are_named(
     error = capsys.readouterr().err
     assert "not installed: uvicorn" in error
     assert "pip install 'moss-voice[serve]'" in error
+
+
+def engine_of(*words: str) -> EngineOptions:
+    return serve.engine_settings(build_parser().parse_args(["serve", *words])).engine
+
+
+def test_the_engine_has_room_for_the_conversations() -> None:
+    options = engine_of("--conversations", "96", "--context-rows", "1024")
+    assert (options.conversations, options.context_rows, options.kv_blocks) == (96, 1024, None)
+    assert (options.max_batch_size, options.captures_batches) == (64, True)
+    assert engine_of("--kv-blocks", "512").kv_blocks == 512
+    assert engine_of().conversations == 1, "as many as the bundle's pool holds"
+    assert engine_of().max_batch_size == 64
 
 
 @pytest.mark.parametrize(
