@@ -256,12 +256,13 @@ class Engine:
         if not (options.captures_batches and options.max_batch_size > 1 and tokenizer.calls.is_capturing):
             return
         if tokenizer.takes_batches and tokenizer.pool is None:
-            # Half of the users listen, but a stream belongs to a conversation until its next turn.
+            # A stream belongs to a conversation until its next turn.
+            wanted = options.conversations if options.conversations > 1 else 2 * options.max_batch_size
             free, _ = memory_of(tokenizer.calls.device)
             copy = split_bytes(tokenizer.model.config)
             triton = copy <= free // 4 and uses_triton(options.kernels, tokenizer.calls.device)
             room = free // 2 - (copy if triton else 0)
-            slots = min(2 * options.max_batch_size, room // tokenizer.stream_bytes - 1)
+            slots = min(wanted, room // tokenizer.stream_bytes - 1)
             if slots >= 1:
                 tokenizer.use_pool(slots, options.max_batch_size, triton=triton)
 

@@ -84,9 +84,11 @@ def codec_runtime(device: torch.device, flow: FlowSection, options: EngineOption
 
 
 def most_replies(options: EngineOptions) -> int:
-    """Replies that flow and vocoder speak at once, each by a stream; about half of the conversations
-    speak. The engines of TensorRT run one at a time."""
-    return 1 if options.trt_codec or options.max_batch_size == 1 else 2 * options.max_batch_size
+    """Replies that flow and vocoder speak at once, each by a stream. The engines of TensorRT run one at a
+    time."""
+    if options.trt_codec or options.max_batch_size == 1:
+        return 1
+    return max(2 * options.max_batch_size, options.conversations)
 
 
 def packet_frames(flow: FlowSection) -> list[int]:

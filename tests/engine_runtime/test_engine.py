@@ -569,10 +569,19 @@ def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> 
 
 
 @pytest.mark.parametrize(
-    ("free_gb", "expected"), [(100.0, (128, True)), (24.0, (40, True)), (6.0, (11, False)), (0.4, None)]
+    ("free_gb", "conversations", "expected"),
+    [
+        (100.0, 1, (128, True)),
+        (100.0, 96, (96, True)),
+        (100.0, 160, (160, True)),
+        (24.0, 1, (40, True)),
+        (24.0, 96, (40, True)),
+        (6.0, 1, (11, False)),
+        (0.4, 1, None),
+    ],
 )
 def test_the_pool_of_the_encoder_takes_half_of_the_free_memory(
-    monkeypatch: pytest.MonkeyPatch, free_gb: float, expected: tuple[int, bool] | None
+    monkeypatch: pytest.MonkeyPatch, free_gb: float, conversations: int, expected: tuple[int, bool] | None
 ) -> None:
     """With the weights that it copies for tensor cores, which are left out where memory is short."""
     used: list[tuple[int, bool]] = []
@@ -587,7 +596,9 @@ def test_the_pool_of_the_encoder_takes_half_of_the_free_memory(
         takes_batches=True,
         use_pool=lambda slots, most, *, triton: used.append((slots, triton)),
     )
-    options = EngineOptions(max_batch_size=64, device="cuda", captures_batches=True)
+    options = EngineOptions(
+        max_batch_size=64, conversations=conversations, device="cuda", captures_batches=True
+    )
     monkeypatch.setattr(engine_module, "memory_of", lambda device: (int(free_gb * 1e9), 0))
     monkeypatch.setattr(engine_module, "uses_triton", lambda choice, device: True)
     fake: Any = SimpleNamespace(stages=SimpleNamespace(speech_tokenizer=tokenizer, options=options))

@@ -38,8 +38,8 @@ __device__ __forceinline__ void copy_bulk(u32 to, u64 from, u32 bytes, u32 bar) 
       : "memory");
 }
 
-// Programmatic dependent launch: the next kernel may start when every block has called the first one or ended; results of
-// earlier kernels are there after the second one.
+// Programmatic dependent launch: the next kernel may start when every block has called the first one or ended; results
+// of earlier kernels are there after the second one.
 __device__ __forceinline__ void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 

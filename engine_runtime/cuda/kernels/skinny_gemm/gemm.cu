@@ -1,29 +1,29 @@
 // A few rows times a large weight, at the bandwidth of device memory: skinny GEMM.
 //
-// In: rows [CAPACITY, columns] in bf16, weight [outputs, columns] in bf16; or rows in float16 and a weight in fp8 with a
-// float32 scale for each output. Out: float32 partial sums [splits, CAPACITY, outputs], one for each part of the columns;
-// or, GATED, silu(gate) * up [CAPACITY, outputs / 2] in the dtype of the rows, where the first half of the weight is the
-// gate. Block b computes 64 GROUPS outputs (tile b / splits) over part b % splits of the columns.
+// In: rows [CAPACITY, columns] in bf16, weight [outputs, columns] in bf16; or rows in float16 and a weight in fp8 with
+// a float32 scale for each output. Out: float32 partial sums [splits, CAPACITY, outputs], one for each part of the
+// columns; or, GATED, silu(gate) * up [CAPACITY, outputs / 2] in the dtype of the rows, where the first half of the
+// weight is the gate. Block b computes 64 GROUPS outputs (tile b / splits) over part b % splits of the columns.
 //
-// Two producer lanes copy tiles of weight and of rows by TMA into a ring in shared memory. Each of the GROUPS warpgroups
-// multiplies 64 outputs with all rows: the weight is the first operand of wgmma, the rows are the second one, so that a
-// product takes as long for 8 rows as for 64. The weight is read from shared memory; fp8 is converted to float16 in
-// registers, which is exact. The sums do not depend on the number of rows.
+// Two producer lanes copy tiles of weight and of rows by TMA into a ring in shared memory. Each of the GROUPS
+// warpgroups multiplies 64 outputs with all rows: the weight is the first operand of wgmma, the rows are the second
+// one, so that a product takes as long for 8 rows as for 64. The weight is read from shared memory; fp8 is converted to
+// float16 in registers, which is exact. The sums do not depend on the number of rows.
 //
 // Weights do not depend on the kernel before: their lane begins while that one still runs, as soon as it leaves a
-// multiprocessor, and fills the ring. It keeps IN_FLIGHT copies in flight and no more: what kernels read of each other's
-// results would wait behind them. The lane of the rows waits for the kernel before; when it has requested its last rows,
-// the next kernel may start.
+// multiprocessor, and fills the ring. It keeps IN_FLIGHT copies in flight and no more: what kernels read of each
+// other's results would wait behind them. The lane of the rows waits for the kernel before; when it has requested its
+// last rows, the next kernel may start.
 
 #include "layout.cuh"  // constants, from executors/cuda/skinny_gemm.py
 #include "wgmma.cuh"
 
-#define TILE_ROW_BYTES 128                                     // of the weight, in shared memory
+#define TILE_ROW_BYTES 128  // of the weight, in shared memory
 #define TILE_COLUMNS (TILE_ROW_BYTES / (WEIGHT_FP8 ? 1 : 2))
 #define WEIGHT_BYTES (GROUPS * 64 * TILE_ROW_BYTES)
-#define ROWS_BYTES (ROWS * 128)                                // 64 columns of the rows
+#define ROWS_BYTES (ROWS * 128)  // 64 columns of the rows
 #define STAGE_BYTES (WEIGHT_BYTES + TILE_COLUMNS / 64 * ROWS_BYTES)
-#define STEPS (TILE_COLUMNS / 16)                              // products of a tile
+#define STEPS (TILE_COLUMNS / 16)  // products of a tile
 static_assert(RING_AT >= 24 * STAGES && RING_AT % 1024 == 0, "barriers before the ring");
 static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES, "a barrier is awaited before its next use");
 static_assert(ROWS % 8 == 0 && ROWS <= 64, "rows of a product");
@@ -84,7 +84,8 @@ struct Gemm {
       for (u32 k = 0; k < STEPS; ++k)
 #pragma unroll
         for (u32 part = 0; part < 4; ++part)  // outputs g and g + 8, then 8 columns further
-          a[k][part] = two_e4m3_to_f16(load_shared_u16(from + part % 2 * 8 * TILE_ROW_BYTES + (k ^ g) * 16 + part / 2 * 8));
+          a[k][part] =
+              two_e4m3_to_f16(load_shared_u16(from + part % 2 * 8 * TILE_ROW_BYTES + (k ^ g) * 16 + part / 2 * 8));
       wgmma_fence();
 #pragma unroll
       for (u32 k = 0; k < STEPS; ++k) wgmma<ROWS>(sums, a[k], rows + k / 4 * (ROWS_BYTES >> 4) + 2 * (k % 4));
@@ -117,8 +118,8 @@ __device__ __forceinline__ float scale_of(const float* scale, u32 output) {
 #endif
 }
 
-// Lane 4 g + t has outputs g and g + 8 of the 16 of its slab, which are a gate and its up if GATED, and rows 8 j + 2 t and
-// the next one.
+// Lane 4 g + t has outputs g and g + 8 of the 16 of its slab, which are a gate and its up if GATED, and rows 8 j + 2 t
+// and the next one.
 __device__ __forceinline__ void store(const float (&sums)[ROWS / 2], const float* scale, void* out, u32 outputs,
                                       u32 split, u32 slab, u32 lane) {
   u32 g = lane / 4, t = lane % 4;
