@@ -6,8 +6,9 @@ rows are in a slot. A packet of B streams (padded to a power of two) gathers the
 Euler steps with the kernels of a single stream, and puts the rows back. `StaticFlow` is the reference
 implementation, equal within rounding.
 
-If the pages are used up, those of the stream that was idle longest are copied aside, and back before its next
-packet. Needs Triton. Runs in the thread of its caller; on CUDA all packets must run on one CUDA stream.
+If the pages are used up, those of the stream that was idle longest are copied to host memory, and back before
+its next packet. Needs Triton. Runs in the thread of its caller; on CUDA all packets must run on one CUDA
+stream.
 """
 
 from __future__ import annotations
