@@ -83,7 +83,7 @@ class Engine:
         if chosen.context_rows is not None:
             rows = min(chosen.context_rows, bundle.lm.context_rows)
             bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))
-        if chosen.kv_blocks is None:
+        if chosen.kv_blocks is None and chosen.conversations > 1:
             each = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
             chosen = replace(chosen, kv_blocks=max(bundle.lm.kv_blocks, chosen.conversations * each))
         stages = explain_out_of_memory(
