@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 import torch
 
 from engine_runtime.lm.generation import GeneratedRow, Generation, Row, merged_id
@@ -202,3 +204,19 @@ def step(speakers: list[Speaker]) -> None:
     outputs = speakers[0].paged.step([one.request() for one in speakers])
     for one, output in zip(speakers, outputs, strict=True):
         one.take(output)
+
+
+def noted_takes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each common step from now on was launched ahead."""
+    from engine_runtime.executors.cuda.batched_steps import BatchedSteps  # needs Triton
+
+    taken: list[bool] = []
+    take = BatchedSteps.take
+
+    def noted(self: BatchedSteps, sequences: Any) -> Any:
+        outputs = take(self, sequences)
+        taken.append(outputs is not None)
+        return outputs
+
+    monkeypatch.setattr(BatchedSteps, "take", noted)
+    return taken

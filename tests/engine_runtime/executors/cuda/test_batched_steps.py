@@ -26,7 +26,7 @@ from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import Matrix, quantize
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_paged, make_thin
-from tests.tools.lm_scenarios import SAMPLINGS, assert_same, replies_together, reply
+from tests.tools.lm_scenarios import SAMPLINGS, assert_same, noted_takes, replies_together, reply
 
 pytestmark = needs_triton
 patch_interpreter()
@@ -115,15 +115,7 @@ def test_replies_in_shared_steps_are_those_of_single_replies(
 ) -> None:
     """Parameters, draws and seen ids of a reply are its own, also when it goes on alone at the end. Some of
     their steps are launched ahead."""
-    taken: list[bool] = []
-    take = BatchedSteps.take
-
-    def noted(self: BatchedSteps, sequences: Any) -> Any:
-        outputs = take(self, sequences)
-        taken.append(outputs is not None)
-        return outputs
-
-    monkeypatch.setattr(BatchedSteps, "take", noted)
+    taken = noted_takes(monkeypatch)
     prompts = [load_tiny()[1]["a.rows"][index : 20 - index] for index in range(3)]
     samplings = [replace(SAMPLINGS[index], max_new=length) for index, length in ((1, 5), (2, 7), (5, 6))]
     together = replies_together(model, make_batched(model), prompts, samplings)

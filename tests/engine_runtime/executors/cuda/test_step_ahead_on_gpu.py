@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -18,12 +17,9 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
-from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton
+from tests.doubles.interpreted_triton import needs_triton
 from tests.factories.tiny_lm import as_rows, load_special_ids, load_tiny, make_cuda_paged, make_paged
-from tests.tools.lm_scenarios import Speaker, step
-
-if HAS_TRITON:
-    from engine_runtime.executors.cuda.batched_steps import BatchedSteps
+from tests.tools.lm_scenarios import Speaker, noted_takes, step
 
 pytestmark = [
     pytest.mark.cuda,
@@ -85,20 +81,6 @@ def hold(speakers: list[Speaker], *, looks_ahead: bool) -> None:
             choose.shuffle(running)
             running = running[: choose.randrange(least, len(running) + 1)]
         step(running)
-
-
-def noted_takes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each step was launched ahead."""
-    taken: list[bool] = []
-    take = BatchedSteps.take
-
-    def noted(self: BatchedSteps, sequences: Any) -> Any:
-        outputs = take(self, sequences)
-        taken.append(outputs is not None)
-        return outputs
-
-    monkeypatch.setattr(BatchedSteps, "take", noted)
-    return taken
 
 
 @pytest.mark.parametrize("count", [4, 8, 40])
