@@ -126,12 +126,11 @@ def turns_at(
     drawn = np.random.default_rng(place)
     turns = []
     for number in range(_DRAWN_TURNS):
-        turn = replace(asked[number % len(asked)])
+        # Neither the question nor the reply has all of its words.
+        turn = replace(asked[number % len(asked)], expected="")
         if question_s is not None:
             samples = round(drawn.uniform(*question_s) * session.input_format.sample_rate)
             turn.pcm = _repeated(turn.name, session.input_format.sample_rate)[:samples]
-        if question_s is not None or reply_tokens is not None:
-            turn.expected = ""  # neither the question nor the reply has all of its words
         if reply_tokens is not None:
             turn.most_tokens = int(drawn.integers(*reply_tokens, endpoint=True))
         turns.append(turn)

@@ -185,14 +185,17 @@ def add_sharing_options(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def shared_engine(arguments: argparse.Namespace, options: EngineOptions, conversations: int) -> EngineOptions:
-    """The options of an engine for so many conversations, with those of `add_sharing_options`."""
+def shared_engine(
+    arguments: argparse.Namespace, options: EngineOptions, conversations: int | None
+) -> EngineOptions:
+    """The options of an engine for so many conversations, with those of `add_sharing_options`. None: for as
+    many as fit into the bundle's KV cache."""
     return replace(
         options,
-        max_batch_size=min(conversations, MOST_BATCHED),
+        max_batch_size=min(conversations or MOST_BATCHED, MOST_BATCHED),
         captures_batches=True,
         kv_blocks=arguments.kv_blocks,
-        conversations=conversations,
+        conversations=conversations or 1,
         context_rows=arguments.context_rows,
     )
 

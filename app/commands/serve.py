@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from app import paths
 from app.commands.engine_options import (
-    MOST_BATCHED,
     add_engine_options,
     add_sharing_options,
     shared_engine,
@@ -167,9 +166,7 @@ def _check_packages(names: Sequence[str], extra: str) -> None:
 def engine_settings(arguments: argparse.Namespace) -> StartSettings:
     """The settings of an engine that several conversations share."""
     start = start_settings(arguments)
-    conversations = arguments.conversations
-    engine = shared_engine(arguments, start.engine, conversations or MOST_BATCHED)
-    return replace(start, engine=engine if conversations else replace(engine, conversations=1))
+    return replace(start, engine=shared_engine(arguments, start.engine, arguments.conversations))
 
 
 def serve_settings(arguments: argparse.Namespace) -> ServeSettings:

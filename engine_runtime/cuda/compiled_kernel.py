@@ -8,7 +8,6 @@ early (programmatic dependent launch) runs beside the end of the kernel before i
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.driver import driver_library
 from engine_runtime.cuda.nvrtc import compile_program
 
 _COOPERATIVE, _PROGRAMMATIC_STREAM_SERIALIZATION = 2, 6
@@ -50,6 +50,12 @@ def kernel_files(folder: str, source: str) -> tuple[str, dict[str, str]]:
     return kernels.joinpath(folder, source).read_text(encoding="utf-8"), headers
 
 
+def layout_header(constants: Mapping[str, int | str], *declarations: str) -> str:
+    """Text of layout.cuh: the constants by name, and what is declared with them."""
+    defines = [f"#define {name} {value}" for name, value in constants.items()]
+    return "\n".join(["#pragma once", *defines, *declarations, ""])
+
+
 class CompiledKernel:
     """See the module docstring. Raises RuntimeError, ImportError or OSError if it cannot be compiled or
     loaded."""
@@ -73,7 +79,7 @@ class CompiledKernel:
             loaded: Any = torch.cuda._utils._cuda_load_module(program, [name])
             self._kernel = loaded[name]
             self._kernel.set_shared_memory_config(shared_bytes)
-        self._driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        self._driver = driver_library()
         self._name, self._shared_bytes = name, shared_bytes
 
     def launch(

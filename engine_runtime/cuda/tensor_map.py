@@ -9,14 +9,12 @@ Needs compute capability 9.0. Engine thread.
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.driver import driver_library
 from engine_runtime.quantization import FP8
 
 ROW_BYTES = 128
@@ -50,7 +48,7 @@ def tensor_map(
     rank, element = len(sizes), tensor.element_size()
     room = (ctypes.c_char * (_BYTES + _ALIGNMENT))()
     at = ctypes.addressof(room) + -ctypes.addressof(room) % _ALIGNMENT
-    error = _driver().cuTensorMapEncodeTiled(
+    error = driver_library().cuTensorMapEncodeTiled(
         ctypes.c_void_p(at),
         _DATA_TYPES[tensor.dtype],
         rank,
@@ -67,8 +65,3 @@ def tensor_map(
     if error:
         raise RuntimeError(f"CUDA error {error} at a tensor map of {list(sizes)} with boxes of {list(box)}")
     return TensorMap.from_buffer_copy(ctypes.string_at(at, _BYTES))
-
-
-@cache
-def _driver() -> Any:
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")

@@ -23,6 +23,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("Triton is not installed. Install it with pip install triton (Linux).")
 
+from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY
 from engine_runtime.cuda.kernels.attention import attend_row, attend_small_batch, join_small_batch
 from engine_runtime.cuda.kernels.batched_attention import attend_groups, rope_and_write_rows
 from engine_runtime.cuda.kernels.batched_linear import add_and_norm, batch_linear
@@ -50,7 +51,7 @@ from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear, s
 from engine_runtime.cuda.kernels.snake import snake_values
 from engine_runtime.cuda.kernels.speech_encoder import add_norm_split, attend_slots, gelu_split
 from engine_runtime.executors.cuda.batch_sampler import TAKEN
-from engine_runtime.executors.cuda.batched_linear import LARGE_SHARED_MEMORY, tiling_of
+from engine_runtime.executors.cuda.batched_linear import tiling_of
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import Matrix
 

@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from engine_runtime.cuda.driver import driver_library
+
 _OLDEST_DRIVER = 12030
 """CUDA version of the first driver that captures PDL launches in a graph."""
 
@@ -47,10 +49,10 @@ def pdl_launch_args(device: torch.device) -> dict[str, bool]:
 
 
 def _driver_version() -> int:
-    """CUDA version of the driver, 12030 for 12.3; 0 if unknown. Linux only, as Triton."""
+    """CUDA version of the driver, 12030 for 12.3; 0 if unknown."""
     version = ctypes.c_int(0)
     try:
-        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+        driver_library().cuDriverGetVersion(ctypes.byref(version))
     except OSError:
         return 0
     return version.value

@@ -10,7 +10,9 @@ of the others. Sizes depend on `BatchShape` alone. Imported only if Triton is av
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import triton
@@ -31,6 +33,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import Matrix
 
 _log = logging.getLogger(__name__)
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +106,20 @@ class BatchedBackend:
     def _paged_attention(self) -> PagedAttention | None:
         """The kernel in CUDA C++; None, with the reason in the log, if it cannot run."""
         config, cache = self._network.config, self._cache
-        reason = paged_attention.unsupported_reason(config, cache)
-        if reason is None:
-            try:
-                return PagedAttention(self._network, cache, self._inputs, self._partitions)
-            except (RuntimeError, ImportError, OSError, AttributeError) as error:
-                reason = f"it could not be compiled ({first_line(error)})"
-        _log.info("Attention of several sequences runs in Triton: %s", reason)
-        return None
+        return _compiled(
+            "Attention of several sequences runs in Triton",
+            paged_attention.unsupported_reason(config, cache),
+            lambda: PagedAttention(self._network, cache, self._inputs, self._partitions),
+        )
 
     def _skinny_gemm(self, dtype: torch.dtype) -> SkinnyGemm | None:
-        """The kernel in CUDA C++; None, with the reason in the log, if it cannot run."""
+        """As `_paged_attention`."""
         device = self._cache.pool.device
-        reason = skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"])
-        if reason is None:
-            try:
-                return SkinnyGemm(self._capacity, device)
-            except (RuntimeError, ImportError, OSError, AttributeError) as error:
-                reason = f"it could not be compiled ({first_line(error)})"
-        _log.info("Products of several sequences run in Triton: %s", reason)
-        return None
+        return _compiled(
+            "Products of several sequences run in Triton",
+            skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"]),
+            lambda: SkinnyGemm(self._capacity, device),
+        )
 
     def forward(self, shape: BatchShape) -> None:
         """Embedding to logits; writes K/V, and keeps the trunk's output for a skipped tail."""
@@ -268,3 +265,15 @@ class BatchedBackend:
             **sizes,
             **self._pdl,
         )
+
+
+def _compiled(otherwise: str, reason: str | None, make: Callable[[], K]) -> K | None:
+    """A kernel in CUDA C++; None, with what happens `otherwise` and the reason in the log, if it cannot run
+    or be compiled."""
+    if reason is None:
+        try:
+            return make()
+        except (RuntimeError, ImportError, OSError, AttributeError) as error:
+            reason = f"it could not be compiled ({first_line(error)})"
+    _log.info("%s: %s", otherwise, reason)
+    return None

@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY, shared_memory_limit
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.kernels.batched_linear import batch_linear
 from engine_runtime.cuda.kernels.pdl import pdl_launch_args
@@ -36,8 +37,6 @@ _MIN_COLUMNS = 512
 """A split reads at least this many inputs."""
 _TMA_COLUMNS = 16
 """Rows of a tensor that TMA reads are multiples of 16 bytes; of so many values they are in every format."""
-LARGE_SHARED_MEMORY = 227 << 10
-"""Bytes of a program, on GPUs for data centers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,7 @@ def _fp8_tiling(rows: int, is_gated: bool) -> BatchTiling:
 def _is_large(device: torch.device) -> bool:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
         return False
-    properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack this attribute
-    return bool(properties.shared_memory_per_block_optin >= LARGE_SHARED_MEMORY)
+    return shared_memory_limit(device) >= LARGE_SHARED_MEMORY
 
 
 class BatchedLinear:

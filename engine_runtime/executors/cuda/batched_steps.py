@@ -12,8 +12,8 @@ launched beyond the one whose results are waited for: inputs and results have tw
 
 A dropped step still runs. It writes K/V and kept trunk outputs of the next row of each sequence, to a block
 that was reserved and is in no prefix cache, and marks ids as seen that the next step of each reply marks as
-well. Copies of blocks and of sets of seen ids, and steps that write to such a block, whoever owns it by then,
-follow on the same stream.
+well. Copies of blocks and of sets of seen ids, and the steps of any sequence that gets such a block, follow
+on the same stream.
 """
 
 from __future__ import annotations

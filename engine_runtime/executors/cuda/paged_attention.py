@@ -10,12 +10,12 @@ thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files
+from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files, layout_header
+from engine_runtime.cuda.driver import shared_memory_limit
 from engine_runtime.cuda.gpu_memory import BATCH_SPLIT_ROWS
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
@@ -67,7 +67,7 @@ class AttentionLayout:
     def header(self) -> str:
         """Text of layout.cuh."""
         config = self.config
-        constants = {
+        constants: dict[str, int | str] = {
             "HEADS": config.num_attention_heads,
             "KV_HEADS": config.num_key_value_heads,
             "DIM": config.head_dim,
@@ -87,9 +87,7 @@ class AttentionLayout:
             "EPS": f"{config.rms_norm_eps!r}f",
             "Q_STRIDE": config.head_dim * 2 + 64,  # the heads' rows start in different banks
         }
-        return "\n".join(
-            ["#pragma once", *(f"#define {name} {value}" for name, value in constants.items()), ""]
-        )
+        return layout_header(constants)
 
 
 def unsupported_reason(config: MossLMConfig, cache: KVCache) -> str | None:
@@ -150,21 +148,20 @@ class PagedAttention:
         self._network, self._cache, self._inputs = network, cache, inputs
         self._kv_heads = config.num_key_value_heads
         device = cache.pool.device
-        properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack attributes
         layout = AttentionLayout(
             config,
             cache.tokens_per_block,
             cache.pool.dtype,
             inputs.capacity,
             inputs.table.shape[1],
-            properties.shared_memory_per_block_optin,
+            shared_memory_limit(device),
         )
         if layout.num_stages < _MIN_STAGES:
             raise RuntimeError("too little shared memory per block")
         source, headers = kernel_source(layout)
         self._kernel = CompiledKernel(source, headers, "attend_units", layout.shared_bytes, device)
         self._partitions = partitions
-        self._blocks = int(properties.multi_processor_count)
+        self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
 
     def launch(
         self,

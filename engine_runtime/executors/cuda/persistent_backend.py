@@ -7,12 +7,11 @@ Engine thread.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files
+from engine_runtime.cuda.driver import shared_memory_limit
 from engine_runtime.executors.cuda.decode_backend import DecodeBackend, DecodeOutputs, StepShape
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.persistent_layout import (
@@ -49,7 +48,7 @@ def unsupported_reason(network: Network, cache: KVCache) -> str | None:
     formats = {matrix.format for matrix in network.matrices}
     if len(formats - {"native"}) > 1 or {network.text.head.format, network.audio.head.format} != {"native"}:
         return "it needs unquantized heads and a single weight format for the other matrices"
-    if max_stages(config, _shared_limit(device)) < MIN_STAGES:
+    if max_stages(config, shared_memory_limit(device)) < MIN_STAGES:
         return "it needs more shared memory than this GPU has per block"
     if max_records(config) > MAX_OPS:
         return f"its flags distinguish {MAX_OPS} ops, and there are {max_records(config)}"
@@ -95,7 +94,7 @@ class PersistentBackend(DecodeBackend):
             tokens_per_block=cache.tokens_per_block,
             kv_dtype=cache.pool.dtype,
             kv_splits=min(MAX_KV_SPLITS, 1 << (self.blocks // config.num_key_value_heads).bit_length() - 1),
-            num_stages=max_stages(config, _shared_limit(device)),
+            num_stages=max_stages(config, shared_memory_limit(device)),
         )
         source, headers = kernel_source(layout)
         self._kernel = CompiledKernel(source, headers, "persistent_decode", layout.shared_bytes, device)
@@ -137,12 +136,6 @@ class PersistentBackend(DecodeBackend):
             ],
             is_cooperative=True,
         )
-
-
-def _shared_limit(device: torch.device) -> int:
-    """Shared memory that a block can have, in bytes."""
-    properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack this attribute
-    return int(properties.shared_memory_per_block_optin)
 
 
 def _grid(network: Network, device: torch.device) -> int:

@@ -12,6 +12,7 @@ from enum import IntFlag
 
 import torch
 
+from engine_runtime.cuda.compiled_kernel import layout_header
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import FP8, GROUP
@@ -130,11 +131,10 @@ class KernelLayout:
 
     def header(self) -> str:
         """Text of layout.cuh."""
-        defines = [f"#define {name} {value}" for name, value in self._constants().items()]
         fields = [f"  {_C_TYPES[c_type]} {name};" for name, c_type in Op._fields_]
         # Both sides have the fields in this order without padding, so that equal sizes mean equal offsets.
         check = f'static_assert(sizeof(Op) == {ctypes.sizeof(Op)}, "Op");'
-        return "\n".join(["#pragma once", *defines, "struct Op {", *fields, "};", check, ""])
+        return layout_header(self._constants(), "struct Op {", *fields, "};", check)
 
     def _constants(self) -> dict[str, int | str]:
         config = self.config

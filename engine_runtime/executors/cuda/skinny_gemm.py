@@ -8,12 +8,13 @@ reference implementation. Engine thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import torch
 from torch import Tensor
 
-from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files
+from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files, layout_header
+from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY, shared_memory_limit
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.tensor_map import ROW_BYTES, TensorMap, tensor_map
 from engine_runtime.quantization import FP8, Matrix
@@ -33,8 +34,6 @@ _MAX_STAGES = 24
 _BYTES_IN_FLIGHT = 72 << 10
 """Of the weights of a block. On an H100 48 KB were as fast, and all of the ring 2 to 4 % slower with fp8."""
 _SMALLEST_ROWS = 8
-LEAST_SHARED = 227 << 10
-"""Bytes of shared memory that a block of such a GPU can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class GemmLayout:
     @property
     def num_stages(self) -> int:
         """As many as fit: weights in flight hide the latency of memory."""
-        return min(_MAX_STAGES, (LEAST_SHARED - _RING_AT - _ALIGNMENT) // self.stage_bytes)
+        return min(_MAX_STAGES, (LARGE_SHARED_MEMORY - _RING_AT - _ALIGNMENT) // self.stage_bytes)
 
     @property
     def num_in_flight(self) -> int:
@@ -80,7 +79,7 @@ class GemmLayout:
 
     def header(self) -> str:
         """Text of layout.cuh."""
-        constants = {
+        constants: dict[str, int | str] = {
             "ROWS": self.rows,
             "GROUPS": self.groups,
             "GATED": int(self.is_gated),
@@ -90,9 +89,7 @@ class GemmLayout:
             "IN_FLIGHT": self.num_in_flight,
             "RING_AT": _RING_AT,
         }
-        return "\n".join(
-            ["#pragma once", *(f"#define {name} {value}" for name, value in constants.items()), ""]
-        )
+        return layout_header(constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +111,11 @@ def plan_of(matrix: Matrix, num_multiprocessors: int, *, most_splits: int) -> Ge
     """The plan whose busiest multiprocessor has least to read; of equal ones that with the largest blocks,
     which read the rows less often."""
     outputs, columns = matrix.shape
-    tiles_of_columns = columns // _tile_columns(matrix)
+    return _plan_of(outputs, columns // _tile_columns(matrix), num_multiprocessors, most_splits)
 
+
+@cache  # layers have the same few shapes
+def _plan_of(outputs: int, tiles_of_columns: int, num_multiprocessors: int, most_splits: int) -> GemmPlan:
     def to_read(plan: GemmPlan) -> int:
         rounds = -(-plan.tiles * plan.splits // num_multiprocessors)
         return rounds * plan.groups * (tiles_of_columns // plan.splits)
@@ -138,9 +138,8 @@ def unsupported_reason(device: torch.device, dtype: torch.dtype, *, has_pdl: boo
     dependent launches."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return "it needs a GPU of compute capability 9.0"
-    properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack this attribute
-    if properties.shared_memory_per_block_optin < LEAST_SHARED:
-        return f"it needs {LEAST_SHARED} bytes of shared memory per block"
+    if shared_memory_limit(device) < LARGE_SHARED_MEMORY:
+        return f"it needs {LARGE_SHARED_MEMORY} bytes of shared memory per block"
     if dtype != torch.bfloat16:
         return "it needs bfloat16"
     return None if has_pdl else "it needs a driver for CUDA 12.3"
@@ -166,8 +165,7 @@ class SkinnyGemm:
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self._capacity, self._device = capacity, device
-        properties: Any = torch.cuda.get_device_properties(device)  # the type stubs lack attributes
-        self._num_multiprocessors = int(properties.multi_processor_count)
+        self._num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         self._kernels: dict[GemmLayout, CompiledKernel] = {}
         # Keys hold all that a map describes: memory may be freed and used for another tensor.
         self._weights: dict[tuple[int, torch.dtype, tuple[int, int], int, bool], TensorMap] = {}

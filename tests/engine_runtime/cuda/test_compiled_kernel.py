@@ -68,7 +68,7 @@ class FakeDriver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     driver = FakeDriver()
-    monkeypatch.setattr(compiled_kernel.ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(compiled_kernel, "driver_library", lambda: driver)
     stream = SimpleNamespace(_as_parameter_=ctypes.c_void_p(STREAM))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     return driver

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,12 +38,10 @@ class FakeDriver:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     driver = FakeDriver()
-    module._driver.cache_clear()
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda name: driver)
-    yield driver
-    module._driver.cache_clear()
+    monkeypatch.setattr(module, "driver_library", lambda: driver)
+    return driver
 
 
 def test_a_view_is_described_in_bytes(driver: FakeDriver) -> None:

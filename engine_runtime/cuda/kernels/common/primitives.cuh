@@ -58,9 +58,10 @@ __device__ __forceinline__ u32 pack_f16(float low, float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
 }
-__device__ __forceinline__ u16 to_f16_saturated(float v) {
-  return (u16)pack_f16(fminf(fmaxf(v, -65504.0f), 65504.0f), 0.0f);
+__device__ __forceinline__ u32 pack_f16_saturated(float low, float high) {
+  return pack_f16(fminf(fmaxf(low, -65504.0f), 65504.0f), fminf(fmaxf(high, -65504.0f), 65504.0f));
 }
+__device__ __forceinline__ u16 to_f16_saturated(float v) { return (u16)pack_f16_saturated(v, 0.0f); }
 __device__ __forceinline__ float from_f16(u16 v) {
   float d;
   asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v));

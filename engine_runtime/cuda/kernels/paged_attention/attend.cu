@@ -180,7 +180,7 @@ __device__ __forceinline__ void begin(const Step& step, const Unit& unit, Shared
 
 __device__ __forceinline__ void store_out(void* out, u32 is_f16, u64 at, float a, float b) {
   if (is_f16)
-    ((u32*)out)[at / 2] = pack_f16(fminf(fmaxf(a, -65504.0f), 65504.0f), fminf(fmaxf(b, -65504.0f), 65504.0f));
+    ((u32*)out)[at / 2] = pack_f16_saturated(a, b);
   else
     ((u32*)out)[at / 2] = pack_bf16(a, b);
 }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY
 from engine_runtime.cuda.gpu_memory import batch_bytes, batch_rows
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
@@ -34,7 +35,6 @@ if HAS_TRITON:
     from engine_runtime.executors.cuda import batched_linear, triton_linear
     from engine_runtime.executors.cuda.batched_backend import attention_tiling_of
     from engine_runtime.executors.cuda.batched_linear import (
-        LARGE_SHARED_MEMORY,
         BatchedLinear,
         BatchTiling,
         tiling_of,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,10 +11,18 @@ from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.lm.generation import Generation
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
-from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
-from tests.factories.tiny_lm import as_ids, as_rows, load_special_ids, load_tiny, make_cuda_paged, make_paged
+from tests.factories.tiny_lm import (
+    RELEASED,
+    as_ids,
+    as_rows,
+    load_special_ids,
+    load_tiny,
+    make_cuda_paged,
+    make_paged,
+)
 from tests.tools.lm_scenarios import SAMPLINGS, converse, reply
 
 pytestmark = [
@@ -24,12 +34,8 @@ GPU_TOLERANCE = 2e-3
 INTEGER_TOLERANCE = 2e-2
 """With integer weights the kernels round a row to 16 bits relative to its maximum."""
 FORMATS = ["native", "fp8", "int8", "int4"]
-WIDE = MossLMConfig(
-    hidden_size=4096,
-    intermediate_size=12288,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
+WIDE = replace(
+    RELEASED,
     shared_layers=2,
     text_layers=1,
     audio_layers=1,

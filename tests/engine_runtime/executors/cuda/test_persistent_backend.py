@@ -117,7 +117,7 @@ def test_sizes_that_the_kernel_cannot_run(
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.slow
 def test_too_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(persistent_backend, "_shared_limit", lambda device: 99 << 10)
+    monkeypatch.setattr(persistent_backend, "shared_memory_limit", lambda device: 99 << 10)
     assert "shared memory" in str(unsupported_reason(random_network(CONFIG), cache_on_gpu(16)))
 
 

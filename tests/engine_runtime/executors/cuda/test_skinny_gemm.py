@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY
 from engine_runtime.cuda.nvrtc import compile_program
 from engine_runtime.executors.cuda import skinny_gemm
 from engine_runtime.executors.cuda.skinny_gemm import (
     GROUP_OUTPUTS,
-    LEAST_SHARED,
     GemmLayout,
     GemmPlan,
     SkinnyGemm,
@@ -67,7 +67,7 @@ def test_it_compiles_into_registers(rows: int, is_fp8: bool) -> None:
 def test_the_ring_fits_and_hides_the_latency_of_memory(rows: int, is_fp8: bool) -> None:
     for groups in (1, 2, 3):
         layout = GemmLayout(rows, groups, is_gated=False, is_fp8=is_fp8, capacity=CAPACITY)
-        assert layout.shared_bytes <= LEAST_SHARED
+        assert layout.shared_bytes <= LARGE_SHARED_MEMORY
         # 31 bytes of weights per ns and multiprocessor, for 2 us
         assert layout.num_stages * groups * GROUP_OUTPUTS * 128 > 62_000
 
@@ -128,13 +128,13 @@ def test_it_multiplies_no_float32() -> None:
 @pytest.mark.parametrize(
     ("where", "capability", "shared", "dtype", "has_pdl", "reason"),
     [
-        ("cuda", (9, 0), LEAST_SHARED, torch.bfloat16, True, None),
-        ("cpu", (9, 0), LEAST_SHARED, torch.bfloat16, True, "compute capability 9.0"),
-        ("cuda", (8, 9), LEAST_SHARED, torch.bfloat16, True, "compute capability 9.0"),
-        ("cuda", (10, 0), LEAST_SHARED, torch.bfloat16, True, "compute capability 9.0"),
-        ("cuda", (9, 0), LEAST_SHARED - 1, torch.bfloat16, True, "shared memory"),
-        ("cuda", (9, 0), LEAST_SHARED, torch.float16, True, "bfloat16"),
-        ("cuda", (9, 0), LEAST_SHARED, torch.bfloat16, False, "driver for CUDA 12.3"),
+        ("cuda", (9, 0), LARGE_SHARED_MEMORY, torch.bfloat16, True, None),
+        ("cpu", (9, 0), LARGE_SHARED_MEMORY, torch.bfloat16, True, "compute capability 9.0"),
+        ("cuda", (8, 9), LARGE_SHARED_MEMORY, torch.bfloat16, True, "compute capability 9.0"),
+        ("cuda", (10, 0), LARGE_SHARED_MEMORY, torch.bfloat16, True, "compute capability 9.0"),
+        ("cuda", (9, 0), LARGE_SHARED_MEMORY - 1, torch.bfloat16, True, "shared memory"),
+        ("cuda", (9, 0), LARGE_SHARED_MEMORY, torch.float16, True, "bfloat16"),
+        ("cuda", (9, 0), LARGE_SHARED_MEMORY, torch.bfloat16, False, "driver for CUDA 12.3"),
     ],
 )
 def test_where_it_cannot_run(

@@ -14,11 +14,18 @@ from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.lm.generation import Mode, Row
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats
 from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import needs_triton
-from tests.factories.tiny_lm import as_rows, load_special_ids, load_tiny, make_cuda_paged, make_paged
+from tests.factories.tiny_lm import (
+    RELEASED,
+    as_rows,
+    load_special_ids,
+    load_tiny,
+    make_cuda_paged,
+    make_paged,
+)
 from tests.tools.lm_scenarios import Speaker, noted_takes, step
 
 pytestmark = [
@@ -27,12 +34,8 @@ pytestmark = [
     needs_triton,
 ]
 SPECIAL = load_special_ids()
-WIDE = MossLMConfig(
-    hidden_size=4096,
-    intermediate_size=12288,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
+WIDE = replace(
+    RELEASED,
     shared_layers=4,
     text_layers=1,
     audio_layers=1,
