@@ -28,14 +28,14 @@ from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.table import Cell, Section
 
 BATCHES = ((1, 2048), (1, 1024), (8, 1024), (32, 1024), (64, 1024))
-"""Sequences of a step, and cached rows of each."""
+"""Sequences of a step, and cached rows of each in the middle of the measurement."""
 TOLERANCE = 0.05
 """Largest distance of the logits of a common step from those of single steps, relative to their norm."""
 _TAILS = Tails(text=False, audio=True)
 
 COLUMNS = {
     "sequences": "sequences of a step of speech, sampling included; one alone has the GPU to itself",
-    "cached_rows": "rows of each before the first step",
+    "cached_rows": "rows of each, on average over the steps: they grow by a row with each",
     "ms": "median time from the ids of a step to those of the next on the host's clock, steps back to back; "
     "the executor may launch the next one ahead",
     "ms_p95": "95th percentile",
@@ -70,10 +70,15 @@ def batch_bytes(costs: LMCosts, sequences: int, cached_rows: int, tails: Tails) 
 
 def _fits(bench: LMBench, sequences: int, cached_rows: int) -> bool:
     lm = bench.stages.lm
-    last_row = cached_rows + _num_steps(bench)
+    last_row = _first_rows(bench, cached_rows) + _num_steps(bench)
     blocks = sequences * -(-last_row // lm.blocks.tokens_per_block)
     limits = lm.executor.limits
     return sequences <= limits.max_batch_size and last_row < lm.max_rows and blocks <= lm.blocks.num_blocks
+
+
+def _first_rows(bench: LMBench, cached_rows: int) -> int:
+    """Rows before the first step: so many fewer that timed steps have `cached_rows` on average."""
+    return max(2, cached_rows - bench.warm_up_steps - bench.repeats // 2)
 
 
 def _num_steps(bench: LMBench) -> int:
@@ -82,9 +87,10 @@ def _num_steps(bench: LMBench) -> int:
 
 
 def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell]:
+    first_rows = _first_rows(bench, cached_rows)
     with ExitStack() as stack:
         batch = [
-            Speaker(replace(bench, seed=number), stack.enter_context(bench.sequence()), cached_rows)
+            Speaker(replace(bench, seed=number), stack.enter_context(bench.sequence()), first_rows)
             for number in range(sequences)
         ]
         error = _difference(bench, batch) if sequences > 1 else None

@@ -37,6 +37,23 @@ def test_a_row_for_each_batch_that_fits(bench: LMBench) -> None:
     assert bench.stages.lm.blocks.num_used == before
 
 
+@pytest.mark.parametrize(("cached_rows", "average"), [(50, 50), (2, 6)])
+def test_sequences_have_the_rows_of_the_floor_on_average(
+    bench: LMBench, monkeypatch: pytest.MonkeyPatch, cached_rows: int, average: float
+) -> None:
+    """A sequence begins with two rows at least."""
+    step, found = bench.stages.lm.step, []
+
+    def noted(requests: list[StepRequest], **options: bool) -> list[StepOutput]:
+        found.append(requests[0].sequence.num_rows)
+        return step(requests, **options)
+
+    monkeypatch.setattr(bench.stages.lm, "step", noted)
+    measure_batched_decode(bench, ((1, cached_rows),))
+    timed = found[-bench.repeats :]
+    assert abs(sum(timed) / len(timed) - average) <= 1
+
+
 def test_keys_and_values_count_once_for_each_sequence(bench: LMBench) -> None:
     costs = bench.costs
     one = costs.step_bytes(100, AUDIO) - costs.step_bytes(0, AUDIO)
