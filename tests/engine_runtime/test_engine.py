@@ -574,13 +574,17 @@ def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> 
         (100.0, 1, (128, True)),
         (100.0, 96, (96, True)),
         (100.0, 160, (160, True)),
+        (29.0, 1, (50, True)),
+        (29.0, 72, (72, True)),
+        (29.0, 120, (93, True)),
         (24.0, 1, (40, True)),
-        (24.0, 96, (40, True)),
+        (6.0, 2, (2, False)),
+        (6.0, 96, (11, False)),
         (6.0, 1, (11, False)),
         (0.4, 1, None),
     ],
 )
-def test_the_pool_of_the_encoder_takes_half_of_the_free_memory(
+def test_the_pool_of_the_encoder_takes_half_of_the_free_memory_or_what_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, free_gb: float, conversations: int, expected: tuple[int, bool] | None
 ) -> None:
     """With the weights that it copies for tensor cores, which are left out where memory is short."""
