@@ -86,13 +86,13 @@ class CompiledKernel:
         self,
         blocks: int,
         threads: int,
-        arguments: Sequence[Tensor | ctypes.Structure | int],
+        arguments: Sequence[Tensor | ctypes.Structure | int | None],
         *,
         is_cooperative: bool = False,
         starts_early: bool = False,
     ) -> None:
-        """Launch on the current stream; a tensor is passed as its address, a number as an int, a structure by
-        value. See the module for the flags."""
+        """Launch on the current stream; a tensor is passed as its address, None as a null pointer, a number
+        as an int, a structure by value. See the module for the flags."""
         values = [_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(
             *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
@@ -114,7 +114,7 @@ class CompiledKernel:
             raise RuntimeError(f"CUDA error {error} at the launch of {self._name}")
 
 
-def _value(argument: Tensor | ctypes.Structure | int) -> Any:
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
+def _value(argument: Tensor | ctypes.Structure | int | None) -> Any:
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
     return argument if isinstance(argument, ctypes.Structure) else ctypes.c_int(argument)

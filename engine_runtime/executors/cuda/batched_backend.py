@@ -23,10 +23,11 @@ from engine_runtime.cuda.gpu_memory import BATCH_SPLIT_ROWS
 from engine_runtime.cuda.kernels.batched_attention import attend_groups, rope_and_write_rows
 from engine_runtime.cuda.kernels.batched_linear import add_and_norm
 from engine_runtime.cuda.kernels.pdl import pdl_launch_args
-from engine_runtime.executors.cuda import paged_attention, skinny_gemm
+from engine_runtime.executors.cuda import paged_attention, residual_norm, skinny_gemm
 from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
 from engine_runtime.executors.cuda.batched_linear import BatchedLinear
 from engine_runtime.executors.cuda.paged_attention import PagedAttention, PartitionBuffers
+from engine_runtime.executors.cuda.residual_norm import ResidualNorm
 from engine_runtime.executors.cuda.skinny_gemm import SkinnyGemm
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
@@ -100,6 +101,8 @@ class BatchedBackend:
         self._kept = cache.trunk.view(-1, config.hidden_size)
         self.paged_attention = self._paged_attention()
         """None: attention runs in Triton."""
+        self.residual_norm = self._residual_norm(dtype)
+        """As `paged_attention`."""
         self.text_logits = torch.zeros(capacity, config.text_vocab, device=device)
         self.audio_logits = torch.zeros(capacity, config.audio_vocab, device=device)
 
@@ -119,6 +122,15 @@ class BatchedBackend:
             "Products of several sequences run in Triton",
             skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"]),
             lambda: SkinnyGemm(self._capacity, device),
+        )
+
+    def _residual_norm(self, dtype: torch.dtype) -> ResidualNorm | None:
+        """As `_paged_attention`."""
+        config, device = self._network.config, self._cache.pool.device
+        return _compiled(
+            "Residuals and norms of several sequences run in Triton",
+            residual_norm.unsupported_reason(device, config, dtype),
+            lambda: ResidualNorm(config, self._capacity, device),
         )
 
     def forward(self, shape: BatchShape) -> None:
@@ -178,6 +190,20 @@ class BatchedBackend:
     ) -> None:
         """target = source + the sums of `pending`; the input of `matrix` = its norm."""
         width = self._network.config.hidden_size
+        if self.residual_norm is not None:
+            self.residual_norm.launch(
+                shape.rows,
+                source,
+                None if pending is None else self._sums,
+                0 if pending is None else self.linear.num_splits(pending),
+                index=index,
+                target=None if target is source and pending is None else target,
+                kept=self._kept if keeps else None,
+                kept_row=self._inputs["kept_row"],
+                norm=norm,
+                out=None if matrix is None else self._input(self._normed, matrix),
+            )
+            return
         out = source if matrix is None else self._input(self._normed, matrix)
         # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
         add_and_norm[(shape.rows,)](

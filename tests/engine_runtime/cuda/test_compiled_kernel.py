@@ -25,6 +25,7 @@ COOPERATIVE, STARTS_EARLY = (2, 1), (6, 1)
         ("persistent_decode", "step.cu", {"attention.cuh", "base.cuh", "linear.cuh"}),
         ("paged_attention", "attend.cu", set()),
         ("skinny_gemm", "gemm.cu", {"wgmma.cuh"}),
+        ("residual_norm", "add.cu", set()),
     ],
 )
 def test_a_source_comes_with_its_headers_and_the_common_ones(folder: str, name: str, own: set[str]) -> None:
@@ -123,6 +124,12 @@ def test_a_structure_is_passed_by_value(driver: FakeDriver, monkeypatch: pytest.
     kernel, _ = make_kernel(monkeypatch)
     kernel.launch(1, 32, [Pair(41), 3])
     assert driver.arguments == (41, 3)
+
+
+def test_no_tensor_is_a_null_pointer(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, _ = make_kernel(monkeypatch)
+    kernel.launch(1, 32, [None, 3])
+    assert driver.arguments == (0, 3)
 
 
 @pytest.mark.parametrize(
