@@ -106,6 +106,8 @@ def _begin(is_own: bool, session_s: float) -> None:
     # When replicas come or go, another HAProxy takes over, and the one before ends with its last conversation
     # or, by Ray's default, after 2 minutes.
     os.environ.setdefault(_HARD_STOP, str(math.ceil(session_s)))
+    # Ray runs its workers with the lowest priority but four; an engine must have each step in time.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray listens on every address and runs what it is sent, by those who have its token: it makes and demands
     # one unless this variable is set. Only this user can read it.
     if is_own:

@@ -27,7 +27,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -49,6 +49,7 @@ _SETTLED_S = 10.0
 """For HAProxy, which takes other replicas later than Ray reports them, and then counts conversations anew."""
 _ENDED_S = 60.0
 _LEAST_CPU = 0.02
+_REPLICA = "ray::ServeReplica"
 _CONVERSATIONS = re.compile(r'moss_voice_conversations\{replica="(\w+)"\} (\d+)')
 _BEGAN_S = time.monotonic()
 
@@ -111,15 +112,24 @@ class Service:
             text = answer.read().decode()
         return tuple(int(count) for _, count in sorted(_CONVERSATIONS.findall(text)))
 
+    def num_processes(self) -> int:
+        """Processes of replicas, also of those that are ending."""
+        found = 0
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                found += process.cmdline()[:1] != [] and process.cmdline()[0].startswith(_REPLICA)
+        return found
+
     def await_replicas(self, count: int) -> None:
-        """Until so many are there, without a conversation."""
+        """Until so many are there, without a conversation, and no others are ending."""
         end_s = time.monotonic() + _RESCALED_S
         while True:
             try:
                 found: Any = self.health()
             except OSError as error:
                 found = {"error": str(error)}
-            if (found.get("replicas"), found.get("conversations")) == (count, 0):
+            is_idle = (found.get("replicas"), found.get("conversations")) == (count, 0)
+            if is_idle and self.num_processes() == count:
                 time.sleep(_SETTLED_S)
                 return
             if time.monotonic() > end_s:
