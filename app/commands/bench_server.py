@@ -1,8 +1,8 @@
 """moss-voice bench --server: simulated users talk to a Realtime server at the pace of real time.
 
 Times are printed only if every reply is one: complete, with audible speech, and for nano with the expected
-words. A model with random weights ends no reply: with --reply-tokens all replies have a limit, and each that
-ends there has to be as long as its tokens.
+words. Where the server counts the speech codes of a reply, its audio has to be as long as these. A model with
+random weights ends no reply: with --reply-tokens all replies have a limit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_TOKENS = 4_096
 _DRAWN_TURNS = 16
 """Lengths that are drawn for a user, who then begins again."""
 _TOLERANCE = 0.1
-"""Of the audio of a token, from one reply to another: the codec may hold a fraction of a packet back."""
+"""Of the audio of a code, from one reply to another: the codec may hold a fraction of a packet back."""
 
 
 def add_server_bench_options(parser: argparse.ArgumentParser) -> None:
@@ -165,11 +165,11 @@ def report(users: list[list[LoadReply]]) -> dict[str, Any]:
     from engine_runtime.bench import summarize
 
     replies = [reply for user in users for reply in user]
-    per_token = [reply.audio_s / reply.tokens for reply in replies if reply.tokens]
-    token_s = float(np.median(per_token)) if per_token else 0.0
+    per_code = [reply.audio_s / reply.codes for reply in replies if reply.codes]
+    code_s = float(np.median(per_code)) if per_code else 0.0
     for number_, user in enumerate(users, 1):
         for reply in user:
-            if problem := reply.problem or _length_problem(reply, token_s):
+            if problem := reply.problem or _length_problem(reply, code_s):
                 asked = reply.question or "its connection"
                 raise MossVoiceError(
                     f"User {number_} got no reply to {asked}: {problem.rstrip('.')}. No times are printed."
@@ -189,11 +189,11 @@ def report(users: list[list[LoadReply]]) -> dict[str, Any]:
     }
 
 
-def _length_problem(reply: LoadReply, token_s: float) -> str:
-    """Whether a reply that ended at its limit is as long as its tokens; "" if it is."""
-    if reply.tokens is None or abs(reply.audio_s - reply.tokens * token_s) <= _TOLERANCE * reply.audio_s:
+def _length_problem(reply: LoadReply, code_s: float) -> str:
+    """Whether the audio of a reply is as long as its speech codes; "" if it is."""
+    if reply.codes is None or abs(reply.audio_s - reply.codes * code_s) <= _TOLERANCE * reply.audio_s:
         return ""
-    return f"{reply.audio_s:.2f} s of audio for {reply.tokens} tokens of {token_s:.3f} s"
+    return f"{reply.audio_s:.2f} s of audio for {reply.codes} codes of {code_s:.3f} s"
 
 
 def lines_of(document: dict[str, Any]) -> list[str]:

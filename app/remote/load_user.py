@@ -47,8 +47,8 @@ class LoadReply:
     text: str = ""
     level: float = 0.0
     """RMS of the audio, 0 to 1."""
-    tokens: int | None = None
-    """Length of a reply that ended at the limit it was given, None for one that ended by itself."""
+    codes: int | None = None
+    """Speech codes of the reply, None if the server does not count them."""
     error: str = ""
 
     @property
@@ -171,11 +171,19 @@ class LoadUser:
                 response = event["response"] if isinstance(event.get("response"), dict) else {}
                 details = response.get("status_details")
                 reason = details.get("reason") if isinstance(details, dict) else None
-                if most_tokens is not None and reason == "max_output_tokens":
-                    reply.tokens = most_tokens
-                elif response.get("status") != "completed":
+                is_as_long_as_asked = most_tokens is not None and reason == "max_output_tokens"
+                if response.get("status") != "completed" and not is_as_long_as_asked:
                     reply.error = f"the response was {response.get('status')}"
+                reply.codes = _audio_tokens(response)
                 is_done = True
+
+
+def _audio_tokens(response: Json) -> int | None:
+    """Of the output, if the response says it."""
+    usage = response.get("usage")
+    details = usage.get("output_token_details") if isinstance(usage, dict) else None
+    count = details.get("audio_tokens") if isinstance(details, dict) else None
+    return count if isinstance(count, int) else None
 
 
 class _Playback:

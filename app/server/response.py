@@ -53,6 +53,8 @@ class Response:
         """None until the first output."""
         self.characters = 0
         """Text that was sent."""
+        self._codes: int | None = None
+        """Speech codes of the reply, None until it has ended by itself."""
         self._config, self._metadata = config, metadata
         self._engine_rate = engine_rate
         self._items, self._emit = items, emit
@@ -72,6 +74,7 @@ class Response:
             self._add_audio(event.pcm)
             return len(event.pcm) / event.sample_rate
         elif isinstance(event, ReplyDone):
+            self._codes = len(event.codes)
             if event.finish_reason == "length":
                 self.end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
             else:
@@ -159,7 +162,7 @@ class Response:
         return self._of_item(kind) | {"item_id": self.ids.item_id, "content_index": 0}
 
     def _document(self, status: str, details: Json | None = None) -> Json:
-        config = self._config
+        config, codes = self._config, self._codes
         output = {"format": config.output_format.document(), "voice": config.model}
         return {
             "object": "realtime.response",
@@ -172,5 +175,6 @@ class Response:
             "max_output_tokens": config.max_output_tokens or "inf",
             "audio": {"output": output},
             "metadata": self._metadata,
-            "usage": None,
+            # Of the other tokens, the reply does not say how many there are.
+            "usage": None if codes is None else {"output_token_details": {"audio_tokens": codes}},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -44,11 +45,12 @@ def test_quantities_of_all_users() -> None:
     assert "5.0% of TTFA" in lines[2]
 
 
-def test_a_reply_at_its_limit_is_as_long_as_its_tokens() -> None:
-    replies = [reply(tokens=50, audio_s=4.0), reply(tokens=100, audio_s=8.0), reply(audio_s=1.3)]
+def test_the_audio_of_a_reply_is_as_long_as_its_codes() -> None:
+    """However it ended: a reply at its limit may have gone over to text before."""
+    replies = [reply(codes=50, audio_s=4.0), reply(codes=100, audio_s=8.0), reply(audio_s=1.3)]
     assert report([replies])["replies"] == 3
-    with pytest.raises(MossVoiceError, match=r"5.00 s of audio for 100 tokens of 0.080 s"):
-        report([[*replies, reply(tokens=100, audio_s=5.0)]])
+    with pytest.raises(MossVoiceError, match=r"5.00 s of audio for 100 codes of 0.080 s"):
+        report([[*replies, reply(codes=100, audio_s=5.0)]])
 
 
 def test_a_server_without_timings_has_no_network_share() -> None:
@@ -82,6 +84,22 @@ def test_without_lengths_the_samples_are_asked_as_they_are() -> None:
     asked = turns_at(2, None, None, session)
     assert [turn.name for turn in asked] == [turn.name for turn in questions_at(2, session)]
     assert all(turn.expected and turn.most_tokens is None for turn in asked)
+
+
+@pytest.mark.slow
+def test_no_times_if_audio_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    dropped = []
+
+    def without_a_delta(event: dict[str, Any]) -> dict[str, Any]:
+        if event["type"] != "response.output_audio.delta" or dropped:
+            return event
+        dropped.append(event)
+        return event | {"delta": ""}
+
+    words = ["--users", "2", "--minutes", "0.01"]
+    with RealtimeServer(Script(chunks=4), change=without_a_delta) as server:
+        assert main(["bench", "--server", server.url, *words]) == 1
+    assert re.search(r"s of audio for 20 codes of 0\.\d+ s", capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -138,6 +138,7 @@ def test_a_typed_question_is_answered_in_the_order_of_the_protocol() -> None:
     ]
     done = only(events, "response.done")["response"]
     assert (done["status"], done["metadata"]) == ("completed", {"topic": "sums"})
+    assert done["usage"] == {"output_token_details": {"audio_tokens": 10}}
     assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "word0 word1"}]
     audio = b"".join(
         base64.b64decode(event["delta"]) for event in events if event["type"] == "response.output_audio.delta"
@@ -311,6 +312,7 @@ def test_cancel_stops_the_response() -> None:
     assert error_of(client.send("response.cancel", response_id="resp_other")) == "response_cancel_not_active"
     done = only(client.send("response.cancel"), "response.done")["response"]
     assert done["status_details"]["reason"] == "client_cancelled"
+    assert done["usage"] is None
     assert client.jobs(Interrupt)[0].samples_played == round(0.4 * OUT_RATE)
     assert error_of(client.send("response.cancel")) == "response_cancel_not_active"
     assert kinds(client.work()) == []
