@@ -87,7 +87,7 @@ class Engine:
         if chosen.context_rows is not None:
             rows = min(chosen.context_rows, bundle.lm.context_rows)
             bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))
-        if chosen.kv_blocks is None and chosen.conversations > 1:
+        if chosen.kv_blocks is None and chosen.conversations is not None and chosen.conversations > 1:
             each = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
             chosen = replace(chosen, kv_blocks=max(bundle.lm.kv_blocks, chosen.conversations * each))
         stages = explain_out_of_memory(
@@ -261,11 +261,11 @@ class Engine:
             return
         if tokenizer.takes_batches and tokenizer.pool is None:
             # A stream belongs to a conversation until its next turn.
-            wanted = options.conversations if options.conversations > 1 else 2 * options.max_batch_size
+            wanted = options.conversations or 2 * options.max_batch_size
             free, _ = memory_of(tokenizer.calls.device)
             copy = split_bytes(tokenizer.model.config)
             triton = copy <= free // 4 and uses_triton(options.kernels, tokenizer.calls.device)
-            most = free // 2 if options.conversations == 1 else max(free // 2, free - _LATER_BYTES)
+            most = free // 2 if options.conversations is None else max(free // 2, free - _LATER_BYTES)
             room = most - (copy if triton else 0)
             slots = min(wanted, room // tokenizer.stream_bytes - 1)
             if slots >= 1:

@@ -56,8 +56,9 @@ class EngineOptions:
     """Dtype of the language model; None is bfloat16 on a GPU and float32 elsewhere."""
     kv_blocks: int | None = None
     """Number of blocks of the KV pool; None is the bundle's, or enough for `conversations`."""
-    conversations: int = 1
-    """Conversations whose whole context the KV pool holds, unless `kv_blocks` is given."""
+    conversations: int | None = None
+    """Conversations that GPU memory is divided among; of several, the KV pool holds the whole context, unless
+    `kv_blocks` is given. None is as many as fit into the bundle's pool."""
     context_rows: int | None = None
     """Rows of a conversation at most, if the bundle allows more; older exchanges are dropped."""
     flow_steps: int | None = None

@@ -195,7 +195,7 @@ def shared_engine(
         max_batch_size=min(conversations or MOST_BATCHED, MOST_BATCHED),
         captures_batches=True,
         kv_blocks=arguments.kv_blocks,
-        conversations=conversations or 1,
+        conversations=conversations,
         context_rows=arguments.context_rows,
     )
 

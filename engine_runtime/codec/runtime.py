@@ -88,7 +88,7 @@ def most_replies(options: EngineOptions) -> int:
     time."""
     if options.trt_codec or options.max_batch_size == 1:
         return 1
-    return max(2 * options.max_batch_size, options.conversations)
+    return max(2 * options.max_batch_size, options.conversations or 1)
 
 
 def packet_frames(flow: FlowSection) -> list[int]:

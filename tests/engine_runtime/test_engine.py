@@ -552,6 +552,7 @@ def test_how_many_conversations_fit_into_memory(
 def test_the_pool_is_large_enough_for_the_conversations(bundle: Bundle) -> None:
     at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
     for options, expected in (
+        (EngineOptions(), at_least),
         (EngineOptions(conversations=1), at_least),
         (EngineOptions(conversations=at_least + 2), at_least + 2),
         (EngineOptions(conversations=9, kv_blocks=bundle.lm.kv_blocks), at_least),
@@ -571,21 +572,24 @@ def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> 
 @pytest.mark.parametrize(
     ("free_gb", "conversations", "expected"),
     [
-        (100.0, 1, (128, True)),
+        (100.0, None, (128, True)),
         (100.0, 96, (96, True)),
         (100.0, 160, (160, True)),
-        (29.0, 1, (50, True)),
+        (29.0, None, (50, True)),
         (29.0, 72, (72, True)),
         (29.0, 120, (93, True)),
-        (24.0, 1, (40, True)),
+        (24.0, None, (40, True)),
         (6.0, 2, (2, False)),
         (6.0, 96, (11, False)),
-        (6.0, 1, (11, False)),
-        (0.4, 1, None),
+        (6.0, None, (11, False)),
+        (0.4, None, None),
     ],
 )
 def test_the_pool_of_the_encoder_takes_half_of_the_free_memory_or_what_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, free_gb: float, conversations: int, expected: tuple[int, bool] | None
+    monkeypatch: pytest.MonkeyPatch,
+    free_gb: float,
+    conversations: int | None,
+    expected: tuple[int, bool] | None,
 ) -> None:
     """With the weights that it copies for tensor cores, which are left out where memory is short."""
     used: list[tuple[int, bool]] = []
