@@ -35,14 +35,11 @@ from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
+from engine_runtime.memory_plan import LATER_BYTES, fitting_conversations
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm
 from engine_runtime.work import Task, run_alone
-
-_LATER_BYTES = 4_000_000_000
-"""GPU memory for what is allocated after the speech encoder's caches: activations and captured graphs of
-encoder, flow and vocoder. The released model takes 1.4 GB for 96 conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +84,8 @@ class Engine:
         if chosen.context_rows is not None:
             rows = min(chosen.context_rows, bundle.lm.context_rows)
             bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))
+        if chosen.kv_blocks is None and chosen.conversations is None:
+            chosen = replace(chosen, conversations=fitting_conversations(bundle, chosen))
         if chosen.kv_blocks is None and chosen.conversations is not None and chosen.conversations > 1:
             each = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
             chosen = replace(chosen, kv_blocks=max(bundle.lm.kv_blocks, chosen.conversations * each))
@@ -265,7 +264,7 @@ class Engine:
             free, _ = memory_of(tokenizer.calls.device)
             copy = split_bytes(tokenizer.model.config)
             triton = copy <= free // 4 and uses_triton(options.kernels, tokenizer.calls.device)
-            most = free // 2 if options.conversations is None else max(free // 2, free - _LATER_BYTES)
+            most = free // 2 if options.conversations is None else max(free // 2, free - LATER_BYTES)
             room = most - (copy if triton else 0)
             slots = min(wanted, room // tokenizer.stream_bytes - 1)
             if slots >= 1:

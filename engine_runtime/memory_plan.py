@@ -1,4 +1,5 @@
-"""Which devices of this machine could hold a model, and how much memory each weight format takes there.
+"""Which devices of this machine could hold a model, how much memory each weight format takes there, and how
+many conversations fit.
 
 In: a bundle, whose weight files are not needed. Out: plain values, computed from shapes; nothing is loaded.
 CUDA is initialized if this build of torch can use a GPU. Any thread.
@@ -14,15 +15,23 @@ import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import codec_bytes
-from engine_runtime.cuda.gpu_memory import demand_of
+from engine_runtime.codec.runtime import CACHE_SHARE_OF_MANY
+from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
+from engine_runtime.cuda.gpu_memory import bound, demand_of, memory_of
 from engine_runtime.executors.cuda.loading import gpu_demand
-from engine_runtime.hardware import processor
+from engine_runtime.hardware import processor, usable_device
 from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.models.whisper_vq import WhisperVQConfig
 from engine_runtime.options import EngineOptions, WeightFormat
 
 _PROGRAM_BYTES = 600_000_000
 """Main memory that the program takes apart from weights and caches: the peak of `moss-voice demo`, less
 nano."""
+
+
+LATER_BYTES = 4_000_000_000
+"""GPU memory for what is allocated after the speech encoder's caches: activations and captured graphs of
+encoder, flow and vocoder. The released model takes 2 GB for 64 conversations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +83,27 @@ def _plan_of_gpu(bundle: Bundle, config: MossLMConfig, index: int) -> DevicePlan
     )
     free, total = torch.cuda.mem_get_info(device)
     return DevicePlan(options.device, torch.cuda.get_device_name(device), total, free, needs)
+
+
+def fitting_conversations(bundle: Bundle, options: EngineOptions) -> int | None:
+    """Conversations with their whole context that fit on the GPU at once, at most two for each sequence of a
+    step, since users speak half of the time. None if fewer than two fit, or the engine is not one for
+    several on a GPU."""
+    device, most = usable_device(options.device), 2 * options.max_batch_size
+    if device.type != "cuda" or options.backend != "torch" or most == 2 or not options.captures_batches:
+        return None
+    config = MossLMConfig.from_dict(bundle.lm.config)
+    blocks = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
+
+    def needed(conversations: int) -> int:
+        chosen = replace(options, conversations=conversations, kv_blocks=conversations * blocks)
+        demand = gpu_demand(bundle.lm, config, device, chosen, codec_bytes(bundle, chosen))
+        return demand.bytes(options.weight_format)
+
+    free = bound(device, options.gpu_memory_gb)
+    _, total = memory_of(device)
+    copy = split_bytes(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
+    room = free - total // CACHE_SHARE_OF_MANY - copy - LATER_BYTES
+    one, two = needed(1), needed(2)
+    fitting = min(most, 1 + (room - one) // (two - one))
+    return fitting if fitting > 1 else None

@@ -58,7 +58,7 @@ class EngineOptions:
     """Number of blocks of the KV pool; None is the bundle's, or enough for `conversations`."""
     conversations: int | None = None
     """Conversations that GPU memory is divided among; of several, the KV pool holds the whole context, unless
-    `kv_blocks` is given. None is as many as fit into the bundle's pool."""
+    `kv_blocks` is given. None is as many as fit on a GPU, or else into the bundle's pool."""
     context_rows: int | None = None
     """Rows of a conversation at most, if the bundle allows more; older exchanges are dropped."""
     flow_steps: int | None = None

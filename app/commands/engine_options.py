@@ -189,7 +189,7 @@ def shared_engine(
     arguments: argparse.Namespace, options: EngineOptions, conversations: int | None
 ) -> EngineOptions:
     """The options of an engine for so many conversations, with those of `add_sharing_options`. None: for as
-    many as fit into the bundle's KV cache."""
+    many as fit into memory."""
     return replace(
         options,
         max_batch_size=min(conversations or MOST_BATCHED, MOST_BATCHED),

@@ -54,7 +54,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=integer(1, 10_000),
         metavar="N",
         help="conversations at once (default: as many as can speak at once at the speed measured at the "
-        "start, and fit into the KV cache)",
+        "start, and fit into memory)",
     )
     add_sharing_options(parser)
     parser.add_argument(

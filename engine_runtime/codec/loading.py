@@ -18,6 +18,7 @@ from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.runtime import VOCODER_BATCH_BYTES, CodecRuntime, most_replies
+from engine_runtime.codec.speech_tokenizer.encoder_pool import stream_bytes
 from engine_runtime.codec.speech_tokenizer.features import Normalization
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     """Bytes of the weights of speech encoder, flow and vocoder in their dtypes, computed from shapes, plus
-    the smallest flow caches that fit the longest voice prompt, and what a HiFT vocoder takes for several
-    replies in one call."""
+    the smallest flow caches that fit the longest voice prompt, what a HiFT vocoder takes for several replies
+    in one call, and the encoder's caches for the given number of conversations."""
     with torch.device("meta"), Uninitialized():
         encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
@@ -63,7 +64,8 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     per_code = bytes_per_code(flow.config, options.flow_steps or section.steps, section.cfg_rate, chosen)
     joins = isinstance(vocoder, HiFT) and most_replies(options) > 1
     caches = per_code * least_codes(prompt, flow.config.chunk_codes)
-    return weights + caches + (VOCODER_BATCH_BYTES if joins else 0)
+    streams = options.conversations or 0 if options.captures_batches and options.max_batch_size > 1 else 0
+    return weights + caches + (VOCODER_BATCH_BYTES if joins else 0) + streams * stream_bytes(encoder.config)
 
 
 def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:

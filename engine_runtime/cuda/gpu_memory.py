@@ -142,7 +142,7 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
     advice = (
         f"Use --weights {max(fitting, key=lambda choice: choice.startswith(weight_format))}."
         if fitting
-        else "None of them fits: free memory, reduce the number of KV blocks, or use another device."
+        else "None of them fits: free memory, use fewer KV blocks or --conversations, or another device."
     )
     raise AcceleratorError(
         f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "

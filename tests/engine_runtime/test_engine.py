@@ -561,6 +561,27 @@ def test_the_pool_is_large_enough_for_the_conversations(bundle: Bundle) -> None:
             assert engine.conversation_limits["KV cache"] == expected
 
 
+def test_without_a_number_as_many_conversations_as_fit(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
+    asked: list[EngineOptions] = []
+
+    def fitting(of: Bundle, options: EngineOptions) -> int:
+        asked.append(options)
+        return at_least + 3
+
+    monkeypatch.setattr(engine_module, "fitting_conversations", fitting)
+    for options, expected in (
+        (EngineOptions(), at_least + 3),
+        (EngineOptions(conversations=at_least + 1), at_least + 1),
+        (EngineOptions(kv_blocks=bundle.lm.kv_blocks), at_least),
+    ):
+        with Engine.load(bundle, options) as engine:
+            assert engine.conversation_limits["KV cache"] == expected
+    assert asked == [EngineOptions()]
+
+
 def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> None:
     with Engine.load(bundle) as engine, Engine.load(bundle, EngineOptions(context_rows=256)) as shorter:
         assert shorter.bundle.lm.context_rows == 256 < engine.bundle.lm.context_rows

@@ -39,6 +39,11 @@ JOINT_CODES = (1, 2, 3, 4, 8)
 """Most codes of a stream in a call of several."""
 
 
+def stream_bytes(config: WhisperVQConfig) -> int:
+    """Bytes of the caches of a stream, in float32."""
+    return 2 * torch.float32.itemsize * config.layers * config.max_positions * config.d_model
+
+
 def split_bytes(config: WhisperVQConfig) -> int:
     """Bytes of the weights that `EncoderPool` copies with `triton`: three bf16 values for each."""
     per_layer = 4 * config.d_model**2 + 2 * config.d_model * config.ffn

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
 from engine_runtime.codec.speech_tokenizer.encode_work import MOST_BATCHED_CODES, EncodeWork
-from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool
+from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool, stream_bytes
 from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams, PendingValues
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel
 from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
@@ -248,8 +248,7 @@ class SpeechTokenizer:
     @property
     def stream_bytes(self) -> int:
         """Bytes of the caches of a stream."""
-        config, like = self.model.config, self.model.encoder.conv1.weight
-        return 2 * config.layers * config.max_positions * config.d_model * like.element_size()
+        return stream_bytes(self.model.config)
 
     def mel_stream(self) -> WhisperLogMelStream:
         """A stream of the features."""
