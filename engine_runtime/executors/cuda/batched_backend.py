@@ -1,5 +1,5 @@
 """A decode step of several sequences as kernels: six launches per layer with the attention in CUDA C++, seven
-with that in Triton, captured as a CUDA graph. The products run in CUDA C++, too, where they can.
+with that in Triton, captured as a CUDA graph. Products and norms run in CUDA C++, too, where they can.
 
 In: the values in BatchInputs. Out: logits in `text_logits` and `audio_logits`, one row for each sequence; K
 and V in the pool. The reference implementation is a single step of each sequence (layerwise_backend.py). Rows
