@@ -18,7 +18,6 @@ from engine_runtime.codec.loading import codec_bytes
 from engine_runtime.codec.runtime import CACHE_SHARE_OF_MANY
 from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
 from engine_runtime.cuda.gpu_memory import bound, demand_of, memory_of
-from engine_runtime.executors.cuda.loading import gpu_demand
 from engine_runtime.hardware import processor, usable_device
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQConfig
@@ -72,6 +71,8 @@ def _plan_of_processor(bundle: Bundle, config: MossLMConfig) -> DevicePlan:
 
 
 def _plan_of_gpu(bundle: Bundle, config: MossLMConfig, index: int) -> DevicePlan:
+    from engine_runtime.executors.cuda.loading import gpu_demand  # not needed on the CPU
+
     options = EngineOptions(device=f"cuda:{index}")
     device = torch.device(options.device)
     plain = gpu_demand(bundle.lm, config, device, options, codec_bytes(bundle, options))
@@ -92,6 +93,8 @@ def fitting_conversations(bundle: Bundle, options: EngineOptions) -> int | None:
     device, most = usable_device(options.device), 2 * options.max_batch_size
     if device.type != "cuda" or options.backend != "torch" or most == 2 or not options.captures_batches:
         return None
+    from engine_runtime.executors.cuda.loading import gpu_demand  # not needed on the CPU
+
     config = MossLMConfig.from_dict(bundle.lm.config)
     blocks = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
 

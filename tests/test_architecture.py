@@ -244,3 +244,18 @@ def test_none_survives_qt_calls() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert abs(int(result.stdout)) < 100
+
+
+@pytest.mark.slow
+def test_the_engine_on_the_cpu_needs_no_module_of_the_gpu() -> None:
+    """Packages for the CPU leave out parts of torch that those import."""
+    code = (
+        "import sys; import app.main, engine_runtime.engine, engine_runtime.memory_plan; print(*sys.modules)"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "engine_runtime.engine" in loaded
+    assert not [
+        name for name in loaded if name.startswith(("engine_runtime.executors.cuda", "torch._inductor"))
+    ]
