@@ -84,11 +84,12 @@ class Engine:
         if chosen.context_rows is not None:
             rows = min(chosen.context_rows, bundle.lm.context_rows)
             bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))
-        if chosen.kv_blocks is None and chosen.conversations is None:
-            chosen = replace(chosen, conversations=fitting_conversations(bundle, chosen))
-        if chosen.kv_blocks is None and chosen.conversations is not None and chosen.conversations > 1:
-            each = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
-            chosen = replace(chosen, kv_blocks=max(bundle.lm.kv_blocks, chosen.conversations * each))
+        if chosen.kv_blocks is None:
+            conversations = chosen.conversations or fitting_conversations(bundle, chosen)
+            chosen = replace(chosen, conversations=conversations)
+            if conversations is not None and conversations > 1:
+                enough = conversations * bundle.lm.context_blocks
+                chosen = replace(chosen, kv_blocks=max(bundle.lm.kv_blocks, enough))
         stages = explain_out_of_memory(
             lambda: load_stages(bundle, chosen, voice=voice, progress=progress), bundle.lm, chosen
         )
@@ -256,7 +257,7 @@ class Engine:
         """Give the streams of the speech encoder common buffers, so that it takes several in one captured
         call."""
         tokenizer, options = self.stages.speech_tokenizer, self.stages.options
-        if not (options.captures_batches and options.max_batch_size > 1 and tokenizer.calls.is_capturing):
+        if not (options.serves_several and tokenizer.calls.is_capturing):
             return
         if tokenizer.takes_batches and tokenizer.pool is None:
             # A stream belongs to a conversation until its next turn.

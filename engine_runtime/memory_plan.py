@@ -16,7 +16,7 @@ import torch
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import codec_bytes
 from engine_runtime.codec.runtime import CACHE_SHARE_OF_MANY
-from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
+from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes, stream_bytes
 from engine_runtime.cuda.gpu_memory import bound, demand_of, memory_of
 from engine_runtime.hardware import processor, usable_device
 from engine_runtime.models.moss_lm import MossLMConfig
@@ -26,8 +26,6 @@ from engine_runtime.options import EngineOptions, WeightFormat
 _PROGRAM_BYTES = 600_000_000
 """Main memory that the program takes apart from weights and caches: the peak of `moss-voice demo`, less
 nano."""
-
-
 LATER_BYTES = 4_000_000_000
 """GPU memory for what is allocated after the speech encoder's caches: activations and captured graphs of
 encoder, flow and vocoder. The released model takes 2 GB for 64 conversations."""
@@ -90,23 +88,21 @@ def fitting_conversations(bundle: Bundle, options: EngineOptions) -> int | None:
     """Conversations with their whole context that fit on the GPU at once, at most two for each sequence of a
     step, since users speak half of the time. None if fewer than two fit, or the engine is not one for
     several on a GPU."""
-    device, most = usable_device(options.device), 2 * options.max_batch_size
-    if device.type != "cuda" or options.backend != "torch" or most == 2 or not options.captures_batches:
+    if not options.serves_several or options.backend != "torch":
+        return None
+    device = usable_device(options.device)
+    if device.type != "cuda":
         return None
     from engine_runtime.executors.cuda.loading import gpu_demand  # not needed on the CPU
 
     config = MossLMConfig.from_dict(bundle.lm.config)
-    blocks = -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
-
-    def needed(conversations: int) -> int:
-        chosen = replace(options, conversations=conversations, kv_blocks=conversations * blocks)
-        demand = gpu_demand(bundle.lm, config, device, chosen, codec_bytes(bundle, chosen))
-        return demand.bytes(options.weight_format)
-
+    encoder = WhisperVQConfig.from_dict(bundle.speech_encoder.config)
+    chosen = replace(options, conversations=1, kv_blocks=bundle.lm.context_blocks)
+    one = gpu_demand(bundle.lm, config, device, chosen, codec_bytes(bundle, chosen))
+    two = replace(one, kv_rows=2 * one.kv_rows, codec_bytes=one.codec_bytes + stream_bytes(encoder))
+    needed, with_another = (demand.bytes(options.weight_format) for demand in (one, two))
     free = bound(device, options.gpu_memory_gb)
     _, total = memory_of(device)
-    copy = split_bytes(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
-    room = free - total // CACHE_SHARE_OF_MANY - copy - LATER_BYTES
-    one, two = needed(1), needed(2)
-    fitting = min(most, 1 + (room - one) // (two - one))
+    room = free - total // CACHE_SHARE_OF_MANY - split_bytes(encoder) - LATER_BYTES
+    fitting = min(2 * options.max_batch_size, 1 + (room - needed) // (with_another - needed))
     return fitting if fitting > 1 else None

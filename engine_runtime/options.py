@@ -127,6 +127,11 @@ class EngineOptions:
                 raise OptionsError(f"{name} is {value}. Give {bounds}.")
 
     @property
+    def serves_several(self) -> bool:
+        """Whether the engine is one for several conversations, and makes at the start what they share."""
+        return self.captures_batches and self.max_batch_size > 1
+
+    @property
     def formats(self) -> BlockFormats:
         """`weight_format` for each part that it applies to."""
         return BlockFormats.rounded(self.weight_format, tails=self.rounds_tails)

@@ -169,21 +169,20 @@ class LoadUser:
                     return
             elif name == "response.done":
                 response = event["response"] if isinstance(event.get("response"), dict) else {}
-                details = response.get("status_details")
-                reason = details.get("reason") if isinstance(details, dict) else None
+                reason = _inside(response, "status_details", "reason")
                 is_as_long_as_asked = most_tokens is not None and reason == "max_output_tokens"
                 if response.get("status") != "completed" and not is_as_long_as_asked:
                     reply.error = f"the response was {response.get('status')}"
-                reply.codes = _audio_tokens(response)
+                codes = _inside(response, "usage", "output_token_details", "audio_tokens")
+                reply.codes = codes if isinstance(codes, int) else None
                 is_done = True
 
 
-def _audio_tokens(response: Json) -> int | None:
-    """Of the output, if the response says it."""
-    usage = response.get("usage")
-    details = usage.get("output_token_details") if isinstance(usage, dict) else None
-    count = details.get("audio_tokens") if isinstance(details, dict) else None
-    return count if isinstance(count, int) else None
+def _inside(document: object, *names: str) -> object:
+    """What is under these names, one inside the other; None if the server sends no such thing."""
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
 
 
 class _Playback:

@@ -73,6 +73,11 @@ class LMSection:
     """The model was trained to reply nothing to an unfinished question and to a backchannel: the probability
     of an empty reply says whether the user has finished (`TurnEndPrediction`)."""
 
+    @property
+    def context_blocks(self) -> int:
+        """KV blocks of the whole context of a conversation."""
+        return -(-self.context_rows // self.tokens_per_block)
+
 
 @dataclass(frozen=True, slots=True)
 class SpeechEncoderSection:

@@ -64,7 +64,7 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     per_code = bytes_per_code(flow.config, options.flow_steps or section.steps, section.cfg_rate, chosen)
     joins = isinstance(vocoder, HiFT) and most_replies(options) > 1
     caches = per_code * least_codes(prompt, flow.config.chunk_codes)
-    streams = options.conversations or 0 if options.captures_batches and options.max_batch_size > 1 else 0
+    streams = options.conversations or 0 if options.serves_several else 0
     return weights + caches + (VOCODER_BATCH_BYTES if joins else 0) + streams * stream_bytes(encoder.config)
 
 

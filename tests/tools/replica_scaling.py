@@ -27,7 +27,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -114,11 +114,8 @@ class Service:
 
     def num_processes(self) -> int:
         """Processes of replicas, also of those that are ending."""
-        found = 0
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            with suppress(psutil.Error):
-                found += process.cmdline()[:1] != [] and process.cmdline()[0].startswith(_REPLICA)
-        return found
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return sum(_command_of(process).startswith(_REPLICA) for process in children)
 
     def await_replicas(self, count: int) -> None:
         """Until so many are there, without a conversation, and no others are ending."""
@@ -230,12 +227,20 @@ def _cores(service: Service, users_pid: int) -> dict[str, float]:
     for process, before_s in before:
         try:
             share = (_cpu_s(process) - before_s) / (time.monotonic() - began_s)
-            name = "users" if process is users else (process.cmdline() or [process.name()])[0]
         except psutil.Error:
             continue
+        name = "users" if process is users else _command_of(process)
         if share >= _LEAST_CPU:
             shares.append((share, f"{name.rsplit('/', 1)[-1].split('.')[0]} {process.pid}"))
     return {name: share for share, name in sorted(shares, reverse=True)}
+
+
+def _command_of(process: psutil.Process) -> str:
+    """Its program, as Ray names its processes there; empty for one that has ended."""
+    try:
+        return (process.cmdline() or [process.name()])[0]
+    except psutil.Error:
+        return ""
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -189,22 +189,25 @@ class BatchedBackend:
         keeps: bool = False,
     ) -> None:
         """target = source + the sums of `pending`; the input of `matrix` = its norm."""
-        width = self._network.config.hidden_size
+        splits = 0 if pending is None else self.linear.num_splits(pending)
+        if target is source and pending is None:
+            target = None  # it is there already
+        out = None if matrix is None else self._input(self._normed, matrix)
         if self.residual_norm is not None:
             self.residual_norm.launch(
                 shape.rows,
                 source,
                 None if pending is None else self._sums,
-                0 if pending is None else self.linear.num_splits(pending),
+                splits,
                 index=index,
-                target=None if target is source and pending is None else target,
+                target=target,
                 kept=self._kept if keeps else None,
                 kept_row=self._inputs["kept_row"],
                 norm=norm,
-                out=None if matrix is None else self._input(self._normed, matrix),
+                out=out,
             )
             return
-        out = source if matrix is None else self._input(self._normed, matrix)
+        width = self._network.config.hidden_size
         # A pointer disabled by a flag is never read; any tensor serves as a placeholder.
         add_and_norm[(shape.rows,)](
             source,
@@ -214,14 +217,14 @@ class BatchedBackend:
             self._kept,
             self._inputs["kept_row"],
             source if norm is None else norm,
-            out,
+            source if out is None else out,
             self._network.config.rms_norm_eps,
             CAPACITY=self._capacity,
             WIDTH=width,
             BLOCK=triton.next_power_of_2(width),
-            SPLITS=0 if pending is None else self.linear.num_splits(pending),
+            SPLITS=splits,
             IS_INDEXED=index is not None,
-            HAS_TARGET=target is not None and (target is not source or pending is not None),
+            HAS_TARGET=target is not None,
             HAS_KEPT=keeps,
             HAS_NORM=norm is not None,
             num_warps=16 if shape.rows <= 32 else 8,

@@ -53,7 +53,7 @@ def test_the_engine_has_room_for_the_conversations() -> None:
     assert (options.conversations, options.context_rows, options.kv_blocks) == (96, 1024, None)
     assert (options.max_batch_size, options.captures_batches) == (64, True)
     assert engine_of("--kv-blocks", "512").kv_blocks == 512
-    assert engine_of().conversations is None, "as many as the bundle's pool holds"
+    assert engine_of().conversations is None, "as many as fit into memory"
     assert engine_of().max_batch_size == 64
 
 

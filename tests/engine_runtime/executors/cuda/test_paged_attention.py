@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +25,7 @@ from engine_runtime.executors.cuda.paged_attention import (
 )
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
 from engine_runtime.quantization import FP8
+from tests.doubles.compiled_kernel import RecordedKernel, constants_of
 from tests.factories.tiny_lm import RELEASED
 
 CPU = torch.device("cpu")
@@ -38,10 +38,6 @@ def layout_of(
     kv_dtype: torch.dtype = torch.bfloat16, tokens_per_block: int = TOKENS, shared_limit: int = LARGE_SHARED
 ) -> AttentionLayout:
     return AttentionLayout(RELEASED, tokens_per_block, kv_dtype, CAPACITY, 2048, shared_limit)
-
-
-def constants(header: str) -> dict[str, int]:
-    return {name: int(value) for name, value in re.findall(r"^#define (\w+) (\d+)$", header, re.MULTILINE)}
 
 
 @pytest.mark.slow
@@ -112,7 +108,7 @@ def test_the_ring_is_as_long_as_shared_memory_allows(
     shared_limit: int, kv_dtype: torch.dtype, stages: int
 ) -> None:
     layout = layout_of(kv_dtype, shared_limit=shared_limit)
-    values = constants(layout.header())
+    values = constants_of(layout.header())
     assert layout.num_stages == values["RING_STAGES"] == stages
     assert layout.num_stages % values["COMPUTE_WARPS"] == 0
     tile_bytes = values["TILE_ROWS"] * values["DIM"] * kv_dtype.itemsize
@@ -152,39 +148,12 @@ def test_sizes_that_the_kernel_cannot_run(
     assert found is None if reason is None else reason in str(found)
 
 
-class FakeKernel:
-    """Takes the place of the compiled kernel; keeps what it is launched with."""
-
-    def __init__(
-        self, source: str, headers: Mapping[str, str], name: str, shared_bytes: int, device: torch.device
-    ) -> None:
-        declared = re.search(rf"{name}\((.*?)\) {{", source, re.DOTALL)
-        assert declared is not None
-        self.parameters = [word.strip() for word in declared[1].split(",")]
-        self.constants, self.shared_bytes = constants(headers["layout.cuh"]), shared_bytes
-        self.blocks = self.threads = 0
-        self.arguments: dict[str, Tensor | int] = {}
-
-    def launch(
-        self, blocks: int, threads: int, arguments: Sequence[Tensor | int], *, starts_early: bool
-    ) -> None:
-        assert starts_early
-        self.blocks, self.threads = blocks, threads
-        for word, argument in zip(self.parameters, arguments, strict=True):
-            assert isinstance(argument, Tensor) == ("*" in word), word
-            self.arguments[word.split()[-1].lstrip("*")] = argument
-
-    def number(self, name: str) -> int:
-        """An argument."""
-        return int(self.arguments[name])
-
-
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What torch reports of an H200."""
     properties = SimpleNamespace(multi_processor_count=132, shared_memory_per_block_optin=LARGE_SHARED)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(paged_attention, "CompiledKernel", FakeKernel)
+    monkeypatch.setattr(paged_attention, "CompiledKernel", RecordedKernel)
     return properties
 
 
@@ -202,7 +171,7 @@ def make_attention(longest: int) -> PagedAttention:
 
 def launched(
     attention: PagedAttention, rows: int, bucket: int, out_dtype: torch.dtype = torch.bfloat16
-) -> FakeKernel:
+) -> RecordedKernel:
     attention.launch(
         torch.zeros(1),
         LAYER,
@@ -213,7 +182,7 @@ def launched(
         splits=2,
     )
     kernel = attention._kernel
-    assert isinstance(kernel, FakeKernel)
+    assert isinstance(kernel, RecordedKernel)
     return kernel
 
 

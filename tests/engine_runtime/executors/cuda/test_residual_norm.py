@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.nvrtc import compile_program
@@ -19,6 +16,7 @@ from engine_runtime.executors.cuda.residual_norm import (
     kernel_source,
     unsupported_reason,
 )
+from tests.doubles.compiled_kernel import RecordedKernel
 from tests.factories.tiny_lm import RELEASED
 
 CAPACITY = 64
@@ -61,44 +59,20 @@ def test_where_it_cannot_run(
     assert found is None if reason is None else reason in str(found)
 
 
-class FakeKernel:
-    """Takes the place of the compiled kernel; keeps what it is launched with."""
-
-    def __init__(
-        self, source: str, headers: Mapping[str, str], name: str, shared_bytes: int, device: torch.device
-    ) -> None:
-        declared = source[source.index(f"{name}(") :].partition("(")[2].partition(")")[0]
-        self.parameters = [word.split()[-1].lstrip("*") for word in declared.split(",")]
-        self.constants = headers["layout.cuh"]
-        self.launches: list[tuple[int, int, dict[str, Tensor | ctypes.Structure | int | None]]] = []
-
-    def launch(
-        self,
-        blocks: int,
-        threads: int,
-        arguments: Sequence[Tensor | ctypes.Structure | int | None],
-        *,
-        starts_early: bool,
-    ) -> None:
-        assert starts_early
-        self.launches.append((blocks, threads, dict(zip(self.parameters, arguments, strict=True))))
-
-
 def test_the_kernel_gets_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residual_norm, "CompiledKernel", FakeKernel)
+    monkeypatch.setattr(residual_norm, "CompiledKernel", RecordedKernel)
     operation = ResidualNorm(RELEASED, CAPACITY, torch.device("cuda"))
     kernel = operation._kernel
-    assert isinstance(kernel, FakeKernel)
-    assert "#define WIDTH 4096\n" in kernel.constants
-    assert f"#define MAX_SPLITS {BATCH_SPLITS}\n" in kernel.constants
+    assert isinstance(kernel, RecordedKernel)
+    assert (kernel.constants["WIDTH"], kernel.constants["MAX_SPLITS"]) == (4096, BATCH_SPLITS)
     x, sums, norm = torch.zeros(3, 1)
     out, kept, kept_row = torch.zeros(1, dtype=torch.float16), torch.zeros(1), torch.zeros(1)
     operation.launch(5, x, sums, 4, index=None, target=x, kept=None, kept_row=kept_row, norm=norm, out=out)
+    assert (kernel.blocks, kernel.threads) == (5, 512)
     operation.launch(
         2, x, None, 0, index=kept_row, target=None, kept=kept, kept_row=kept_row, norm=None, out=None
     )
-    (blocks, threads, first), (_, _, second) = kernel.launches
-    assert (blocks, threads) == (5, 512)
+    first, second = kernel.launches
     assert (first["source"], first["partial"], first["target"]) == (x, sums, x)
     assert (first["splits"], first["is_f16"], first["index"], first["kept"]) == (4, 1, None, None)
     assert (first["norm"], first["out"]) == (norm, out)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +25,7 @@ from engine_runtime.executors.cuda.skinny_gemm import (
 )
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import FP8, Matrix, quantize
+from tests.doubles.compiled_kernel import RecordedKernel
 
 CAPACITY = 64
 HOPPER = 132
@@ -153,41 +152,6 @@ def test_where_it_cannot_run(
     assert found is None if reason is None else reason in str(found)
 
 
-class FakeKernel:
-    """Takes the place of the compiled kernel; keeps what it is launched with."""
-
-    def __init__(
-        self,
-        source: str,
-        headers: Mapping[str, str],
-        name: str,
-        shared_bytes: int,
-        device: torch.device,
-        *,
-        is_architecture_specific: bool,
-    ) -> None:
-        assert is_architecture_specific
-        declared = re.search(rf"{name}\((.*?)\) {{", source, re.DOTALL)
-        assert declared is not None
-        self.parameters = [word.split()[-1].lstrip("*") for word in declared[1].split(",")]
-        found = re.findall(r"^#define (\w+) (\d+)$", headers["layout.cuh"], re.MULTILINE)
-        self.constants = {key: int(value) for key, value in found}
-        self.shared_bytes, self.blocks, self.threads = shared_bytes, 0, 0
-        self.arguments: dict[str, Tensor | ctypes.Structure | int] = {}
-
-    def launch(
-        self,
-        blocks: int,
-        threads: int,
-        arguments: Sequence[Tensor | ctypes.Structure | int],
-        *,
-        starts_early: bool,
-    ) -> None:
-        assert starts_early
-        self.blocks, self.threads = blocks, threads
-        self.arguments = dict(zip(self.parameters, arguments, strict=True))
-
-
 class FakeMap(ctypes.Structure):
     """A tensor map that knows what it was made of."""
 
@@ -198,7 +162,7 @@ class FakeMap(ctypes.Structure):
 def gemm(monkeypatch: pytest.MonkeyPatch) -> SkinnyGemm:
     properties = SimpleNamespace(multi_processor_count=HOPPER)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr(skinny_gemm, "CompiledKernel", FakeKernel)
+    monkeypatch.setattr(skinny_gemm, "CompiledKernel", RecordedKernel)
 
     def tensor_map(
         tensor: Tensor, sizes: list[int], strides: list[int], box: list[int], *, l2_bytes: int = 128
@@ -211,9 +175,10 @@ def gemm(monkeypatch: pytest.MonkeyPatch) -> SkinnyGemm:
     return SkinnyGemm(CAPACITY, torch.device("cuda"))
 
 
-def launched(gemm: SkinnyGemm, rows: int, matrix: Matrix, x: Tensor, *, is_gated: bool) -> FakeKernel:
+def launched(gemm: SkinnyGemm, rows: int, matrix: Matrix, x: Tensor, *, is_gated: bool) -> RecordedKernel:
     gemm.launch(rows, x, matrix, torch.zeros(1), is_gated=is_gated, is_split=True)
-    kernels = [kernel for kernel in gemm._kernels.values() if isinstance(kernel, FakeKernel)]
+    kernels = [kernel for kernel in gemm._kernels.values() if isinstance(kernel, RecordedKernel)]
+    assert all(kernel.is_architecture_specific for kernel in kernels)
     (kernel,) = [kernel for kernel in kernels if kernel.arguments]
     return kernel
 
@@ -265,7 +230,7 @@ def test_sums_that_are_not_added_up_later_are_not_split(gemm: SkinnyGemm) -> Non
     splits = [
         kernel.arguments["splits"]
         for kernel in gemm._kernels.values()
-        if isinstance(kernel, FakeKernel) and kernel.arguments
+        if isinstance(kernel, RecordedKernel) and kernel.arguments
     ]
     assert splits == [1]
 
