@@ -41,6 +41,9 @@ from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm
 from engine_runtime.work import Task, run_alone
 
+_LONG_REPLY_S = 10.0
+"""Replies up to this length are expected when many users speak."""
+
 
 @dataclass(frozen=True, slots=True)
 class BlockStats:
@@ -136,6 +139,16 @@ class Engine:
         if encoder is not None:  # without common buffers a stream allocates its own
             limits["speech encoder"] = encoder.num_slots
         return limits
+
+    @property
+    def speaking_limit(self) -> int | None:
+        """Replies of ten seconds at once whose caches of the flow fit on the device, half made on average;
+        those of more are copied to host memory and back. None without common caches."""
+        codes = self.stages.token2mel.cached_codes
+        if codes is None:
+            return None
+        samples = codes * self.bundle.samples_per_code
+        return max(int(2 * samples / self.output_sample_rate / _LONG_REPLY_S), 1)
 
     @property
     def _context_rows(self) -> int:

@@ -37,6 +37,10 @@ class Work(Protocol):
     def is_under_way(self) -> bool:
         """Whether it is a decode step that was launched ahead, so that the device is busy with it already."""
 
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        """Whether older replies hold the memory that it needs beside those of a batch: if it is not due soon,
+        they go first."""
+
     def fits(self, batch: Sequence[Any]) -> bool:
         """Whether this work can join others of its key."""
 
@@ -56,6 +60,10 @@ class SingleWork:
     batch_key: Hashable = None
     is_ready: bool = True
     is_under_way: bool = False
+
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        """See `Work`."""
+        return False
 
     def fits(self, batch: Sequence[Any]) -> bool:
         """See `Work`."""

@@ -17,13 +17,15 @@ from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio
 from engine_runtime.work import Task
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # they import torch
+    from engine_runtime.conversation.history import Conversation
+    from engine_runtime.conversation.turn import Turn
     from engine_runtime.engine import Engine
 
 USABLE = 0.9
 """Share of the engine's time that replies may take when all conversations speak at once."""
-_PROBE_CODES = 25
-"""Length of a measured reply: 2 s of speech."""
+_PROBE_CODES = 50
+"""Length of a measured reply: 4 s of speech, so that its larger packets count, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +54,42 @@ def measure_load(engine: Engine, scheduler: Scheduler, most: int) -> EngineLoad:
 
 
 def _measure_rtf(engine: Engine, scheduler: Scheduler, count: int) -> float:
-    """Engine time of `count` spoken replies at once, each to a second of faint noise / the audio of one."""
+    """Engine time of `count` spoken replies at once, once all turns have been heard / the audio of one."""
     noise = np.random.default_rng(0).normal(0.0, 1e-3, engine.input_sample_rate).astype(np.float32)
     params = replace(engine.bundle.lm.sampling_speech, min_new=_PROBE_CODES, max_new=_PROBE_CODES)
     conversations = [engine.new_conversation() for _ in range(count)]
+    turns: list[Turn] = []
     audio_s = [0.0] * count
 
-    def reply(place: int, conversation: object) -> Task[None]:
-        turn = yield from engine.open_turn_task(conversation, 0, Modality.SPEECH)  # type: ignore[arg-type]
+    def listen(conversation: Conversation) -> Task[None]:
+        turn = yield from engine.open_turn_task(conversation, 0, Modality.SPEECH)
         yield from turn.push_task(noise)
-        events = yield from turn.commit_task(Modality.SPEECH, params)
+        turns.append(turn)
+
+    def speak(place: int) -> Task[None]:
+        events = yield from turns[place].commit_task(Modality.SPEECH, params)
         while (event := (yield from events.next_event())) is not None:
             if isinstance(event, ReplyAudio):
                 audio_s[place] += len(event.pcm) / event.sample_rate
 
     def due_ns(place: int) -> int:
-        return round(1e9 * audio_s[place])
+        return began_ns + round(1e9 * audio_s[place])
 
     try:
-        began_s = time.perf_counter()
-        for place, conversation in enumerate(conversations):
+        for conversation in conversations:
+            scheduler.start(listen(conversation), lambda: 0)
+        _finish(scheduler)
+        began_ns = time.monotonic_ns()
+        for place in range(count):
             # As with clients that play at once: whose audio ends first goes first.
-            scheduler.start(reply(place, conversation), partial(due_ns, place))
-        while not scheduler.is_idle:
-            scheduler.run_once()
-        return (time.perf_counter() - began_s) * count / sum(audio_s)
+            scheduler.start(speak(place), partial(due_ns, place))
+        _finish(scheduler)
+        return (time.monotonic_ns() - began_ns) * 1e-9 * count / sum(audio_s)
     finally:
         for conversation in conversations:
             engine.end_conversation(conversation)
+
+
+def _finish(scheduler: Scheduler) -> None:
+    while not scheduler.is_idle:
+        scheduler.run_once()

@@ -9,7 +9,8 @@ work of several in one call (engine_runtime/scheduler). What is due first goes f
 
 Admission: a conversation gets a `Seat`, or `PoolFullError` with the reason. Each seat has all KV blocks that
 a conversation can need, and as many seats exist as can speak at once without a gap at the measured speed
-(engine_load.py). So an admitted conversation is never slowed down or cut short because of another one.
+(engine_load.py), and with room in the flow's caches if half of them speak. So an admitted conversation is
+never slowed down or cut short because of another one.
 """
 
 from __future__ import annotations
@@ -347,6 +348,8 @@ class EnginePool:
         load = measure_load(engine, self.scheduler, most)
         reason = f"by its speed, RTF {load.rtf:.2f} with {load.speaking} at once"
         choices = [(with_memory, f"by its {what}"), (load.capacity, reason)]
+        if (speaking := engine.speaking_limit) is not None:  # users listen half of the time
+            choices.append((2 * speaking, "by its flow's caches"))
         if self._most is not None:
             choices = [(self._most, "by --conversations")]
         self.capacity, self._limit = min(choices)

@@ -108,6 +108,10 @@ class StreamWork:
         """See `Work`."""
         return self.work.batch_key
 
+    def waits_for_memory(self, beside: Sequence[StreamWork] = ()) -> bool:
+        """See `Work`."""
+        return self.work.waits_for_memory([other.work for other in beside])
+
     def fits(self, batch: Sequence[StreamWork]) -> bool:
         """See `Work`."""
         return self.work.fits([other.work for other in batch])
@@ -144,6 +148,10 @@ class ArrivalWork:
     def is_ready(self) -> bool:
         """See `Work`."""
         return self.copy.is_here()
+
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        """See `Work`."""
+        return False
 
     def fits(self, batch: Sequence[Work]) -> bool:
         """See `Work`."""

@@ -182,6 +182,10 @@ class StepWork:
         """See `Work`."""
         return self.runner.is_under_way(self.request)
 
+    def waits_for_memory(self, beside: Seq[StepWork] = ()) -> bool:
+        """See `Work`."""
+        return False
+
     def fits(self, batch: Seq[StepWork]) -> bool:
         """See `Work`. The rows of a joint prefill are limited like those of a single one."""
         limits = self.runner.limits

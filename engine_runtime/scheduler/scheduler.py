@@ -123,8 +123,8 @@ class Scheduler:
         for scheduled in self._running:
             scheduled.look()
         by_deadline = sorted(self._running, key=_order)
-        able = [scheduled for scheduled in by_deadline if _work_of(scheduled).is_ready]
         first_due_ns, now_ns = min(scheduled.due_ns for scheduled in self._running), self._clock_ns()
+        able = [scheduled for scheduled in by_deadline if _is_able(scheduled, now_ns)]
         ready = able
         if self.is_batching:
             ready = [scheduled for scheduled in able if not _can_wait(scheduled, first_due_ns, now_ns)]
@@ -137,7 +137,7 @@ class Scheduler:
             return
         # Without other work, wait for what was started before.
         first = _first(ready, able) if able else by_deadline[0]
-        batch = self._batch([first, *(scheduled for scheduled in able if scheduled is not first)])
+        batch = self._batch([first, *(scheduled for scheduled in able if scheduled is not first)], now_ns)
         errors: list[BaseException] = []
         outcomes = self._outcomes([_work_of(scheduled) for scheduled in batch])
         for scheduled, outcome in zip(batch, outcomes, strict=True):
@@ -149,7 +149,7 @@ class Scheduler:
         if errors:
             raise errors[0]
 
-    def _batch(self, by_deadline: list[ScheduledTask]) -> list[ScheduledTask]:
+    def _batch(self, by_deadline: list[ScheduledTask], now_ns: int) -> list[ScheduledTask]:
         """The most urgent task, and those that join it."""
         first, *others = by_deadline
         work = _work_of(first)
@@ -161,6 +161,8 @@ class Scheduler:
         for other in others:
             its = _work_of(other)
             if its.batch_key != key or not its.fits(works):
+                continue
+            if other.due_ns > now_ns + _AHEAD_NS["flow"] and its.waits_for_memory(works):
                 continue
             if other.due_ns <= soon_ns or work.stage in _JOINED_BY_ALL:
                 urgent += 1
@@ -218,6 +220,12 @@ def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTa
         if stage in _FIRST or (stage not in _FORWARDS and scheduled.due_ns <= soon_ns):
             return scheduled
     return under_way[0]
+
+
+def _is_able(scheduled: ScheduledTask, now_ns: int) -> bool:
+    """Whether its work can be called, and is due soon if older replies would lose their memory by it."""
+    work = _work_of(scheduled)
+    return work.is_ready and (scheduled.due_ns <= now_ns + _AHEAD_NS["flow"] or not work.waits_for_memory())
 
 
 def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:

@@ -253,6 +253,7 @@ class ScriptedEngine:
         self.exchanges: list[Exchange] = []
         self.is_closed = False
         self.conversation_limits = {"KV cache": 8}
+        self.speaking_limit: int | None = None
 
     @property
     def stats(self) -> SimpleNamespace:

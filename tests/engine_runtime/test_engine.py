@@ -549,6 +549,15 @@ def test_how_many_conversations_fit_into_memory(
         assert engine.conversation_limits == {"KV cache": in_cache, "speech encoder": 3}
 
 
+def test_how_many_replies_have_caches_of_the_flow(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.speaking_limit is None, "on a CPU each has its own"
+    code_s = engine.bundle.samples_per_code / engine.output_sample_rate
+    monkeypatch.setattr(engine.stages.token2mel, "cached_codes", round(50 / code_s))
+    assert engine.speaking_limit == 10, "half of ten seconds each"
+    monkeypatch.setattr(engine.stages.token2mel, "cached_codes", 1)
+    assert engine.speaking_limit == 1
+
+
 def test_the_pool_is_large_enough_for_the_conversations(bundle: Bundle) -> None:
     at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
     for options, expected in (

@@ -1,10 +1,11 @@
 """What a GPU would do with many conversations: the scheduler and the simulated users of the benchmark, with
 time that passes by a model of one H200.
 
-    python -m tests.tools.scheduler_model 64,96,128
+    python -m tests.tools.scheduler_model 64,96,128 [--burst CODES]
 
-In: numbers of users. Out: TTFA, gaps and shares for each, in seconds where the GPU takes minutes. It compares
-policies of engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: with
+In: numbers of users; with `--burst`, of replies with so many codes that begin at the same time. Out: TTFA,
+gaps and shares for each, in seconds where the GPU takes minutes. It compares policies of
+engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: with
 `--no-look-ahead` TTFA p50 and p95 are 96 and 152 ms for 96 users where 113 and 171 ms were measured, and 107
 and 174 ms for 128 users, where 140 and 262 ms were measured. Costs are those of `moss-voice bench
 --conversations` (RESULTS.md): a call alone, and how much slower it is beside others. Main thread.
@@ -25,6 +26,7 @@ import numpy as np
 
 from engine_runtime.bench import simultaneous
 from engine_runtime.bench.bench_user import Clock
+from engine_runtime.codec.flow.page_pool import PagePool
 from engine_runtime.scheduler import scheduler
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Stage, Task
@@ -41,6 +43,10 @@ _FLOW_MS = {
     10: (13.2, 16.3, 23.3, 27.0, 43.3),
     25: (20.2, 28.6, 33.4, 47.3, 67.1),
 }
+_PAGE_CODES, _PAGE_MS = 5, 0.9
+"""Of the flow's caches, and the time in which one is copied to or from the host."""
+FLOW_PAGES = 650
+"""On an H200: a fifth of its memory."""
 _VOCODER_MS = (2.0, 2.5, 3.3, 4.5, 7.0)
 _ENCODER_MS = (1.3, 1.4, 1.5, 1.7, 2.1, 2.8, 4.8)
 _BESIDE_MS = {"step": 0.35, "flow": 0.6, "vocoder": 0.4, "encode": 0.5}
@@ -66,8 +72,11 @@ class Running:
 class ModelGPU:
     """Time, and what the codec's and the encoder's streams do meanwhile. A clock as the benchmark uses it."""
 
-    def __init__(self, *, looks_ahead: bool = True) -> None:
+    def __init__(self, *, looks_ahead: bool = True, flow_pages: int = FLOW_PAGES) -> None:
         self.looks_ahead = looks_ahead
+        self.moves = 0
+        """Pages of the flow that were copied to the host."""
+        self.pages = PagePool(flow_pages, self)
         self._now_ns = 0.0
         self.streams: dict[str, deque[Running]] = {"codec": deque(), "encoder": deque()}
         self._forwards: deque[float] = deque()
@@ -109,6 +118,19 @@ class ModelGPU:
         """Calls that have not ended."""
         return sum(running.stage == stage for running in self.streams[_STREAM_OF[stage]])
 
+    def take_out(self, page: int) -> tuple[()]:
+        """As `PageMover`."""
+        self.moves += 1
+        self.launch("flow", _PAGE_MS)
+        return ()
+
+    def put_back(self, page: int, kept: tuple[()]) -> None:
+        """As `PageMover`."""
+        self.launch("flow", _PAGE_MS)
+
+    def give_back(self, kept: Sequence[tuple[()]]) -> None:
+        """As `PageMover`."""
+
     def _pass(self, duration_ns: float) -> None:
         while duration_ns > 0:
             busy, steps = [stream for stream in self.streams.values() if stream], bool(self._forwards)
@@ -138,11 +160,20 @@ class ModelWork:
     """Rows of a forward, or codes of a packet."""
     waits_for: Running | None = None
     reply: ModelReply | None = None
+    pages: int = 0
+    """Of the flow, after a packet."""
 
     @property
     def is_under_way(self) -> bool:
         """See `Work`."""
         return self.reply in self.gpu.under_way
+
+    def waits_for_memory(self, beside: Sequence[ModelWork] = ()) -> bool:
+        """See `Work`."""
+        if self.reply is None or not self.pages:
+            return False
+        others = [(work.reply.held, work.pages) for work in beside if work.reply is not None]
+        return self.gpu.pages.is_short(self.reply.held, self.pages, others)
 
     @property
     def batch_key(self) -> Hashable:
@@ -175,12 +206,16 @@ class ModelWork:
             while not self.is_ready:
                 self.gpu.wait(0.05 * _MS)
             return [None] * len(batch)
-        stage = "step" if self.stage == "prefill" else self.stage
-        self.gpu.wait((_BESIDE_MS[stage] + 0.02 * len(batch)) * _MS)
+        gpu, stage = self.gpu, "step" if self.stage == "prefill" else self.stage
+        gpu.wait((_BESIDE_MS[stage] + 0.02 * len(batch)) * _MS)
         if stage == "step":
             return self._forward(batch)
+        if self.stage == "flow":
+            replies = [work.reply.held for work in batch if work.reply is not None]
+            for work, held in zip(batch, replies, strict=True):
+                gpu.pages.take(held, work.pages, replies)
         times = {"flow": _FLOW_MS.get(self.size, ()), "vocoder": _VOCODER_MS, "encode": _ENCODER_MS}[stage]
-        running = self.gpu.launch(stage, _of(times, len(batch)))
+        running = gpu.launch(stage, _of(times, len(batch)))
         return [running] * len(batch)
 
     def _forward(self, batch: Sequence[ModelWork]) -> list[None]:
@@ -246,6 +281,9 @@ class ModelReply:
     _ready: deque[ReplyEvent] = field(default_factory=deque)
     _is_over: bool = False
 
+    def __post_init__(self) -> None:
+        self.held = self.gpu.pages.open(0)
+
     @property
     def may_go_on(self) -> bool:
         """Whether a row follows the next one, as far as one can know."""
@@ -279,7 +317,11 @@ class ModelReply:
             if self._said < min(self._made + packet + _LOOK_AHEAD, self.codes):
                 return
             count = min(packet, self.codes - self._made)
-            yield ModelWork(self.gpu, "flow", packet)
+            packet = min(size for size in _PACKETS if size >= count)
+            pages = -(-(self._made + packet) // _PAGE_CODES)
+            yield ModelWork(self.gpu, "flow", packet, reply=self, pages=pages)
+            if self._made + count == self.codes:
+                self.gpu.pages.close(self.held)
             running = yield ModelWork(self.gpu, "vocoder")
             self._pending.append((running, count))
             self._made, self._packets = self._made + count, self._packets + 1
@@ -334,6 +376,43 @@ def hold(
         return simultaneous.hold_conversations(engine, recording, users, seconds, clock, seed=seed)
 
 
+@dataclass
+class Burst:
+    """Replies that begin at once. Times in s; `moves` counts flow pages that were copied to the host."""
+
+    seconds: float
+    first: list[float]
+    gaps: list[float]
+    moves: int
+
+
+def burst(replies: int, codes: int, flow_pages: int = FLOW_PAGES) -> Burst:
+    """Replies of `codes` that begin at once, heard by clients that play at once."""
+    gpu = ModelGPU(flow_pages=flow_pages)
+    passing = types.SimpleNamespace(sleep=lambda duration_s: gpu.wait(duration_s * 1e9))
+    until_ns, first, gaps = [0] * replies, [0.0] * replies, list[float]()
+
+    def hear(place: int) -> Task[None]:
+        reply = ModelReply(gpu, codes)
+        while (event := (yield from reply.next_event())) is not None:
+            if isinstance(event, ReplyAudio):
+                now_ns = gpu.now_ns()
+                if not first[place]:
+                    first[place] = now_ns / 1e9
+                elif now_ns > until_ns[place]:
+                    gaps.append((now_ns - until_ns[place]) / 1e9)
+                length_ns = len(event.pcm) * 1_000_000_000 // event.sample_rate
+                until_ns[place] = max(until_ns[place], now_ns) + length_ns
+
+    with mock.patch.object(scheduler, "time", passing):
+        running = scheduler.Scheduler(clock_ns=gpu.now_ns)
+        for place in range(replies):
+            running.start(hear(place), lambda place=place: until_ns[place])  # type: ignore[misc]
+        while not running.is_idle:
+            running.run_once()
+    return Burst(gpu.now_ns() / 1e9, first, gaps, gpu.moves)
+
+
 def main() -> int:
     """Hold them and print a line for each number of users."""
     parser = argparse.ArgumentParser(
@@ -342,7 +421,18 @@ def main() -> int:
     parser.add_argument("users", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--seconds", type=float, default=12.0)
     parser.add_argument("--no-look-ahead", action="store_true", help="launch no decode step ahead")
+    parser.add_argument("--burst", type=int, metavar="CODES", help="replies of so many codes at once")
+    parser.add_argument("--flow-pages", type=int, default=FLOW_PAGES, help="with --burst: of five codes")
     arguments = parser.parse_args()
+    for replies in arguments.users if arguments.burst else ():
+        found = burst(replies, arguments.burst, arguments.flow_pages)
+        sys.stdout.write(
+            f"{replies} replies: {found.seconds:.2f} s, first audio after {min(found.first):.2f} to "
+            f"{max(found.first):.2f} s; {len(found.gaps)} gaps, longest "
+            f"{1000 * max(found.gaps, default=0):.0f} ms; {found.moves} pages moved\n"
+        )
+    if arguments.burst:
+        return 0
     for users in arguments.users:
         run = hold(users, arguments.seconds, looks_ahead=not arguments.no_look_ahead)
         shares = {stage: round(float(run.row()[stage] or 0), 2) for stage in ("prefill", "step", "host")}

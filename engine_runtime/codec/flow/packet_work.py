@@ -26,6 +26,9 @@ class PacketFlow(Protocol):
     def shape_of(self, count: int) -> int:
         """The captured packet that holds `count` codes."""
 
+    def is_short(self, packet: tuple[Any, int], beside: Sequence[tuple[Any, int]] = ()) -> bool:
+        """Whether streams that began earlier hold the memory that a packet needs, beside those of a call."""
+
     def advance(self, state: Any, count: int) -> Tensor:
         """The next packet of a stream."""
 
@@ -56,6 +59,10 @@ class PacketWork:
     def is_ready(self) -> bool:
         """See `Work`: while the device computes packets and has the next ones, more of them gather."""
         return self.flow.takes_more
+
+    def waits_for_memory(self, beside: Sequence[PacketWork] = ()) -> bool:
+        """See `Work`."""
+        return self.flow.is_short((self.state, self.count), [(work.state, work.count) for work in beside])
 
     def fits(self, batch: Sequence[PacketWork]) -> bool:
         """See `Work`."""

@@ -6,9 +6,8 @@ rows are in a slot. A packet of B streams (padded to a power of two) gathers the
 Euler steps with the kernels of a single stream, and puts the rows back. `StaticFlow` is the reference
 implementation, equal within rounding.
 
-If the pages are used up, those of the stream that was idle longest are copied to host memory, and back before
-its next packet. Needs Triton. Runs in the thread of its caller; on CUDA all packets must run on one CUDA
-stream.
+If the pages are used up, those of some streams are copied to host memory (page_pool.py). Needs Triton. Runs
+in the thread of its caller; on CUDA all packets must run on one CUDA stream.
 """
 
 from __future__ import annotations
@@ -19,13 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+import psutil
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from engine_runtime.codec.flow.encoder import FlowEncoderState
 from engine_runtime.codec.flow.estimator import EstimatorState
+from engine_runtime.codec.flow.host_pages import HostPages
 from engine_runtime.codec.flow.packet_work import PacketWork
+from engine_runtime.codec.flow.page_pool import PagePool, Pages
 from engine_runtime.codec.flow.paged_cache import PagedCache
 from engine_runtime.codec.flow.parts import FlowParts
 from engine_runtime.codec.flow.ring_cache import RingCache
@@ -39,16 +41,10 @@ from engine_runtime.types import Codes
 
 FIRST_BUCKET = 16
 """Pages of the smallest bucket; each further bucket is twice as large."""
+_HOST_SHARE = 4
+"""The pages in host memory that are allocated at the start take at most this part of what is free there."""
 MOST_STREAMS = 16
 """Streams of one call: more take proportionally longer."""
-
-
-@dataclass(slots=True)
-class Pages:
-    """What a stream holds of the common buffers: a slot, and pages after those of the prompt."""
-
-    slot: int
-    pages: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -59,9 +55,6 @@ class PagedState:
     position: int
     waiting: list[int] = field(default_factory=list)
     """Codes from `position` on."""
-    parked: list[tuple[Tensor, ...]] = field(default_factory=list)
-    """Its pages while others have their place, in host memory: for each page a tensor of each cache."""
-    used_at: int = 0
 
 
 class PagedFlow:
@@ -106,15 +99,14 @@ class PagedFlow:
             block.reach(self.stream_pages * chunk * config.upsample)
         self._spare_slot = streams
         self._free_slots = list(range(streams))
-        self._free_pages = list(range(self.num_pages))
-        self._spare_page = self._free_pages.pop()
-        self._prompt_pages: list[int] = []
-        self._alive: weakref.WeakSet[PagedState] = weakref.WeakSet()
-        self._clock = 0
         self._launched: deque[torch.cuda.Event] = deque(maxlen=2)
         """The ends of the last two calls."""
         with torch.inference_mode():
             self._make_caches(streams + 1)
+            host = HostPages(self._caches, self._num_host_pages(per_code * chunk))
+            self.pool = PagePool(self.num_pages, host)
+            self._spare_page = self.pool.reserve()
+            self._prompt_pages: list[int] = []
             self._run_prompt()
 
     def start(self, steps: int) -> PagedState:
@@ -128,11 +120,10 @@ class PagedFlow:
             raise FlowCacheError(
                 f"The flow runs {self._spare_slot} replies at once. Wait until one of them has ended."
             )
-        held = Pages(self._free_slots.pop())
+        held = self.pool.open(self._free_slots.pop())
         state = PagedState(held, self.prompt_done * self._parts.config.upsample)
         weakref.finalize(state, self._give_back, held).atexit = False
         state.waiting = self._parts.prompt_codes[self.prompt_done :].tolist()
-        self._alive.add(state)
         with torch.inference_mode():
             for rows, start in zip(self._rows, self._start_rows, strict=True):
                 rows[:, :, held.slot] = start
@@ -160,11 +151,10 @@ class PagedFlow:
         config, rate = self._parts.config, self._parts.config.upsample
         (shape,) = {self.shape_of(count) for _, count in packets}
         busy = [state for state, _ in packets]
+        held = [state.held for state in busy]
         for state, count in packets:
             check_frames(state.position + count * rate, config)
-            self._clock += 1
-            state.used_at = self._clock
-            self._take_pages(state, state.position // rate + shape, busy)
+            self.pool.take(state.held, self._pages_for(state, shape), held)
         end = max(state.position // rate for state in busy) + shape
         bucket = next((size for size in self.buckets() if size * self._chunk >= end), self.stream_pages)
         numbers = [self._numbers(state, shape, bucket) for state in busy]
@@ -185,6 +175,13 @@ class PagedFlow:
     def shape_of(self, count: int) -> int:
         """The captured packet that holds `count` codes."""
         return min(size for size in self.shapes if size >= count)
+
+    def is_short(self, packet: tuple[PagedState, int], beside: Sequence[tuple[PagedState, int]] = ()) -> bool:
+        """Whether streams that began earlier hold the pages that a packet needs, beside those of a call."""
+        (own, *others) = [
+            (state.held, self._pages_for(state, self.shape_of(count))) for state, count in (packet, *beside)
+        ]
+        return self.pool.is_short(*own, others)
 
     @property
     def takes_more(self) -> bool:
@@ -290,37 +287,24 @@ class PagedFlow:
         start."""
         for row in self._rows:
             row[:, :, self._spare_slot] = 0
-        prompt = PagedState(Pages(self._spare_slot, self._prompt_pages), 0, self._parts.prompt_codes.tolist())
-        self._prompt_pages = []
+        prompt = PagedState(self.pool.open(self._spare_slot), 0, self._parts.prompt_codes.tolist())
         while missing := self.prompt_done - prompt.position // self._parts.config.upsample:
             self.advance(prompt, max(size for size in self.shapes if size <= missing))
-        self._prompt_pages = prompt.held.pages
+        self._prompt_pages = self.pool.keep(prompt.held)
         self._start_rows = [row[:, :, self._spare_slot].clone() for row in self._rows]
 
-    def _take_pages(self, state: PagedState, end: int, busy: list[PagedState]) -> None:
-        """Make the stream hold pages up to code `end`, and what was in them."""
+    def _pages_for(self, state: PagedState, shape: int) -> int:
+        """Pages that a stream holds after its next packet, without those of the prompt."""
+        end = state.position // self._parts.config.upsample + shape
         most = self.stream_pages - len(self._prompt_pages)
-        wanted = min(-(-end // self._chunk) - len(self._prompt_pages), most)
-        held = state.held.pages
-        while len(self._free_pages) < wanted - len(held):
-            idle = [one for one in self._alive if one.held.pages and one not in busy]
-            self._park(min(idle, key=lambda one: one.used_at, default=None))
-        while len(held) < wanted:
-            held.append(self._free_pages.pop())
-        for page, parts in zip(held, state.parked, strict=False):
-            for cache, kept in zip(self._caches, parts, strict=True):
-                cache.put_back(page, kept)
-        state.parked.clear()
+        return min(-(-end // self._chunk) - len(self._prompt_pages), most)
 
-    def _park(self, state: PagedState | None) -> None:
-        """Copy the pages of a stream to host memory: that of the device is within the budget."""
-        if state is None:
-            raise FlowCacheError(
-                "The flow's caches are too small for this many replies. Wait until one has ended."
-            )
-        state.parked = [tuple(cache.take_out(page) for cache in self._caches) for page in state.held.pages]
-        self._free_pages += state.held.pages
-        state.held.pages.clear()
+    def _num_host_pages(self, page_bytes: int) -> int:
+        """Pages of host memory to allocate at the start, for a GPU."""
+        if self._parts.device.type != "cuda":
+            return 0
+        available: int = psutil.virtual_memory().available
+        return min(self.num_pages // 2, available // _HOST_SHARE // page_bytes)
 
     @property
     def _caches(self) -> tuple[PagedCache, ...]:
@@ -328,7 +312,7 @@ class PagedFlow:
 
     def _give_back(self, held: Pages) -> None:
         self._free_slots.append(held.slot)
-        self._free_pages += held.pages
+        self.pool.close(held)
 
     def _note_launch(self) -> None:
         if self._parts.device.type == "cuda":

@@ -60,14 +60,18 @@ class PagedCache:
         self.bucket, self.streams, self.mask = other.bucket, other.streams, other.mask
         self.slots, self.places, self.distance_of = other.slots, other.places, other.distance_of
 
-    def take_out(self, page: int) -> Tensor:
-        """A copy of this page in host memory, which is filled in the order of the stream."""
-        rows = self._rows(page).contiguous()  # one transfer
-        kept = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.device.type == "cuda")
-        return kept.copy_(rows, non_blocking=True)
+    def host_pages(self, count: int) -> list[Tensor]:
+        """Host memory for so many pages, each a tensor; pinned for a GPU, so that copies are asynchronous."""
+        on_gpu = self._buffer.device.type == "cuda"
+        shape = (count, *self._rows(0).shape)
+        return list(torch.empty(shape, dtype=self._buffer.dtype, pin_memory=on_gpu))
+
+    def take_out(self, page: int, kept: Tensor) -> None:
+        """Copy this page to one of `host_pages`."""
+        kept.copy_(self._rows(page).contiguous(), non_blocking=True)  # one transfer
 
     def put_back(self, page: int, kept: Tensor) -> None:
-        """Write what `take_out` returned to this page."""
+        """Write what `take_out` copied to this page."""
         self._rows(page).copy_(kept.to(self._buffer.device, non_blocking=True))
 
     def _rows(self, page: int) -> Tensor:

@@ -78,6 +78,10 @@ class EncodeWork:
         """See `Work`: while the device encodes, the next frames gather."""
         return self.tokenizer.is_free
 
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        """See `Work`."""
+        return False
+
     def fits(self, batch: Sequence[EncodeWork]) -> bool:
         """See `Work`."""
         return len(batch) < MOST_STREAMS

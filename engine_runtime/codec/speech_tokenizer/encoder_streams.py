@@ -83,6 +83,10 @@ class CodesArrival:
         """See `Work`."""
         return self.codes.is_here
 
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        """See `Work`."""
+        return False
+
     def fits(self, batch: Sequence[Work]) -> bool:
         """See `Work`."""
         return True

@@ -66,6 +66,10 @@ class FeatureWork:
         """See `Work`."""
         return True
 
+    def waits_for_memory(self, beside: Sequence[FeatureWork] = ()) -> bool:
+        """See `Work`."""
+        return False
+
     def fits(self, batch: Sequence[FeatureWork]) -> bool:
         """See `Work`: without a capture."""
         count = len(batch) + 1

@@ -56,6 +56,10 @@ class ChunkWork:
         """See `Work`."""
         return True
 
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        """See `Work`."""
+        return False
+
     def fits(self, batch: Sequence[ChunkWork]) -> bool:
         """See `Work`."""
         return self.stream.takes(len(batch) + 1, self.mel.shape[1])

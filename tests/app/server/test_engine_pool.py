@@ -133,6 +133,11 @@ def test_what_has_least_room_sets_the_number_of_conversations() -> None:
             pool.admit(lambda result: None)
         with pytest.raises(PoolFullError, match="by its speech encoder"):
             pool.admit(lambda result: None)
+    engine.speaking_limit = 2
+    with running(engine, None) as pool:
+        assert pool.capacity == 4, "users listen half of the time"
+    with running(engine, 5) as pool:
+        assert pool.capacity == 5, "as was asked for"
     engine = ScriptedEngine()
     engine.conversation_limits["speech encoder"] = 5
     with running(engine, 6) as pool:

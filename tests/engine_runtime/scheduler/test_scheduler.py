@@ -46,10 +46,14 @@ class DeviceWork:
     is_ready: bool = True
     most: int = 3
     is_under_way: bool = False
+    is_short: bool = False
 
     @property
     def batch_key(self) -> Hashable:
         return self.stage
+
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        return self.is_short
 
     def fits(self, batch: Sequence[Any]) -> bool:
         return len(batch) < self.most
@@ -140,6 +144,9 @@ class ForwardWork:
     @property
     def batch_key(self) -> Hashable:
         return "forward", self.is_under_way
+
+    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+        return False
 
     def fits(self, batch: Sequence[Any]) -> bool:
         return True
@@ -413,6 +420,20 @@ def test_a_reply_that_is_soon_played_does_not_wait() -> None:
     scheduler.start(steps(device, "reply", given), lambda: 400_000_000)
     scheduler.run_once()
     assert device.calls == [["reply"]]
+
+
+@pytest.mark.parametrize(
+    ("due_ns", "calls"), [(10_000_000_000, [["old"], ["young"]]), (1, [["old", "young"]])]
+)
+def test_a_reply_waits_for_the_memory_of_older_ones_unless_it_is_due_soon(
+    due_ns: int, calls: list[list[str]]
+) -> None:
+    device, given = Device(), list[str]()
+    scheduler = Scheduler(clock_ns=lambda: device.now_ns)
+    scheduler.start(steps(device, "young", given, stage="flow", is_short=True), lambda: due_ns)
+    scheduler.start(steps(device, "old", given, stage="flow"), lambda: due_ns)
+    finish(scheduler)
+    assert [sorted(names) for names in device.calls] == calls
 
 
 @pytest.mark.parametrize("is_batching", [True, False])

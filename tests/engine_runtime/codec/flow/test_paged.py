@@ -121,15 +121,16 @@ def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalF
     stage = stage_of(flow, None, streams=2)
     path = stage._path
     assert isinstance(path, PagedFlow)
-    before = len(path._free_pages)
+    before = path.pool.num_free
+    assert stage.cached_codes == before * flow.config.chunk_codes
     streams = [stage.stream(), stage.stream()]
     streams[0].push(codes_of(8))
-    assert len(path._free_pages) == before - 1
+    assert path.pool.num_free == before - 1
     with pytest.raises(FlowCacheError, match="2 replies at once"):
         stage.stream()
     del streams
     gc.collect()
-    assert len(path._free_pages) == before
+    assert path.pool.num_free == before
     stage.stream()
 
 

@@ -1,0 +1,110 @@
+"""Which stream of the flow holds which pages of the common caches.
+
+In: how many pages a stream needs for its next packet. Out: their numbers. If none is free, the stream that
+began last leaves its pages, which are copied to host memory, and gets some back before its next packet. As
+long as it is not in a hurry it waits until older ones have ended: if all advanced evenly, each packet of each
+would move the pages of another. Thread of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from engine_runtime.errors import FlowCacheError
+
+HostPage = tuple[Tensor, ...]
+"""A page in host memory, a tensor of each cache."""
+
+
+class PageMover(Protocol):
+    """Moves pages between device and host; see `HostPages`."""
+
+    def take_out(self, page: int) -> HostPage:
+        """A copy of this page of the caches."""
+
+    def put_back(self, page: int, kept: HostPage) -> None:
+        """Write what `take_out` returned to this page, and free its memory."""
+
+    def give_back(self, kept: Sequence[HostPage]) -> None:
+        """Free the memory of pages that nobody needs any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Pages:
+    """What a stream holds of the common buffers: a slot, and pages after those of the prompt."""
+
+    slot: int
+    pages: list[int] = field(default_factory=list)
+    parked: list[HostPage] = field(default_factory=list)
+    """What was in them, while others have their place."""
+
+
+class PagePool:
+    """See the module."""
+
+    def __init__(self, num_pages: int, host: PageMover) -> None:
+        self._free = list(range(num_pages))
+        self._host = host
+        self._streams: list[Pages] = []
+        """In the order in which they began."""
+
+    @property
+    def num_free(self) -> int:
+        """Pages that no stream holds."""
+        return len(self._free)
+
+    def reserve(self) -> int:
+        """A page that no stream gets."""
+        return self._free.pop()
+
+    def open(self, slot: int) -> Pages:
+        """What a new stream holds: nothing."""
+        self._streams.append(stream := Pages(slot))
+        return stream
+
+    def keep(self, stream: Pages) -> list[int]:
+        """End a stream whose pages, which are returned, nobody else gets."""
+        self._streams.remove(stream)
+        return stream.pages
+
+    def close(self, stream: Pages) -> None:
+        """End a stream."""
+        self._streams.remove(stream)
+        self._free += stream.pages
+        self._host.give_back(stream.parked)
+
+    def is_short(self, stream: Pages, wanted: int, beside: Sequence[tuple[Pages, int]] = ()) -> bool:
+        """Whether for so many pages the stream needs some of streams that began earlier, beside others that
+        get theirs in the same call."""
+        missing = sum(max(pages - len(one.pages), 0) for one, pages in ((stream, wanted), *beside))
+        if missing <= len(self._free):
+            return False
+        younger = self._streams[self._streams.index(stream) + 1 :]
+        busy = [one for one, _ in beside]
+        return missing > len(self._free) + sum(len(one.pages) for one in younger if one not in busy)
+
+    def take(self, stream: Pages, wanted: int, busy: Collection[Pages]) -> None:
+        """Make the stream hold `wanted` pages, with what was in them; `busy` streams keep theirs. Raises
+        FlowCacheError if there are too few."""
+        while len(self._free) < wanted - len(stream.pages):
+            self._park(busy)
+        while len(stream.pages) < wanted:
+            stream.pages.append(self._free.pop())
+        for page, kept in zip(stream.pages, stream.parked, strict=False):
+            self._host.put_back(page, kept)
+        stream.parked.clear()
+
+    def _park(self, busy: Collection[Pages]) -> None:
+        for stream in reversed(self._streams):
+            if stream.pages and stream not in busy:
+                stream.parked = [self._host.take_out(page) for page in stream.pages]
+                self._free += stream.pages
+                stream.pages.clear()
+                return
+        raise FlowCacheError(
+            "The flow's caches are too small for this many replies. Wait until one has ended."
+        )
