@@ -18,6 +18,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+import psutil
 import ray
 from ray import serve
 from ray.serve.exceptions import RayServeException
@@ -31,6 +32,8 @@ from app.session.engine_source import EngineFactory
 
 _NOBODY = "http://127.0.0.1:9"
 _HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
+_LEAST_DRAIN = "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"
+_LEAST_DRAIN_S = 5
 _LOGGING = {"enable_access_log": False, "log_level": "WARNING"}
 _FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
 
@@ -106,6 +109,9 @@ def _begin(is_own: bool, session_s: float) -> None:
     # When replicas come or go, another HAProxy takes over, and the one before ends with its last conversation
     # or, by Ray's default, after 2 minutes.
     os.environ.setdefault(_HARD_STOP, str(math.ceil(session_s)))
+    # Behind HAProxy, a replica that ends stays at least this long (by default 30 s), for balancers that do
+    # not try another one when they are refused.
+    os.environ.setdefault(_LEAST_DRAIN, str(_LEAST_DRAIN_S))
     # Ray runs its workers with the lowest priority but four; an engine must have each step in time.
     os.environ.setdefault("RAY_worker_niceness", "0")
     # Ray listens on every address and runs what it is sent, by those who have its token: it makes and demands
@@ -154,6 +160,10 @@ def _asker(asked: threading.Event) -> Callable[[int, FrameType | None], None]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
+            # Ray's own processes would end without this one, and HAProxy would not.
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    process.kill()
             os._exit(1)
         asked.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -97,6 +99,28 @@ def test_the_number_of_replicas_is_changed_while_they_serve(service: Service) ->
         subprocess.run([sys.executable, "-c", code], check=True, env=token, timeout=60)
         service.await_replicas(count)
     assert answer_to(service.address, "what is two plus three") == "Two plus three is five."
+
+
+_SIGNALLED_TWICE = """
+import signal, subprocess, sys, threading
+from app.server.ray_run import _asker
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+asked = threading.Event()
+ask = _asker(asked)
+ask(signal.SIGINT, None)
+assert asked.is_set() and child.poll() is None
+print(child.pid, flush=True)
+ask(signal.SIGINT, None)
+"""
+
+
+def test_a_second_signal_ends_everything() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SIGNALLED_TWICE], stdout=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    with contextlib.suppress(psutil.NoSuchProcess):  # if whoever adopted it has noticed
+        assert psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE
 
 
 def test_responses_in_progress_end_before_the_server_does(nano_bundle: Path) -> None:
