@@ -37,9 +37,13 @@ class SpeculationLine(QLabel):
         for place, value in enumerate(values, 1):
             text = text.replace(f"%{place}", str(value))
         reasons = {
-            "server": self.tr("Off: discarded replies would take the server's time from others."),
-            "slow_engine": self.tr("Off: the engine is slower than real time."),
-            "slow_roll_back": self.tr("Off: the engine takes too long to be ready again."),
+            "server": self.tr(
+                "Speculative replies are off: discarded ones would take the server's time from others."
+            ),
+            "slow_engine": self.tr("Speculative replies are off: the engine is slower than real time."),
+            "slow_roll_back": self.tr(
+                "Speculative replies are off: the engine takes too long to be ready again."
+            ),
         }
         if reason := reasons.get(stats.off_reason or ""):
             text = f"{text} {reason}" if stats.speculated else reason

@@ -225,7 +225,7 @@ class EnginePool:
             if len(self._seats) >= self.capacity:
                 raise PoolFullError(
                     f"All {self.capacity} conversations that this server can hold ({self._limit}) are in "
-                    "progress. Try again when one has ended."
+                    "progress. The next is admitted when one has ended."
                 )
             seat = Seat(self, deliver)
             self._seats.append(seat)

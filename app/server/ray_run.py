@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,7 @@ from ray.serve.exceptions import RayServeException
 
 from app.server.access import check_address, check_tls
 from app.server.ray_replica import APPLICATION, Replicas, application
-from app.server.run import ServeError, url_of
+from app.server.run import ServeError, free_port, url_of
 from app.server.service import HANG_UP_S, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_source import EngineFactory
@@ -35,7 +34,6 @@ _HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 _LEAST_DRAIN = "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"
 _LEAST_DRAIN_S = 5
 _LOGGING = {"enable_access_log": False, "log_level": "WARNING"}
-_FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
 
 
 def serve_with_ray(
@@ -55,7 +53,8 @@ def serve_with_ray(
     check_tls(settings.tls_certificate, settings.tls_key)
     before: dict[int, Any] = {}
     is_own = "RAY_ADDRESS" not in os.environ
-    port = _free_port(settings) if is_own else settings.port
+    # Ray listens in a process of its own, and would only say in its log that it cannot.
+    port = free_port(settings) if is_own else settings.port
     try:
         _begin(is_own, settings.limits.session_s)
         if replicas is None:
@@ -139,20 +138,6 @@ def _gpus() -> int:
     if found == 0:
         raise ServeError("Ray finds no GPU. Use --device cpu, or see `moss-voice doctor`.")
     return found
-
-
-def _free_port(settings: ServeSettings) -> int:
-    """The port, or any free one. Ray listens in a process of its own, and would only say so in its log."""
-    try:
-        with socket.create_server(
-            (settings.host, settings.port), family=_FAMILIES[":" in settings.host]
-        ) as listener:
-            return int(listener.getsockname()[1])
-    except OSError as error:
-        raise ServeError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}. Choose another with "
-            "--port or --host."
-        ) from error
 
 
 def _asker(asked: threading.Event) -> Callable[[int, FrameType | None], None]:

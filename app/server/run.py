@@ -1,8 +1,8 @@
 """Composition root of the server: what is started in which order, and ended in which order.
 
-1. Addresses, keys and certificate are checked; 2. the end-of-turn and engine threads start, and the engine is
-loaded; 3. uvicorn listens. At SIGTERM or SIGINT: nobody is admitted any more, responses in progress end,
-connections are closed, the engine is closed. A second signal ends it at once. Main thread.
+1. Address, port, keys and certificate are checked; 2. the end-of-turn and engine threads start, and the
+engine is loaded; 3. uvicorn listens. At SIGTERM or SIGINT: nobody is admitted any more, responses in progress
+end, connections are closed, the engine is closed. A second signal ends it at once. Main thread.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def serve(
     MossVoiceError if the engine cannot be loaded, the address is not free or others could connect."""
     check_address(settings.host, settings.access)
     check_tls(settings.tls_certificate, settings.tls_key)
+    free_port(settings)  # before the engine is loaded, which takes longer
     if settings.exits_with_stdin:
         threading.Thread(target=_end_with_stdin, name="standard input", daemon=True).start()
     service = RealtimeService(settings, factory, detector_factory)
@@ -88,6 +89,19 @@ def url_of(settings: ServeSettings, host: str, port: int) -> str:
     """Where clients connect."""
     scheme = "ws" if settings.tls_certificate is None else "wss"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{PATH}"
+
+
+def free_port(settings: ServeSettings) -> int:
+    """The port, or any free one for 0. ServeError if the address cannot be listened on."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        with socket.create_server((settings.host, settings.port), family=family) as listener:
+            return int(listener.getsockname()[1])
+    except OSError as error:
+        raise ServeError(
+            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}. Choose another with "
+            "--port or --host."
+        ) from error
 
 
 def open_listener(config: uvicorn.Config) -> socket.socket:

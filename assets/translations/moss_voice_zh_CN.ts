@@ -2160,20 +2160,20 @@
         <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
     </message>
     <message>
-        <source>Off: the engine is slower than real time.</source>
-        <translation>已关闭：引擎慢于实时。</translation>
+        <source>Speculative replies are off: the engine is slower than real time.</source>
+        <translation>提前生成已关闭：引擎慢于实时。</translation>
     </message>
     <message>
-        <source>Off: the engine takes too long to be ready again.</source>
-        <translation>已关闭：引擎恢复就绪太慢。</translation>
+        <source>Speculative replies are off: the engine takes too long to be ready again.</source>
+        <translation>提前生成已关闭：引擎恢复就绪太慢。</translation>
     </message>
     <message>
         <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
         <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
     </message>
     <message>
-        <source>Off: discarded replies would take the server&apos;s time from others.</source>
-        <translation>已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
+        <source>Speculative replies are off: discarded ones would take the server&apos;s time from others.</source>
+        <translation>提前生成已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
     </message>
 </context>
 <context>
