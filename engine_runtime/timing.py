@@ -12,6 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+REPLY_STAGES = ("prefill", "step", "token2mel", "vocoder")
+"""Names of the stages of a reply."""
+STAGE_FIGURES = ("rows", "rows_at_commit", "audio_ms")
+"""Those of their attributes that are figures of the latency view."""
+REPLY_RATIOS = ("rtf_total", "rtf_steady", "first_chunk_ratio")
+"""The same of a whole reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimingEvent:

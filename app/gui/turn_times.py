@@ -46,6 +46,8 @@ REMOTE_STAGES = (
     LatencyStage.DEVICE,
 )
 """Those of a turn that a server answered."""
+REPORTED_STAGES = tuple(stage for stage in LatencyStage if stage is not LatencyStage.SERVER)
+"""Those of a turn that a server answered which says what its time went to."""
 LOCAL_STAGES = tuple(
     stage for stage in LatencyStage if stage not in (LatencyStage.SERVER, LatencyStage.NETWORK)
 )
@@ -95,7 +97,9 @@ class Waterfall:
     @property
     def stages(self) -> tuple[LatencyStage, ...]:
         """The stages that the reply went through."""
-        return REMOTE_STAGES if self.total_ms(LatencyStage.SERVER) else LOCAL_STAGES
+        if self.total_ms(LatencyStage.SERVER):
+            return REMOTE_STAGES
+        return REPORTED_STAGES if self.total_ms(LatencyStage.NETWORK) else LOCAL_STAGES
 
     @property
     def is_speculative(self) -> bool:
@@ -176,10 +180,13 @@ class TurnTimes:
         )
 
     def _stage_spans(self, asked: int, ready: int) -> list[tuple[LatencyStage, int, int]]:
-        """What the engine did from the commit to the first sample."""
-        return [
+        """What the engine did from the commit to the first sample; of a server its time as a whole if it does
+        not say more."""
+        spans = [
             (stage, start, min(stop, ready)) for stage, start, stop in self.spans if asked <= start < ready
         ]
+        is_reported = any(stage not in REMOTE_STAGES for stage, _, _ in spans)
+        return [span for span in spans if span[0] is not LatencyStage.SERVER or not is_reported]
 
     def _playback_spans(self, ready: int) -> list[tuple[LatencyStage, int, int]]:
         """Hold and device. The hold counts from `ready`: first sample generated and turn confirmed."""

@@ -39,7 +39,7 @@ class WaterfallView(QWidget):
         super().__init__(parent)
         self._theme = theme
         self._waterfall: Waterfall | None = None
-        self.setMinimumHeight(_AXIS + _ROW * len(LOCAL_STAGES) + 4)
+        self._fit()
 
     def sizeHint(self) -> QSize:
         """Height of all rows."""
@@ -50,6 +50,7 @@ class WaterfallView(QWidget):
         if waterfall == self._waterfall:
             return
         self._waterfall = waterfall
+        self._fit()
         self._describe()
         self.update()
 
@@ -172,6 +173,10 @@ class WaterfallView(QWidget):
             if not is_detector:
                 box.moveLeft(x + _MARK + 2)
             painter.drawText(box, right if is_detector else left, f"{rating.probability:.2f}")
+
+    def _fit(self) -> None:
+        """A server's reply may have more rows than others; none has fewer, so that little moves."""
+        self.setMinimumHeight(_AXIS + _ROW * max(len(LOCAL_STAGES), len(self.stages)) + 4)
 
     def _describe(self) -> None:
         self.setAccessibleName(self.tr("Waterfall of the last turn"))

@@ -1,7 +1,8 @@
 """One response of a server: from its events to the events of a reply, and to durations.
 
 In: the events of the response. Out: reply events for the session; the timings commit, first_audio, server,
-network and reply. Pure apart from the clock of the timing bus; one thread.
+network and reply, and those of the stages in the server where it sends them. Pure apart from the clock of the
+timing bus; one thread.
 
     network  Request to first audio, minus the server's own time to first audio where the server sends that
              (moss_voice.response.timings), else the round trip of a ping.
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from app.audio.resample import Resampler
 from app.audio.wire_format import AudioFormat
 from app.remote.dialect import Json
 from app.remote.exchange import RemoteExchange
-from engine_runtime.timing import TimingBus
+from engine_runtime.timing import REPLY_RATIOS, REPLY_STAGES, STAGE_FIGURES, TimingBus, TimingEvent
 from engine_runtime.types import (
     CancelScope,
     FinishReason,
@@ -32,6 +34,8 @@ from engine_runtime.types import (
 )
 
 TIMINGS = "moss_voice.response.timings"
+_MOST_STAGES = 4096
+_LONGEST_MS = 3_600_000.0
 
 
 class RemoteResponse:
@@ -123,8 +127,9 @@ class RemoteResponse:
         self._timing.emit("server", turn_id, self._asked_ns, server_ns)
         if own or round_trip_s is not None:
             self._timing.emit("network", turn_id, self._asked_ns + server_ns, network_ns)
-        rtf = own.get("rtf_total")
-        attributes = {"rtf_total": float(rtf)} if isinstance(rtf, int | float) else {}
+        for stage in _stages(own.get("stages"), turn_id, self._asked_ns):
+            self._timing.publish(stage)
+        attributes = {name: ratio for name in REPLY_RATIOS if (ratio := _figure(own.get(name))) is not None}
         audio_s = self.exchange.samples / self._out_rate
         elapsed_ns = self._timing.clock_ns() - self._asked_ns
         self._timing.emit("reply", turn_id, self._asked_ns, elapsed_ns, audio_s=audio_s, **attributes)
@@ -154,3 +159,21 @@ class RemoteResponse:
         self._give(ReplyAudio(exchange.turn_id, np.ascontiguousarray(pcm), self._out_rate, self._chunks))
         exchange.samples += len(pcm)
         self._chunks += 1
+
+
+def _stages(described: object, turn_id: int, asked_ns: int) -> Iterator[TimingEvent]:
+    """The stages of a timings event; what is none is passed over."""
+    for stage in islice(described, _MOST_STAGES) if isinstance(described, list) else ():
+        if not isinstance(stage, dict) or stage.get("name") not in REPLY_STAGES:
+            continue
+        start_ms, length_ms = _figure(stage.get("start_ms")), _figure(stage.get("ms"))
+        if start_ms is None or length_ms is None:
+            continue
+        figures = {name: figure for name in STAGE_FIGURES if (figure := _figure(stage.get(name))) is not None}
+        start_ns = asked_ns + round(start_ms * 1e6)
+        yield TimingEvent(stage["name"], turn_id, start_ns, round(length_ms * 1e6), "server", {**figures})
+
+
+def _figure(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= _LONGEST_MS else None  # type: ignore[arg-type, operator]

@@ -120,7 +120,9 @@ class PendingExchange:
         if typed:
             self._jobs.submit(Ask(self._begun, "\n".join(item.text for item in typed)))
         self._waiting = []
-        self._jobs.submit(Commit(self._begun, modality, self._seed, scope, max_new=max_new))
+        self._jobs.submit(
+            Commit(self._begun, modality, self._seed, scope, max_new=max_new, reports_stages=True)
+        )
         return self._begun
 
     def end(self) -> None:

@@ -17,6 +17,7 @@ from app.server.pending_exchange import PendingExchange
 from app.server.protocol import Json, ProtocolError
 from app.server.response import CancelReason, Emit, Response, ResponseIds
 from app.server.session_config import SessionConfig
+from app.server.stages import described_ratios, described_stages
 from app.server.voice_input import VoiceInput
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result, TurnFailed
 from engine_runtime.types import CancelScope, ReplyDone
@@ -121,7 +122,7 @@ class ResponseControl:
         if isinstance(result, TurnFailed):
             self._on_failure(result)
         elif isinstance(result, ReplyMade):
-            self._report_times(result.rtf_total)
+            self._report_times(result)
         elif isinstance(result, ReplyResult) and response is not None and result.scope is response.scope:
             had_sound = response.samples > 0
             self._played_until_s = max(self._played_until_s, self._clock_s()) + response.add(result.event)
@@ -138,12 +139,14 @@ class ResponseControl:
         if self._times is not None:
             self._times.first_audio_s = self._clock_s()
 
-    def _report_times(self, rtf: float) -> None:
+    def _report_times(self, made: ReplyMade) -> None:
         times, self._times = self._times, None
         if times is not None and times.first_audio_s is not None:
             ttfa_ms = (times.first_audio_s - times.asked_s) * 1e3
             event: Json = {"type": "moss_voice.response.timings", "response_id": times.response_id}
-            self._emit(event | {"ttfa_ms": round(ttfa_ms, 1), "rtf_total": round(rtf, 3)})
+            event |= {"ttfa_ms": round(ttfa_ms, 1)}
+            event |= described_ratios(made.stages) | {"rtf_total": round(made.rtf_total, 3)}
+            self._emit(event | {"stages": described_stages(made.stages, ttfa_ms)})
 
     def _on_failure(self, failure: TurnFailed) -> None:
         response = self.active

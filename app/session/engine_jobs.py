@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from app.session.engine_source import EngineSource
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.timing import TimingEvent
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
 if TYPE_CHECKING:  # it imports torch
@@ -70,6 +71,8 @@ class Commit:
     finished: float = 0.0
     max_new: int | None = None
     """Limit of the reply in rows; None for the bundle's."""
+    reports_stages: bool = False
+    """Whether `ReplyMade` has the durations of the stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +237,11 @@ class ReplyResult:
 
 @dataclass(frozen=True, slots=True)
 class ReplyMade:
-    """The engine has made all of a spoken reply, with this real-time factor: its work / the audio."""
+    """The engine has made all of a spoken reply, with this real-time factor: its work / the audio. `stages`
+    are the first timing events of the reply, if the commit asked for them."""
 
     rtf_total: float
+    stages: tuple[TimingEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

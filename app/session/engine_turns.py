@@ -34,6 +34,7 @@ from app.session.engine_jobs import (
     RolledBack,
     TurnFailed,
 )
+from app.session.held_timings import KeptTimings
 from app.session.reply_run import ReplyRun
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality
@@ -183,12 +184,15 @@ class EngineTurns:
         if lm.detects_turn_end:
             # The prediction says whether to answer; who is answered gets a word.
             params = replace(params, min_new=max(params.min_new, _ANSWER_ROWS))
-        events = yield from turn.commit_task(job.reply, params, scope=job.scope, timing=job.timings)
+        kept = KeptTimings(self._engine.timing) if job.reports_stages else None
+        timing = job.timings if kept is None else kept
+        events = yield from turn.commit_task(job.reply, params, scope=job.scope, timing=timing)
         self._run = ReplyRun(
             job.scope,
             events,
             is_speculative=job.timings is not None,
             finished=job.finished,
+            kept=kept,
             clock_ns=self._engine.timing.clock_ns,
         )
         self._history.note_question(turn)

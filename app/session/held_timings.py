@@ -1,6 +1,6 @@
-"""Durations of a speculative reply, held until it is confirmed.
+"""Durations of one reply: of a speculative one held until it is confirmed, of another one kept beside.
 
-In: timing events of the engine. Out: the same events on another bus, once released. Any thread.
+In: timing events of the engine. Out: the same events on another bus. Any thread.
 """
 
 from __future__ import annotations
@@ -8,6 +8,28 @@ from __future__ import annotations
 import threading
 
 from engine_runtime.timing import TimingBus, TimingEvent
+
+_MOST_KEPT = 1024
+
+
+class KeptTimings(TimingBus):
+    """A bus that passes its events on, and keeps the first of them."""
+
+    def __init__(self, target: TimingBus) -> None:
+        super().__init__(target.clock_ns)
+        self._target = target
+        self._events: list[TimingEvent] = []
+        self.subscribe(self._take)
+
+    @property
+    def events(self) -> tuple[TimingEvent, ...]:
+        """Those kept so far."""
+        return tuple(self._events)
+
+    def _take(self, event: TimingEvent) -> None:
+        self._target.publish(event)
+        if len(self._events) < _MOST_KEPT:
+            self._events.append(event)
 
 
 class HeldTimings(TimingBus):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result
+from app.session.held_timings import KeptTimings
 from engine_runtime.types import (
     CancelScope,
     ReplyAudio,
@@ -41,9 +42,11 @@ class ReplyRun:
         *,
         is_speculative: bool,
         finished: float = 0.0,
+        kept: KeptTimings | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`finished` is the least prediction with which a speculative reply is worth making."""
+        """`finished` is the least prediction with which a speculative reply is worth making; `kept` has the
+        timings that belong to the result."""
         self.is_speculative = is_speculative
         """Set to False when the reply is confirmed."""
         self.work_ns = 0
@@ -54,6 +57,7 @@ class ReplyRun:
         self._audio_s = 0.0
         self._deltas = 0
         self._finished = finished
+        self._kept = kept
         self._is_unfinished = False
 
     def step(self, give: Callable[[Result], None]) -> Task[bool]:
@@ -72,7 +76,8 @@ class ReplyRun:
         self._count(event)
         give(ReplyResult(self.scope, event))
         if isinstance(event, ReplyDone) and self._audio_s:
-            give(ReplyMade(self.work_ns / 1e9 / self._audio_s))
+            stages = () if self._kept is None else self._kept.events
+            give(ReplyMade(self.work_ns / 1e9 / self._audio_s, stages))
         return not self._is_enough
 
     def close(self) -> None:

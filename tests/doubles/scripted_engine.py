@@ -153,6 +153,7 @@ class ScriptedTurn:
         self._call("commit", reply, params)
         self._commit = scope or CancelScope()
         self._timing = timing or self._engine.timing
+        self._committed_ns = self._timing.clock_ns()
         self._engine.commits += 1
         return ScriptedEvents(self._reply(reply))
 
@@ -185,6 +186,9 @@ class ScriptedTurn:
                 samples += count
                 with self._timing.span("vocoder", self.turn_id, chunk=chunk):
                     pass
+                if chunk == 0:
+                    waited_ns = self._timing.clock_ns() - self._committed_ns
+                    self._timing.emit("first_audio", self.turn_id, self._committed_ns, waited_ns)
                 yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk)
         self._engine.exchanges.append(Exchange((), (), text, None, self.turn_id))
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()

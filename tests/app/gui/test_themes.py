@@ -17,7 +17,7 @@ from pytestqt.qtbot import QtBot
 from app import paths
 from app.gui import themes
 from app.gui.themes import DARK, LIGHT, Theme, ThemeChoice, Tone
-from app.gui.turn_times import LOCAL_STAGES, REMOTE_STAGES, LatencyStage
+from app.gui.turn_times import LOCAL_STAGES, REMOTE_STAGES, REPORTED_STAGES, LatencyStage
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
 # How linear RGB looks with a deficiency (Machado et al. 2009, severity 1).
@@ -73,7 +73,7 @@ def test_stages_stand_out_from_the_cards(theme: Theme) -> None:
 @pytest.mark.parametrize("vision", VISION)
 def test_stages_stay_apart(theme: Theme, vision: str) -> None:
     seen = {stage: lab(VISION[vision] @ linear(colour)) for stage, colour in theme.stages.items()}
-    for shown in (LOCAL_STAGES, REMOTE_STAGES):
+    for shown in (LOCAL_STAGES, REMOTE_STAGES, REPORTED_STAGES):
         for first, second in itertools.combinations(shown, 2):
             assert np.linalg.norm(seen[first] - seen[second]) > 18, (first, second)
 

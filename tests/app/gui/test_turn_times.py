@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.gui.metrics import LatencyMetrics, Metric
-from app.gui.turn_times import LOCAL_STAGES, REMOTE_STAGES, LatencyStage, Rating
+from app.gui.turn_times import LOCAL_STAGES, REMOTE_STAGES, REPORTED_STAGES, LatencyStage, Rating
 from engine_runtime.timing import TimingEvent
 from tests.doubles.timed_turns import event, spoken_turn, typed_turn
 
@@ -190,3 +190,21 @@ def test_a_server_and_the_network_have_bars_of_their_own() -> None:
     totals = [waterfall.total_ms(stage) for stage in (LatencyStage.SERVER, LatencyStage.NETWORK)]
     assert totals == pytest.approx([180.0, 20.0])
     assert waterfall.other_ms == pytest.approx(0.0)
+
+
+def test_a_server_that_says_what_its_time_went_to_has_bars_for_that() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("commit", 1_000, 0))
+    metrics.add(event("first_audio", 1_000, 200))
+    metrics.add(event("server", 1_000, 180))
+    metrics.add(event("network", 1_180, 20))
+    for name, start_ms, length_ms in (("prefill", 1_010, 50), ("step", 1_060, 100), ("step", 1_500, 5)):
+        metrics.add(event(name, start_ms, length_ms))
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    assert waterfall.stages == REPORTED_STAGES
+    totals = {stage: waterfall.total_ms(stage) for stage in LatencyStage if waterfall.total_ms(stage)}
+    assert totals == pytest.approx(
+        {LatencyStage.PREFILL: 50.0, LatencyStage.STEP: 100.0, LatencyStage.NETWORK: 20.0}
+    )
+    assert waterfall.other_ms == pytest.approx(30.0), "in the server, before and after them"

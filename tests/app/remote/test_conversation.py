@@ -342,6 +342,39 @@ def test_the_time_of_the_network_is_what_the_server_did_not_take() -> None:
     assert "rtf_total" in named["reply"].attributes
 
 
+def test_the_stages_in_the_server_have_times_of_this_side() -> None:
+    rig = Rig()
+    rig.ask(1, "hello")
+    rig.deliver()
+    asked_ns = next(event.start_ns for event in rig.timings if event.name == "commit")
+    calls = [event for event in rig.timings if event.name == "vocoder"]
+    assert len(calls) == 3, "one a chunk"
+    assert {(event.turn_id, event.thread) for event in calls} == {(1, "server")}
+    assert all(event.start_ns >= asked_ns for event in calls)
+
+
+def test_what_is_no_stage_is_passed_over() -> None:
+    rig = Rig()
+    good = {"name": "prefill", "start_ms": 2, "ms": 0.5, "rows": 7, "audio_ms": "x"}
+    bad = [
+        {},
+        "step",
+        good | {"name": "reply"},
+        good | {"name": ["step"]},
+        good | {"ms": -1},
+        good | {"start_ms": None},
+        good | {"ms": float("nan")},
+        good | {"ms": True},
+    ]
+    rig.ask(1, "hello")
+    rig.deliver()
+    rig.timings.clear()
+    for stages in (7, [*bad, good]):
+        rig.client.on_event({"type": "moss_voice.response.timings", "ttfa_ms": 1, "stages": stages})
+    (stage,) = [event for event in rig.timings if event.thread == "server"]
+    assert (stage.name, stage.duration_ns, stage.attributes) == ("prefill", 500_000, {"rows": 7.0})
+
+
 def test_a_question_is_asked_again_in_its_place() -> None:
     rig = Rig()
     rig.ask(1, "one")
