@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtGui import QPainter, QPaintEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QStyleOption, QVBoxLayout, QWidget
 
 from app.gui.definitions import define, number, percentiles, tooltip
 from app.gui.metrics import LatencyMetrics, Metric
 from app.gui.themes import Ink, Theme
+
+
+class ElidedLabel(QLabel):
+    """One line, elided where it does not fit."""
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        """Draw the text as Qt does, elided."""
+        option, box = QStyleOption(), self.contentsRect()
+        option.initFrom(self)
+        text = self.fontMetrics().elidedText(self.text(), Qt.TextElideMode.ElideRight, box.width())
+        self.style().drawItemText(
+            QPainter(self),
+            box,
+            self.alignment(),
+            option.palette,
+            self.isEnabled(),
+            text,
+            self.foregroundRole(),
+        )
 
 
 class FigureTile(QFrame):
@@ -19,7 +39,7 @@ class FigureTile(QFrame):
         self._ink = ink
         self._drawn = -1
         self.setProperty("role", "card")
-        self._name, self._value, self._unit, self._below = QLabel(), QLabel("–"), QLabel(), QLabel(" ")
+        self._name, self._value, self._unit, self._below = ElidedLabel(), QLabel("–"), QLabel(), QLabel(" ")
         roles = ("small", "figure", "unit", "small")
         for label, role in zip((self._name, self._value, self._unit, self._below), roles, strict=True):
             label.setProperty("role", role)
@@ -41,6 +61,7 @@ class FigureTile(QFrame):
         layout.addLayout(figures, 1)
         for label in (self._name, self._below):
             label.setMinimumWidth(1)
+        self._name.setContentsMargins(0, 0, 6, 0)
         self.setMinimumWidth(112)
         self.set_theme(theme)
 
