@@ -304,7 +304,7 @@ class PagedFlow:
         if self._parts.device.type != "cuda":
             return 0
         available: int = psutil.virtual_memory().available
-        return min(self.num_pages // 2, available // _HOST_SHARE // page_bytes)
+        return min(self.num_pages, available // _HOST_SHARE // page_bytes)
 
     @property
     def _caches(self) -> tuple[PagedCache, ...]:
