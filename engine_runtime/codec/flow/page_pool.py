@@ -8,6 +8,7 @@ would move the pages of another. Thread of the caller.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -51,10 +52,13 @@ class PagePool:
         self._host = host
         self._streams: list[Pages] = []
         """In the order in which they began."""
+        self._closed: deque[Pages] = deque()
+        """Their pages are freed at the next call: streams end in any thread, also during a call."""
 
     @property
     def num_free(self) -> int:
         """Pages that no stream holds."""
+        self._collect()
         return len(self._free)
 
     def reserve(self) -> int:
@@ -72,14 +76,13 @@ class PagePool:
         return stream.pages
 
     def close(self, stream: Pages) -> None:
-        """End a stream."""
-        self._streams.remove(stream)
-        self._free += stream.pages
-        self._host.give_back(stream.parked)
+        """End a stream. Any thread."""
+        self._closed.append(stream)
 
     def is_short(self, stream: Pages, wanted: int, beside: Sequence[tuple[Pages, int]] = ()) -> bool:
         """Whether for so many pages the stream needs some of streams that began earlier, beside others that
         get theirs in the same call."""
+        self._collect()
         missing = sum(max(pages - len(one.pages), 0) for one, pages in ((stream, wanted), *beside))
         if missing <= len(self._free):
             return False
@@ -90,6 +93,7 @@ class PagePool:
     def take(self, stream: Pages, wanted: int, busy: Collection[Pages]) -> None:
         """Make the stream hold `wanted` pages, with what was in them; `busy` streams keep theirs. Raises
         FlowCacheError if there are too few."""
+        self._collect()
         while len(self._free) < wanted - len(stream.pages):
             self._park(busy)
         while len(stream.pages) < wanted:
@@ -97,6 +101,13 @@ class PagePool:
         for page, kept in zip(stream.pages, stream.parked, strict=False):
             self._host.put_back(page, kept)
         stream.parked.clear()
+
+    def _collect(self) -> None:
+        while self._closed:
+            stream = self._closed.popleft()
+            self._streams.remove(stream)
+            self._free += stream.pages
+            self._host.give_back(stream.parked)
 
     def _park(self, busy: Collection[Pages]) -> None:
         for stream in reversed(self._streams):

@@ -92,9 +92,29 @@ def test_pages_come_back_in_the_end(pool: PagePool, moves: Moves) -> None:
     pool.take(first, 5, [first])
     assert held([first, second]) == [5, 0]
     pool.close(second)
+    assert pool.num_free == 0
     assert moves.freed == 5
     pool.close(first)
     assert pool.num_free == 5
+
+
+def test_a_stream_may_end_while_its_pages_are_moved(pool: PagePool, moves: Moves) -> None:
+    """As when it is collected as garbage then."""
+    old, young = pool.open(0), pool.open(1)
+    pool.take(young, 6, [young])
+    take_out = moves.take_out
+
+    def collected(page: int) -> HostPage:
+        if not moves.moves:
+            pool.close(young)
+        return take_out(page)
+
+    moves.take_out = collected  # type: ignore[method-assign]
+    pool.take(old, 5, [old])
+    assert pool.num_free == 3
+    assert moves.freed == 6
+    pool.close(old)
+    assert pool.num_free == 8
 
 
 def test_host_memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
