@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -129,7 +129,7 @@ class RemoteResponse:
             self._timing.emit("network", turn_id, self._asked_ns + server_ns, network_ns)
         for stage in _stages(own.get("stages"), turn_id, self._asked_ns):
             self._timing.publish(stage)
-        attributes = {name: ratio for name in REPLY_RATIOS if (ratio := _figure(own.get(name))) is not None}
+        attributes = _figures(own, REPLY_RATIOS)
         audio_s = self.exchange.samples / self._out_rate
         elapsed_ns = self._timing.clock_ns() - self._asked_ns
         self._timing.emit("reply", turn_id, self._asked_ns, elapsed_ns, audio_s=audio_s, **attributes)
@@ -169,9 +169,15 @@ def _stages(described: object, turn_id: int, asked_ns: int) -> Iterator[TimingEv
         start_ms, length_ms = _figure(stage.get("start_ms")), _figure(stage.get("ms"))
         if start_ms is None or length_ms is None:
             continue
-        figures = {name: figure for name in STAGE_FIGURES if (figure := _figure(stage.get(name))) is not None}
         start_ns = asked_ns + round(start_ms * 1e6)
-        yield TimingEvent(stage["name"], turn_id, start_ns, round(length_ms * 1e6), "server", {**figures})
+        yield TimingEvent(
+            stage["name"], turn_id, start_ns, round(length_ms * 1e6), "server", _figures(stage, STAGE_FIGURES)
+        )
+
+
+def _figures(described: Json, names: Iterable[str]) -> dict[str, float | int | str]:
+    """Those of the named figures that are some."""
+    return {name: figure for name in names if (figure := _figure(described.get(name))) is not None}
 
 
 def _figure(value: object) -> float | None:

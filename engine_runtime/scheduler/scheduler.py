@@ -21,7 +21,7 @@ their own sake: they would only slow down what the device does for the urgent ta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine_runtime.scheduler.stage_times import StageTimes
@@ -124,7 +124,11 @@ class Scheduler:
             scheduled.look()
         by_deadline = sorted(self._running, key=_order)
         first_due_ns, now_ns = min(scheduled.due_ns for scheduled in self._running), self._clock_ns()
-        able = [scheduled for scheduled in by_deadline if _is_able(scheduled, now_ns)]
+        able = [
+            scheduled
+            for scheduled in by_deadline
+            if _work_of(scheduled).is_ready and not _gives_way(scheduled, now_ns)
+        ]
         ready = able
         if self.is_batching:
             ready = [scheduled for scheduled in able if not _can_wait(scheduled, first_due_ns, now_ns)]
@@ -162,7 +166,7 @@ class Scheduler:
             its = _work_of(other)
             if its.batch_key != key or not its.fits(works):
                 continue
-            if other.due_ns > now_ns + _AHEAD_NS["flow"] and its.waits_for_memory(works):
+            if _gives_way(other, now_ns, works):
                 continue
             if other.due_ns <= soon_ns or work.stage in _JOINED_BY_ALL:
                 urgent += 1
@@ -222,10 +226,10 @@ def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTa
     return under_way[0]
 
 
-def _is_able(scheduled: ScheduledTask, now_ns: int) -> bool:
-    """Whether its work can be called, and is due soon if older replies would lose their memory by it."""
-    work = _work_of(scheduled)
-    return work.is_ready and (scheduled.due_ns <= now_ns + _AHEAD_NS["flow"] or not work.waits_for_memory())
+def _gives_way(scheduled: ScheduledTask, now_ns: int, beside: Sequence[Work] = ()) -> bool:
+    """Whether older replies would lose their memory by its work, beside those of a batch, and it is not due
+    soon."""
+    return scheduled.due_ns > now_ns + _AHEAD_NS["flow"] and _work_of(scheduled).waits_for_memory(beside)
 
 
 def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:

@@ -18,6 +18,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
@@ -359,16 +360,21 @@ class ModelEngine:
         return ModelTurn(self._gpu)
 
 
+def _sleeping_on(gpu: ModelGPU) -> AbstractContextManager[object]:
+    """The scheduler sleeps in the time of the model."""
+    passing = types.SimpleNamespace(sleep=lambda duration_s: gpu.wait(duration_s * 1e9))
+    return mock.patch.object(scheduler, "time", passing)
+
+
 def hold(
     users: int, seconds: float, seed: int = 0, *, looks_ahead: bool = True
 ) -> simultaneous.SimultaneousRun:
     """Conversations of `users` on the model; with `looks_ahead`, decode steps are launched ahead."""
     gpu = ModelGPU(looks_ahead=looks_ahead)
     clock: Clock = gpu  # type: ignore[assignment]  # it has the methods of one
-    passing = types.SimpleNamespace(sleep=lambda duration_s: gpu.wait(duration_s * 1e9))
     recording = np.zeros(_RATE * 11, np.float32)
     with (
-        mock.patch.object(scheduler, "time", passing),
+        _sleeping_on(gpu),
         mock.patch.object(simultaneous, "_compare") as compare,
     ):
         compare.return_value = (0, 0)
@@ -389,7 +395,6 @@ class Burst:
 def burst(replies: int, codes: int, flow_pages: int = FLOW_PAGES) -> Burst:
     """Replies of `codes` that begin at once, heard by clients that play at once."""
     gpu = ModelGPU(flow_pages=flow_pages)
-    passing = types.SimpleNamespace(sleep=lambda duration_s: gpu.wait(duration_s * 1e9))
     until_ns, first, gaps = [0] * replies, [0.0] * replies, list[float]()
 
     def hear(place: int) -> Task[None]:
@@ -404,7 +409,7 @@ def burst(replies: int, codes: int, flow_pages: int = FLOW_PAGES) -> Burst:
                 length_ns = len(event.pcm) * 1_000_000_000 // event.sample_rate
                 until_ns[place] = max(until_ns[place], now_ns) + length_ns
 
-    with mock.patch.object(scheduler, "time", passing):
+    with _sleeping_on(gpu):
         running = scheduler.Scheduler(clock_ns=gpu.now_ns)
         for place in range(replies):
             running.start(hear(place), lambda place=place: until_ns[place])  # type: ignore[misc]

@@ -119,7 +119,7 @@ def test_a_second_signal_ends_everything() -> None:
         [sys.executable, "-c", _SIGNALLED_TWICE], stdout=subprocess.PIPE, text=True, timeout=60, check=False
     )
     assert done.returncode == 1
-    with contextlib.suppress(psutil.NoSuchProcess):  # if whoever adopted it has noticed
+    with contextlib.suppress(psutil.NoSuchProcess):  # if its new parent has reaped it
         assert psutil.Process(int(done.stdout)).status() == psutil.STATUS_ZOMBIE
 
 
