@@ -1,14 +1,15 @@
 """Voice activity: the probability that a frame holds speech, from the Silero v6 network on onnxruntime.
 
 In: 16 kHz frames of 512 samples (32 ms). Out: one probability each; about 0.1 ms of one core a frame. The
-network comes inside the silero-vad package. Decisions (thresholds, hysteresis) are made in turn_taking.
-Dialog thread; the state belongs to one audio stream.
+network comes inside the silero-vad package, and is loaded once for all streams of a process. Decisions
+(thresholds, hysteresis) are made in turn_taking. Dialog thread; the state belongs to one audio stream.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,12 +47,7 @@ class SileroVad:
                 "Speech cannot be detected: the package silero-vad is missing. "
                 "Install it with: pip install --no-deps silero-vad"
             )
-        try:
-            self._session = create_session(path, purpose="detect speech")
-        except OnnxModelError as error:
-            raise MossVoiceError(
-                f"Speech cannot be detected: {path} is damaged. Install the package silero-vad again."
-            ) from error
+        self._session = _load(path)
         self._rate = np.array(self.sample_rate, dtype=np.int64)
         self._input = np.zeros((1, self._context_samples + self.frame_samples), dtype=np.float32)
         self._state = np.zeros((2, 1, 128), dtype=np.float32)
@@ -71,3 +67,14 @@ class SileroVad:
         """Forget what was heard."""
         self._input[:] = 0.0
         self._state = np.zeros_like(self._state)
+
+
+@cache
+def _load(path: Path) -> Any:
+    """The session of a network. It keeps no state, and runs in any thread."""
+    try:
+        return create_session(path, purpose="detect speech")
+    except OnnxModelError as error:
+        raise MossVoiceError(
+            f"Speech cannot be detected: {path} is damaged. Install the package silero-vad again."
+        ) from error

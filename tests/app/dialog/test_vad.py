@@ -57,6 +57,17 @@ def test_reset_forgets_what_was_heard(question: Pcm) -> None:
     assert np.array_equal(rate_frames(detector, question), first)
 
 
+def test_streams_share_the_network_and_nothing_else(question: Pcm) -> None:
+    alone = rate_frames(SileroVad(), question)
+    one, other = SileroVad(), SileroVad()
+    assert one._session is other._session
+    size, found = one.frame_samples, []
+    for start in range(0, len(question) - size + 1, size):
+        found.append(one.probability(question[start : start + size]))
+        other.probability(question[::-1][start : start + size])
+    assert np.array_equal(found, alone)
+
+
 def test_a_frame_costs_little(question: Pcm) -> None:
     """Far above what it takes (about 0.2 ms), to notice only a wrong set-up such as many threads."""
     detector = SileroVad()
