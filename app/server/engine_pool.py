@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.server.engine_load import measure_load
-from app.server.heap import give_back_free_memory
+from app.server.heap import FreedMemory
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
 from app.session.engine_source import EngineFactory
@@ -198,6 +198,7 @@ class EnginePool:
         self.scheduler = Scheduler(is_batching=not batch_invariant, clock_ns=time.monotonic_ns)
         """Engine thread, but for its times."""
         self._engine: Engine | None = None
+        self._freed = FreedMemory()
 
     # ---- any thread ----
 
@@ -281,6 +282,7 @@ class EnginePool:
                     for seat, job in work:
                         self._begin(engine, seat, job)
                     self.scheduler.run_once()
+                    self._freed.give_back(is_idle=self.scheduler.is_idle)
                 for seat in self._seats:
                     seat.end(self.scheduler)
                 self._seats.clear()
@@ -309,7 +311,7 @@ class EnginePool:
             seat.end(self.scheduler)
             with self._work:
                 self._seats.remove(seat)
-            give_back_free_memory()
+            self._freed.note()
         else:
             seat.begin(engine, self.scheduler, job)
 
@@ -350,7 +352,15 @@ class EnginePool:
         choices = [(with_memory, f"by its {what}"), (load.capacity, reason)]
         if (speaking := engine.speaking_limit) is not None:  # users listen half of the time
             choices.append((2 * speaking, "by its flow's caches"))
-        if self._most is not None:
-            choices = [(self._most, "by --conversations")]
         self.capacity, self._limit = min(choices)
+        if self._most is not None:
+            if self._most > self.capacity:
+                _log.warning(
+                    "--conversations %d: without it %d would be admitted at once (limited %s). When many "
+                    "talk, replies may have gaps.",
+                    self._most,
+                    self.capacity,
+                    self._limit,
+                )
+            self.capacity, self._limit = self._most, "by --conversations"
         return load.rtf_alone

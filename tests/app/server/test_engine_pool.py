@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from app.server import engine_pool
+from app.server import engine_pool, heap
 from app.server.engine_pool import EnginePool, PoolFullError, Seat
 from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
@@ -124,7 +124,7 @@ def test_memory_and_speed_set_the_number_of_conversations() -> None:
 
 
 @pytest.mark.slow
-def test_what_has_least_room_sets_the_number_of_conversations() -> None:
+def test_what_has_least_room_sets_the_number_of_conversations(caplog: pytest.LogCaptureFixture) -> None:
     engine = ScriptedEngine(Script(chunks=1, chunk_s=30.0))
     engine.conversation_limits["speech encoder"] = 5
     with running(engine, None) as pool:
@@ -136,8 +136,14 @@ def test_what_has_least_room_sets_the_number_of_conversations() -> None:
     engine.speaking_limit = 2
     with running(engine, None) as pool:
         assert pool.capacity == 4, "users listen half of the time"
+    with running(engine, 4):
+        assert not caplog.messages
     with running(engine, 5) as pool:
         assert pool.capacity == 5, "as was asked for"
+    assert (
+        "--conversations 5: without it 4 would be admitted at once (limited by its flow's caches)"
+        in caplog.text
+    )
     engine = ScriptedEngine()
     engine.conversation_limits["speech encoder"] = 5
     with running(engine, 6) as pool:
@@ -234,7 +240,7 @@ def test_speech_that_nothing_follows_is_begun_at_a_tick_of_an_idle_thread() -> N
 
 def test_memory_is_given_back_when_a_conversation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(engine_pool, "give_back_free_memory", lambda: given.append("back"))
+    monkeypatch.setattr(heap, "give_back_free_memory", lambda: given.append("back"))
     with running(ScriptedEngine(Script(chunks=2))) as pool:
         guest = Guest(pool, [])
         guest.ask()

@@ -29,3 +29,22 @@ def test_another_c_library_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     heap.give_back_free_memory()
     assert heap._trim()(0) is None
     heap._trim.cache_clear()
+
+
+def test_while_the_engine_is_busy_it_goes_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    now_s = 0.0
+    monkeypatch.setattr(heap, "give_back_free_memory", lambda: given.append(now_s))
+    freed = heap.FreedMemory(lambda: now_s)
+    freed.give_back(is_idle=True)
+    assert given == [], "nothing has ended"
+    freed.note()
+    freed.give_back(is_idle=False)
+    assert given == []
+    freed.give_back(is_idle=True)
+    assert given == [0.0]
+    for seconds in (10.0, 29.0, 30.0, 31.0, 59.0, 60.0):
+        now_s = seconds
+        freed.note()
+        freed.give_back(is_idle=False)
+    assert given == [0.0, 30.0, 60.0]
