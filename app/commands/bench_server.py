@@ -211,5 +211,6 @@ def lines_of(document: dict[str, Any]) -> list[str]:
         f"TTFA       {percentiles('ttfa_ms')}",
         f"network    {percentiles('network_ms')}{share}",
         f"lateness   {percentiles('lateness_ms')}",
-        f"gaps       {document['gaps']}, in {document['replies_with_gaps']} replies (without buffering)",
+        f"gaps       {document['gaps']}, in {document['replies_with_gaps']} replies, the longest "
+        f"{document['lateness_ms']['max']:.0f} ms (without buffering)",
     ]

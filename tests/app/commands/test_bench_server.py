@@ -43,6 +43,7 @@ def test_quantities_of_all_users() -> None:
     lines = lines_of(document)
     assert lines[0] == "2 users, 3 replies, 3.0 s of speech"
     assert "5.0% of TTFA" in lines[2]
+    assert "2, in 1 replies, the longest 40 ms" in lines[4]
 
 
 def test_the_audio_of_a_reply_is_as_long_as_its_codes() -> None:
