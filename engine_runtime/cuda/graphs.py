@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.transfer import pinned, sent
+
 _log = logging.getLogger(__name__)
 
 Outputs = TypeVar("Outputs")
@@ -119,7 +121,7 @@ class GraphedCalls:
             if graph is None:
                 return self._launched(function, inputs)
             for buffer, value in zip(graph.inputs, inputs, strict=True):
-                buffer.copy_(value, non_blocking=True)
+                buffer.copy_(pinned(value, self.device), non_blocking=True)
             graph.graph.replay()
             return graph.outputs  # type: ignore[no-any-return]
 
@@ -135,7 +137,7 @@ class GraphedCalls:
         return tuple(value.clone() for value in outputs)  # type: ignore[return-value]
 
     def _launched(self, function: Callable[..., Outputs], inputs: tuple[Tensor, ...]) -> Outputs:
-        return function(*(value.to(self.device, non_blocking=True) for value in inputs))
+        return function(*(sent(value, self.device) for value in inputs))
 
     def clear(self) -> None:
         """Drop all captured graphs and their memory."""

@@ -160,10 +160,7 @@ class PagedFlow:
         numbers = [self._numbers(state, shape, bucket) for state in busy]
         size = padded_size(len(packets))
         numbers += [self._padding(shape, bucket)] * (size - len(packets))
-        given = torch.tensor(numbers, dtype=torch.int64)
-        if self._parts.device.type == "cuda":
-            given = given.pin_memory()  # so that the copy to the device is asynchronous
-        mel = self._packet(shape, bucket, given)
+        mel = self._packet(shape, bucket, torch.tensor(numbers, dtype=torch.int64))
         self._note_launch()
         found = []
         for place, (state, count) in enumerate(packets):

@@ -236,8 +236,6 @@ class StaticFlow:
         window = state.waiting[: shape + config.look_ahead_codes]
         filled = window + [0] * (shape + config.look_ahead_codes - len(window))
         numbers = torch.tensor([start, start + len(window), *filled], dtype=torch.int64)
-        if self._parts.device.type == "cuda":
-            numbers = numbers.pin_memory()  # so that the copy to the device is asynchronous
         mel = self._packet(state.slot, shape, self._bucket(start + shape), numbers)
         del state.waiting[:count]
         state.position += count * config.upsample

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -21,6 +22,7 @@ from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.chunk_work import ChunkWork
 from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.cuda.graphs import padded_size
+from engine_runtime.cuda.transfer import sent
 from engine_runtime.models.hift import HiFTConfig
 
 DrawNoise = Callable[[int], Tensor]
@@ -63,7 +65,7 @@ class HiFTStream(VocoderStream):
         self._calls, self._dtype, self._most_streams = calls, like.dtype, most_streams
         self._empty = torch.zeros((1, network.config.in_channels, 0), device=like.device)
         samples = overlap * network.config.hop
-        self._fade_in, self._fade_out = (weights.to(like.device) for weights in fade_weights(samples))
+        self._fade_in, self._fade_out = _fade_weights_on(like.device, samples)
         # the phase is exact up to the centre of the last frame of a call, and constant after it
         self._unsettled = network.config.hop // 2
         self.reset()
@@ -131,7 +133,13 @@ class HiFTStream(VocoderStream):
         continues from."""
         count = frames[0].shape[2]
         values = [
-            (own, stream._noise(count).to(own), stream._source, stream._phase, stream._speech)
+            (
+                own,
+                sent(stream._noise(count), own.device, own.dtype),
+                stream._source,
+                stream._phase,
+                stream._speech,
+            )
             for stream, own in zip(streams, frames, strict=True)
         ]
         inputs = [_joined(parts) for parts in zip(*values, strict=True)]
@@ -165,6 +173,13 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     """[1, ...] of each stream as [B, ...], where B is a power of two; the last stream fills the rest."""
     missing = padded_size(len(parts)) - len(parts)
     return parts[0] if len(parts) == 1 else torch.cat([*parts, *[parts[-1]] * missing])
+
+
+@cache
+def _fade_weights_on(device: torch.device, samples: int) -> tuple[Tensor, Tensor]:
+    """`fade_weights` on a device, for all streams: no reply waits there for a copy."""
+    fade_in, fade_out = fade_weights(samples)
+    return fade_in.to(device), fade_out.to(device)
 
 
 def fade_weights(samples: int) -> tuple[Tensor, Tensor]:

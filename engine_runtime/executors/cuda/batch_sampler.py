@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one, take_fields
+from engine_runtime.cuda.transfer import sent
 from engine_runtime.executors.cuda.batch_inputs import FLOATS, INTEGERS, PLACE_FIELDS, SLOTS, BatchInputs
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
 from engine_runtime.executors.cuda.triton_sampler import VOCAB_TILE
@@ -154,8 +155,8 @@ class BatchSampler:
         else:
             _, free = self._set_of.popitem(last=False)
         if reply.params.repetition_penalty != 1.0:  # else whatever is there has no effect
-            self._text.seen[free].copy_(reply.seen_text)
-            self._audio.seen[free].copy_(reply.seen_audio)
+            for channel, seen in ((self._text, reply.seen_text), (self._audio, reply.seen_audio)):
+                channel.seen[free].copy_(sent(seen, channel.seen.device))
         self._set_of[reply] = free
         return free
 
