@@ -353,14 +353,14 @@ class EnginePool:
         if (speaking := engine.speaking_limit) is not None:  # users listen half of the time
             choices.append((2 * speaking, "by its flow's caches"))
         self.capacity, self._limit = min(choices)
+        if self._most is not None and self._most > self.capacity:
+            _log.warning(
+                "--conversations %d: without it %d would be admitted at once (limited %s). When many talk, "
+                "replies may have gaps.",
+                self._most,
+                self.capacity,
+                self._limit,
+            )
         if self._most is not None:
-            if self._most > self.capacity:
-                _log.warning(
-                    "--conversations %d: without it %d would be admitted at once (limited %s). When many "
-                    "talk, replies may have gaps.",
-                    self._most,
-                    self.capacity,
-                    self._limit,
-                )
             self.capacity, self._limit = self._most, "by --conversations"
         return load.rtf_alone
