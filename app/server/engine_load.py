@@ -1,11 +1,13 @@
 """How many conversations an engine can serve: measured with replies at once, before the first conversation.
 
 In: a loaded engine and the scheduler of its thread. Out: the real-time factor (RTF) of one reply and of
-several, and the number of replies that can be made at once without a gap. Engine thread.
+several, the number of replies that can be made at once without a gap, and with memory the number of
+conversations that are admitted. Engine thread.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio
 from engine_runtime.work import Task
@@ -26,6 +29,16 @@ USABLE = 0.9
 """Share of the engine's time that replies may take when all conversations speak at once."""
 _PROBE_CODES = 50
 """Length of a measured reply: 4 s of speech, so that its larger packets count, too."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """`limit` is what limits the number of conversations, in words; `rtf` that of a single reply."""
+
+    conversations: int
+    limit: str
+    rtf: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +53,35 @@ class EngineLoad:
     def capacity(self) -> int:
         """Replies at once without a gap, at least one; no gain from more at once than measured is assumed."""
         return max(int(self.speaking * USABLE / self.rtf), 1)
+
+
+def choose_admission(engine: Engine, scheduler: Scheduler, wanted: int | None) -> Admission:
+    """As many conversations as memory and speed allow, or the number that is wanted, with a warning in the
+    log if it is more. Raises MossVoiceError if memory holds fewer."""
+    with_memory, what = min((most, what) for what, most in engine.conversation_limits.items())
+    if wanted is not None and wanted > with_memory:
+        remedy = " or shorten their context with --context-rows" if what == "KV cache" else ""
+        raise MossVoiceError(
+            f"The {what} of {engine.bundle.name} holds {with_memory} conversations, fewer than "
+            f"{wanted}. Ask for fewer with --conversations{remedy}."
+        )
+    load = measure_load(engine, scheduler, with_memory if wanted is None else wanted)
+    reason = f"by its speed, RTF {load.rtf:.2f} with {load.speaking} at once"
+    choices = [(with_memory, f"by its {what}"), (load.capacity, reason)]
+    if (speaking := engine.speaking_limit) is not None:  # users listen half of the time
+        choices.append((2 * speaking, "by its flow's caches"))
+    number, limit = min(choices)
+    if wanted is None:
+        return Admission(number, limit, load.rtf_alone)
+    if wanted > number:
+        _log.warning(
+            "--conversations %d: without it %d would be admitted at once (limited %s). When many talk, "
+            "replies may have gaps.",
+            wanted,
+            number,
+            limit,
+        )
+    return Admission(wanted, "by --conversations", load.rtf_alone)
 
 
 def measure_load(engine: Engine, scheduler: Scheduler, most: int) -> EngineLoad:

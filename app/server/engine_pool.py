@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.server.engine_load import measure_load
+from app.server.engine_load import choose_admission
 from app.server.heap import FreedMemory
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
@@ -319,7 +319,8 @@ class EnginePool:
         engine = stack.enter_context(self._factory())
         engine.warm_up()
         self.scheduler.is_batching = self.scheduler.is_batching and engine.gains_from_batches
-        rtf = self._set_capacity(engine)
+        admission = choose_admission(engine, self.scheduler, self._most)
+        self.capacity, self._limit = admission.conversations, admission.limit
         self.scheduler.times.clear()
         self._on_engine(engine)
         # What was loaded stays. Without this, a collection walks all of it while replies wait.
@@ -331,36 +332,8 @@ class EnginePool:
             engine.input_sample_rate,
             engine.output_sample_rate,
             engine.bundle.samples_per_code,
-            rtf,
+            admission.rtf,
         )
-        fields = {"rtf": round(rtf, 3), "conversations": self.capacity, "limited": self._limit}
+        fields = {"rtf": round(admission.rtf, 3), "conversations": self.capacity, "limited": self._limit}
         _log.info("engine_ready", extra={"fields": fields})
         return engine
-
-    def _set_capacity(self, engine: Engine) -> float:
-        """Set the number of conversations; returns the RTF of a single one."""
-        with_memory, what = min((most, what) for what, most in engine.conversation_limits.items())
-        if self._most is not None and self._most > with_memory:
-            remedy = " or shorten their context with --context-rows" if what == "KV cache" else ""
-            raise MossVoiceError(
-                f"The {what} of {engine.bundle.name} holds {with_memory} conversations, fewer than "
-                f"{self._most}. Ask for fewer with --conversations{remedy}."
-            )
-        most = with_memory if self._most is None else self._most
-        load = measure_load(engine, self.scheduler, most)
-        reason = f"by its speed, RTF {load.rtf:.2f} with {load.speaking} at once"
-        choices = [(with_memory, f"by its {what}"), (load.capacity, reason)]
-        if (speaking := engine.speaking_limit) is not None:  # users listen half of the time
-            choices.append((2 * speaking, "by its flow's caches"))
-        self.capacity, self._limit = min(choices)
-        if self._most is not None and self._most > self.capacity:
-            _log.warning(
-                "--conversations %d: without it %d would be admitted at once (limited %s). When many talk, "
-                "replies may have gaps.",
-                self._most,
-                self.capacity,
-                self._limit,
-            )
-        if self._most is not None:
-            self.capacity, self._limit = self._most, "by --conversations"
-        return load.rtf_alone
