@@ -21,6 +21,7 @@ from engine_runtime.codec.speech_tokenizer.encoder_pool import MOST_STREAMS
 from engine_runtime.codec.speech_tokenizer.encoder_streams import PendingValues
 from engine_runtime.codec.speech_tokenizer.features import Ceiling, WhisperLogMel
 from engine_runtime.cuda.graphs import GraphedCalls, padded_size
+from engine_runtime.cuda.transfer import sent
 from engine_runtime.types import Pcm
 from engine_runtime.work import Stage, Task, run_alone
 
@@ -219,7 +220,7 @@ class WhisperLogMelStream:
             if self.is_captured(first):
                 mel, power, maxima = self.calls.run_copied(first.key(count), call, pcm, ceilings, maxima)
             else:
-                mel, power, maxima = call(pcm.to(self._device), ceilings, maxima)
+                mel, power, maxima = call(sent(pcm, self._device), ceilings, maxima)
             ends = PendingValues(maxima[:count, self._step_frames - 1 :: self._step_frames])
             return [Frames(mel[at], power[at], maxima[at, -1:], ends, at) for at in range(count)]
 

@@ -132,17 +132,9 @@ class HiFTStream(VocoderStream):
         """Final samples of each stream, cross-faded with those held back before. Keeps what the next call
         continues from."""
         count = frames[0].shape[2]
-        values = [
-            (
-                own,
-                sent(stream._noise(count), own.device, own.dtype),
-                stream._source,
-                stream._phase,
-                stream._speech,
-            )
-            for stream, own in zip(streams, frames, strict=True)
-        ]
-        inputs = [_joined(parts) for parts in zip(*values, strict=True)]
+        noise = sent(_joined([stream._noise(count) for stream in streams]), frames[0].device, frames[0].dtype)
+        before = [(stream._source, stream._phase, stream._speech) for stream in streams]
+        inputs = [_joined(frames), noise, *(_joined(parts) for parts in zip(*before, strict=True))]
         if self._calls is not None and is_graphed:
             results = self._calls.calls.run_copied(self._key(len(streams), count), self._compute, *inputs)
         else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.transfer import pinned
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
 
@@ -38,8 +39,8 @@ class DeviceSampler:
         reply = sampling.reply
         if reply is not self._reply:
             if reply.params.repetition_penalty != 1.0:  # else whatever is there has no effect
-                self._seen_text.copy_(reply.seen_text)
-                self._seen_audio.copy_(reply.seen_audio)
+                for own, seen in ((self._seen_text, reply.seen_text), (self._seen_audio, reply.seen_audio)):
+                    own.copy_(pinned(seen, self._device), non_blocking=True)
             self._banned_from.fill_(reply.audio_banned_from)
             self._eosp.fill_(reply.eosp)
             self._inputs.set_reply(reply.params)
