@@ -2,7 +2,8 @@
 
 In: source with its headers, tensors and numbers. Out: a launch. A cooperative launch starts only when all
 blocks fit on the device, so that two kernels whose blocks wait for each other never deadlock. One that starts
-early (programmatic dependent launch) runs beside the end of the kernel before it. Engine thread.
+early (programmatic dependent launch) runs beside the end of the kernel before it. The blocks of a cluster
+reach each other's shared memory. Engine thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from engine_runtime.cuda.driver import driver_library
 from engine_runtime.cuda.nvrtc import compile_program
 
-_COOPERATIVE, _PROGRAMMATIC_STREAM_SERIALIZATION = 2, 6
+_COOPERATIVE, _CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION = 2, 4, 6
 """CUlaunchAttributeID"""
 
 
@@ -82,23 +83,45 @@ class CompiledKernel:
         self._driver = driver_library()
         self._name, self._shared_bytes = name, shared_bytes
 
+    def num_resident_clusters(self, threads: int, cluster: int) -> int:
+        """Clusters of so many blocks that the device can run at a time."""
+        config = _Config(
+            (cluster, 1, 1),
+            (threads, 1, 1),
+            self._shared_bytes,
+            None,
+            (_Attribute * 1)(_Attribute(_CLUSTER_DIMENSION, 0, (cluster, 1, 1))),
+            1,
+        )
+        count = ctypes.c_int()
+        error = self._driver.cuOccupancyMaxActiveClusters(
+            ctypes.byref(count), ctypes.c_void_p(self._kernel.func.value), ctypes.byref(config)
+        )
+        if error:
+            raise RuntimeError(f"CUDA error {error} at the number of clusters of {self._name}")
+        return count.value
+
     def launch(
         self,
         blocks: int,
         threads: int,
         arguments: Sequence[Tensor | ctypes.Structure | int | None],
         *,
+        cluster: int = 1,
         is_cooperative: bool = False,
         starts_early: bool = False,
     ) -> None:
         """Launch on the current stream; a tensor is passed as its address, None as a null pointer, a number
-        as an int, a structure by value. See the module for the flags."""
+        as an int, a structure by value. `cluster`: blocks of a cluster, which divides `blocks`. See the
+        module for the flags."""
         values = [_value(argument) for argument in arguments]
         pointers = (ctypes.c_void_p * len(values))(
             *(ctypes.cast(ctypes.byref(value), ctypes.c_void_p) for value in values)
         )
         wanted = ((_COOPERATIVE, is_cooperative), (_PROGRAMMATIC_STREAM_SERIALIZATION, starts_early))
         attributes = [_Attribute(kind, 0, (1,)) for kind, is_wanted in wanted if is_wanted]
+        if cluster > 1:
+            attributes.append(_Attribute(_CLUSTER_DIMENSION, 0, (cluster, 1, 1)))
         config = _Config(
             (blocks, 1, 1),
             (threads, 1, 1),

@@ -2,7 +2,7 @@
 
 In: a tensor in device memory, the sizes and strides of a view of it, the box that one copy takes. Out: the
 CUtensorMap, which is passed to a kernel by value. The innermost dimension of a box is 128 bytes; in shared
-memory its rows are swizzled in groups of eight, as wgmma reads them. Positions outside the view read as 0.
+memory its rows may be swizzled in groups of eight, as wgmma reads them. Positions outside the view read as 0.
 Needs compute capability 9.0. Engine thread.
 """
 
@@ -23,7 +23,7 @@ _BYTES = 128
 _ALIGNMENT = 64
 _DATA_TYPES = {FP8: 0, torch.float16: 6, torch.bfloat16: 9}
 """CUtensorMapDataType; bytes are copied as they are."""
-_NO_INTERLEAVE, _SWIZZLE_128B, _FILL_ZEROS = 0, 3, 0
+_NO_INTERLEAVE, _NO_SWIZZLE, _SWIZZLE_128B, _FILL_ZEROS = 0, 0, 3, 0
 
 
 class TensorMap(ctypes.Structure):
@@ -33,7 +33,13 @@ class TensorMap(ctypes.Structure):
 
 
 def tensor_map(
-    tensor: Tensor, sizes: Sequence[int], strides: Sequence[int], box: Sequence[int], *, l2_bytes: int = 128
+    tensor: Tensor,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    *,
+    l2_bytes: int = 128,
+    is_swizzled: bool = True,
 ) -> TensorMap:
     """The map of a view of `tensor`, innermost dimension first.
 
@@ -58,7 +64,7 @@ def tensor_map(
         (ctypes.c_uint32 * rank)(*box),
         (ctypes.c_uint32 * rank)(*[1] * rank),
         _NO_INTERLEAVE,
-        _SWIZZLE_128B,
+        _SWIZZLE_128B if is_swizzled else _NO_SWIZZLE,
         3 if l2_bytes == 256 else 2,
         _FILL_ZEROS,
     )

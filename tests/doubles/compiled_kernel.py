@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+RESIDENT_CLUSTERS = {2: 66, 4: 32, 8: 16}
+"""By their number of blocks."""
 Argument = Tensor | ctypes.Structure | int | None
 
 
@@ -22,7 +24,7 @@ class RecordedKernel:
 
     Attributes:
         constants: those of layout.cuh.
-        blocks, threads, arguments: of the last launch; arguments by the name of their parameter.
+        blocks, threads, cluster, arguments: of the last launch; arguments by the name of their parameter.
         launches: the arguments of all.
     """
 
@@ -42,12 +44,26 @@ class RecordedKernel:
         self.constants, self.shared_bytes = constants_of(headers["layout.cuh"]), shared_bytes
         self.is_architecture_specific = is_architecture_specific
         self.blocks = self.threads = 0
+        self.cluster = 1
         self.arguments: dict[str, Argument] = {}
         self.launches: list[dict[str, Argument]] = []
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[Argument], *, starts_early: bool) -> None:
+    def num_resident_clusters(self, threads: int, cluster: int) -> int:
+        """Those of an H100, with a block for each multiprocessor."""
+        return RESIDENT_CLUSTERS[cluster]
+
+    def launch(
+        self,
+        blocks: int,
+        threads: int,
+        arguments: Sequence[Argument],
+        *,
+        cluster: int = 1,
+        starts_early: bool,
+    ) -> None:
         assert starts_early
-        self.blocks, self.threads, self.arguments = blocks, threads, {}
+        assert blocks % cluster == 0
+        self.blocks, self.threads, self.cluster, self.arguments = blocks, threads, cluster, {}
         for word, argument in zip(self._parameters, arguments, strict=True):
             assert (argument is None or isinstance(argument, Tensor)) == ("*" in word), word
             self.arguments[word.split()[-1].lstrip("*")] = argument

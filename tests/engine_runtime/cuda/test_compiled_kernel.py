@@ -15,15 +15,18 @@ from engine_runtime.cuda import compiled_kernel
 from engine_runtime.cuda.compiled_kernel import CompiledKernel, _Attribute, _Config, kernel_files
 
 STREAM, FUNCTION, SHARED_BYTES = 0x5000, 0x6000, 2048
-COOPERATIVE, STARTS_EARLY = (2, 1), (6, 1)
-"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE and .._PROGRAMMATIC_STREAM_SERIALIZATION with their values."""
+COOPERATIVE, CLUSTER_OF_4, STARTS_EARLY = (2, 1, 0, 0), (4, 4, 1, 1), (6, 1, 0, 0)
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .._CLUSTER_DIMENSION and .._PROGRAMMATIC_STREAM_SERIALIZATION with their
+values."""
+ATTENTION = {"cluster.cuh", "plain_tile.cuh", "swizzled_tile.cuh", "unit.cuh", "warp_sums.cuh"}
 
 
 @pytest.mark.parametrize(
     ("folder", "name", "own"),
     [
         ("persistent_decode", "step.cu", {"attention.cuh", "base.cuh", "linear.cuh"}),
-        ("paged_attention", "attend.cu", set()),
+        ("paged_attention", "attend.cu", ATTENTION),
+        ("paged_attention", "plan.cu", ATTENTION),
         ("skinny_gemm", "gemm.cu", {"wgmma.cuh"}),
         ("residual_norm", "add.cu", set()),
     ],
@@ -31,7 +34,7 @@ COOPERATIVE, STARTS_EARLY = (2, 1), (6, 1)
 def test_a_source_comes_with_its_headers_and_the_common_ones(folder: str, name: str, own: set[str]) -> None:
     source, headers = kernel_files(folder, name)
     assert 'extern "C" __global__' in source
-    assert set(headers) == own | {"primitives.cuh", "attend_tile.cuh"}
+    assert set(headers) == own | {"primitives.cuh", "attend_tile.cuh", "tensor_copy.cuh"}
     assert all(text.count("#pragma once") == 1 for text in headers.values())
 
 
@@ -50,19 +53,26 @@ class FakeDriver:
     def __init__(self) -> None:
         self.error = 0
         self.config = _Config()
-        self.attributes: list[tuple[int, int]] = []
+        self.attributes: list[tuple[int, ...]] = []
         self.arguments: tuple[int, int] = (0, 0)
         self.function = 0
 
     def cuLaunchKernelEx(self, config: Any, function: Any, arguments: Any, extra: None) -> int:
         self.config, self.function = config._obj, function.value
         given = self.config.attributes[: self.config.num_attributes]
-        self.attributes = [(attribute.id, attribute.value[0]) for attribute in given]
+        self.attributes = [(attribute.id, *attribute.value[:3]) for attribute in given]
         pointer, number = arguments
         self.arguments = (
             ctypes.c_uint64.from_address(pointer).value,
             ctypes.c_int.from_address(number).value,
         )
+        return self.error
+
+    def cuOccupancyMaxActiveClusters(self, count: Any, function: Any, config: Any) -> int:
+        self.config, self.function = config._obj, function.value
+        given = self.config.attributes[: self.config.num_attributes]
+        self.attributes = [(attribute.id, *attribute.value[:3]) for attribute in given]
+        count._obj.value = 33
         return self.error
 
 
@@ -139,11 +149,12 @@ def test_no_tensor_is_a_null_pointer(driver: FakeDriver, monkeypatch: pytest.Mon
         ({"is_cooperative": True}, [COOPERATIVE]),
         ({"starts_early": True}, [STARTS_EARLY]),
         ({"is_cooperative": True, "starts_early": True}, [COOPERATIVE, STARTS_EARLY]),
+        ({"cluster": 4, "starts_early": True}, [STARTS_EARLY, CLUSTER_OF_4]),
     ],
 )
 def test_what_the_driver_gets(
-    flags: dict[str, bool],
-    attributes: list[tuple[int, int]],
+    flags: dict[str, Any],
+    attributes: list[tuple[int, ...]],
     driver: FakeDriver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -164,3 +175,15 @@ def test_an_error_of_the_driver_is_raised_with_its_number(
     driver.error = 719
     with pytest.raises(RuntimeError, match="CUDA error 719 at the launch of name"):
         kernel.launch(1, 32, [torch.zeros(1), 0])
+
+
+def test_clusters_that_run_at_a_time(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, _ = make_kernel(monkeypatch)
+    assert kernel.num_resident_clusters(288, 4) == 33
+    config = driver.config
+    assert (list(config.grid), list(config.block)) == ([4, 1, 1], [288, 1, 1])
+    assert (config.shared_bytes, driver.function) == (SHARED_BYTES, FUNCTION)
+    assert driver.attributes == [CLUSTER_OF_4]
+    driver.error = 1
+    with pytest.raises(RuntimeError, match="CUDA error 1 at the number of clusters of name"):
+        kernel.num_resident_clusters(288, 4)

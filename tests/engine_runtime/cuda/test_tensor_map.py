@@ -61,6 +61,11 @@ def test_a_view_is_described_in_bytes(driver: FakeDriver) -> None:
     }
 
 
+def test_rows_that_are_not_swizzled(driver: FakeDriver) -> None:
+    tensor_map(torch.zeros(2, 128).to(FP8), [128, 2], [128], [128, 2], is_swizzled=False)
+    assert driver.given["modes"] == (0, 0, 2, 0)
+
+
 @pytest.mark.parametrize(("dtype", "number"), [(torch.float16, 6), (torch.bfloat16, 9), (FP8, 0)])
 def test_types_are_those_of_the_driver(dtype: torch.dtype, number: int, driver: FakeDriver) -> None:
     tensor_map(torch.zeros(2, 128).to(dtype), [128, 2], [128], [64, 2])
