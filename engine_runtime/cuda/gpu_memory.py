@@ -28,6 +28,8 @@ BATCH_SPLITS = 4
 """Most parts that the inputs of a product are split into, in a step of several sequences."""
 BATCH_SPLIT_ROWS = 256
 """Cached rows of a partition of their attention, at least."""
+BATCH_PLAN_BYTES = 128
+"""How a group of rows attends to a partition, in the trunk or in a tail."""
 _RESERVE = 1_350_000_000
 """Bytes for memory not derived from shapes: the encoder's stream, activations, captured graphs,
 fragmentation. Measured for the released shape on an H200, by lowering the memory limit step by step."""
@@ -104,12 +106,12 @@ def batch_rows(max_batch_size: int) -> int:
 
 def batch_bytes(config: MossLMConfig, rows: int, max_seq_len: int, native_bytes: int) -> int:
     """Bytes of the buffers of steps of several sequences (executors/cuda/batched_backend.py,
-    batch_sampler.py), rounded up: logits and seen ids, partial sums of products and of attention,
-    activations."""
+    batch_sampler.py), rounded up: logits and seen ids, partial sums of products and of attention, how it is
+    planned, activations."""
     heads, dim = config.num_attention_heads, config.head_dim
     qkv = (heads + 2 * config.num_key_value_heads) * dim
     partitions = 1 << (-(-max_seq_len // BATCH_SPLIT_ROWS) - 1).bit_length()
-    attention = partitions * heads * (dim + 2) * 4
+    attention = partitions * (heads * (dim + 2) * 4 + 3 * BATCH_PLAN_BYTES)
     sums = BATCH_SPLITS * (qkv + config.hidden_size) * 4
     activations = (4 * config.hidden_size + 3 * heads * dim + 2 * config.intermediate_size) * native_bytes
     sampling = (config.text_vocab + config.audio_vocab) * (4 + 3) + 2048

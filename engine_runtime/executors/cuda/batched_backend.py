@@ -1,5 +1,6 @@
-"""A decode step of several sequences as kernels: six launches per layer with the attention in CUDA C++, seven
-with that in Triton, captured as a CUDA graph. Products and norms run in CUDA C++, too, where they can.
+"""A decode step of several sequences as kernels: seven launches per layer with the attention in CUDA C++ (and
+one that plans it), eight with that in Triton, captured as a CUDA graph. Products and norms run in CUDA C++,
+too, where they can.
 
 In: the values in BatchInputs. Out: logits in `text_logits` and `audio_logits`, one row for each sequence; K
 and V in the pool. The reference implementation is a single step of each sequence (layerwise_backend.py). Rows
@@ -10,8 +11,9 @@ of the others. Sizes depend on `BatchShape` alone. Imported only if Triton is av
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle, zip_longest
 from typing import TypeVar
 
 import torch
@@ -28,7 +30,7 @@ from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
 from engine_runtime.executors.cuda.batched_linear import BatchedLinear
 from engine_runtime.executors.cuda.paged_attention import PagedAttention, PartitionBuffers
 from engine_runtime.executors.cuda.residual_norm import ResidualNorm
-from engine_runtime.executors.cuda.skinny_gemm import SkinnyGemm
+from engine_runtime.executors.cuda.skinny_gemm import RowFormat, RowNorms, SkinnyGemm
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import Matrix
@@ -78,6 +80,11 @@ class BatchedBackend:
         """Replaced to measure other tilings."""
         self._pdl = pdl_launch_args(device)
         heads, dim = config.num_attention_heads, config.head_dim
+        self._partitions = PartitionBuffers.of(config, capacity, longest, device)
+        self.paged_attention = self._paged_attention()
+        """None: attention runs in Triton."""
+        self.residual_norm = self._residual_norm(dtype)
+        """As `paged_attention`."""
         self.linear = BatchedLinear(capacity, device, self._skinny_gemm(dtype))
 
         def rows(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -96,13 +103,9 @@ class BatchedBackend:
         self._gated = {kind: rows(config.intermediate_size, kind) for kind in kinds}
         self._qkv = sums([layer.qkv for layer in layers])
         self._sums = sums([matrix for layer in layers for matrix in (layer.o, layer.down)])
+        self._norms = self._row_norms()
         self._q = rows(heads * dim)
-        self._partitions = PartitionBuffers.of(config, capacity, longest, device)
         self._kept = cache.trunk.view(-1, config.hidden_size)
-        self.paged_attention = self._paged_attention()
-        """None: attention runs in Triton."""
-        self.residual_norm = self._residual_norm(dtype)
-        """As `paged_attention`."""
         self.text_logits = torch.zeros(capacity, config.text_vocab, device=device)
         self.audio_logits = torch.zeros(capacity, config.audio_vocab, device=device)
 
@@ -117,12 +120,31 @@ class BatchedBackend:
 
     def _skinny_gemm(self, dtype: torch.dtype) -> SkinnyGemm | None:
         """As `_paged_attention`."""
-        device = self._cache.pool.device
+        config, device = self._network.config, self._cache.pool.device
         return _compiled(
             "Products of several sequences run in Triton",
-            skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"]),
-            lambda: SkinnyGemm(self._capacity, device),
+            skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"])
+            or self._mixed_reason(),
+            lambda: SkinnyGemm(self._capacity, config.rms_norm_eps, device),
         )
+
+    def _mixed_reason(self) -> str | None:
+        """Why kernels in Triton must run between products in CUDA C++, whose rows they do not interleave."""
+        if self.paged_attention is None or self.residual_norm is None:
+            return "attention or norms run in Triton"
+        if not all(skinny_gemm.can_multiply_layer(layer) for layer in self._network.layers):
+            return "it lacks the format or the sizes of a matrix"
+        return None
+
+    def _row_norms(self) -> tuple[RowNorms, RowNorms] | None:
+        """What norms lack, in turn; None if they are whole. Each one is multiplied by the factor of the one
+        before."""
+        if not self.linear.scales_rows or self.residual_norm is None or not self.residual_norm.num_parts:
+            return None
+        device = self._cache.pool.device
+        squares = torch.zeros(self._capacity, self.residual_norm.num_parts, device=device)
+        factors = torch.ones(2, self._capacity, device=device)
+        return RowNorms(squares, factors[0], factors[1]), RowNorms(squares, factors[1], factors[0])
 
     def _residual_norm(self, dtype: torch.dtype) -> ResidualNorm | None:
         """As `_paged_attention`."""
@@ -136,42 +158,72 @@ class BatchedBackend:
     def forward(self, shape: BatchShape) -> None:
         """Embedding to logits; writes K/V, and keeps the trunk's output for a skipped tail."""
         inputs, x = self._inputs, self._x
-        source = self._network.embedding
-        index: Tensor | None = inputs["token"]
-        pending: Matrix | None = None
-        for layer in self._network.trunk:
-            self._add(shape, source, pending, x, layer.input_norm, layer.qkv, index=index)
-            pending = self._layer(shape, layer, x, inputs["position"])
-            source, index = x, None
-        self._add(shape, source, pending, x, index=index, keeps=True)
+        if self.paged_attention is not None:
+            self.paged_attention.plan(shape.rows, shape.bucket, text=shape.text, audio=shape.audio)
+        first = self._network.trunk[0]
+        self._add(shape, self._network.embedding, None, x, first.input_norm, first.qkv, index=inputs["token"])
+        pending = self._layers(shape, self._network.trunk, x, inputs["position"])
+        self._add(shape, x, pending, x, keeps=True)
         if shape.text:
             self._tail(shape, self._network.text, inputs["text_position"], self.text_logits)
         if shape.audio:
             self._tail(shape, self._network.audio, inputs["audio_position"], self.audio_logits)
 
     def _tail(self, shape: BatchShape, tail: Tail, positions: Tensor, logits: Tensor) -> None:
-        source, pending = self._x, None  # not modified: it is the input of the other tail, too
-        for layer in tail.layers:
-            self._add(shape, source, pending, self._y, layer.input_norm, layer.qkv)
-            pending = self._layer(shape, layer, self._y, positions)
-            source = self._y
+        first, y = tail.layers[0], self._y  # the trunk's output is the input of the other tail, too
+        self._add(shape, self._x, None, y, first.input_norm, first.qkv)
+        pending = self._layers(shape, tail.layers, y, positions)
         last = self._inputs["last_row"]
-        self._add(shape, source, pending, None, tail.norm, tail.head, index=last)
+        self._add(shape, y, pending, None, tail.norm, tail.head, index=last)
         x = self._input(self._normed, tail.head)
         self.linear.run(shape.rows, x, tail.head, logits, is_split=False)
 
-    def _layer(self, shape: BatchShape, layer: LayerWeights, x: Tensor, positions: Tensor) -> Matrix:
-        """Run a layer whose input is normed already. Returns the matrix whose sums must still be added to
+    def _layers(
+        self, shape: BatchShape, layers: Sequence[LayerWeights], x: Tensor, positions: Tensor
+    ) -> Matrix:
+        """Run layers, the first one with normed rows. Returns the matrix whose sums must still be added to
         x."""
-        self.linear.run(shape.rows, self._input(self._normed, layer.qkv), layer.qkv, self._qkv)
-        attended = self._input(self._attended, layer.o)
-        self._attend(shape, layer, positions, attended)
-        self.linear.run(shape.rows, attended, layer.o, self._sums)
-        self._add(shape, x, layer.o, x, layer.post_norm, layer.gate_up)
-        gated = self._input(self._gated, layer.down)
-        self.linear.run_gated(shape.rows, self._input(self._normed, layer.gate_up), layer.gate_up, gated)
-        self.linear.run(shape.rows, gated, layer.down, self._sums)
-        return layer.down
+        rows, norms, turns = shape.rows, None, cycle(self._norms or [None])
+        for layer, following in zip_longest(layers, layers[1:]):
+            self.linear.run(rows, self._input(self._normed, layer.qkv), layer.qkv, self._qkv, norms=norms)
+            attended = self._input(self._attended, layer.o)
+            self._attend(shape, layer, positions, attended)
+            self.linear.run(rows, attended, layer.o, self._sums)
+            norms = self._add_within(shape, x, layer.o, layer.post_norm, layer.gate_up, next(turns))
+            gated = self._input(self._gated, layer.down)
+            normed = self._input(self._normed, layer.gate_up)
+            self.linear.run_gated(rows, normed, layer.gate_up, gated, norms=norms)
+            self.linear.run(rows, gated, layer.down, self._sums)
+            if following is not None:
+                norms = self._add_within(
+                    shape, x, layer.down, following.input_norm, following.qkv, next(turns)
+                )
+        return layers[-1].down
+
+    def _add_within(
+        self,
+        shape: BatchShape,
+        x: Tensor,
+        pending: Matrix,
+        norm: Tensor,
+        matrix: Matrix,
+        norms: RowNorms | None,
+    ) -> RowNorms | None:
+        """x += the sums of `pending`; the input of `matrix` = its norm, which lacks the result."""
+        if norms is None or self.residual_norm is None:
+            self._add(shape, x, pending, x, norm, matrix)
+            return None
+        self.residual_norm.launch_scaled(
+            shape.rows,
+            x,
+            self._sums,
+            self.linear.num_splits(pending),
+            norm=norm,
+            out=self._input(self._normed, matrix),
+            row_format=self.linear.row_format(matrix, x.dtype),
+            norms=norms,
+        )
+        return norms
 
     def _input(self, buffers: dict[torch.dtype, Tensor], matrix: Matrix) -> Tensor:
         return buffers[self.linear.input_dtype(matrix, self._x.dtype)]
@@ -193,6 +245,7 @@ class BatchedBackend:
         if target is source and pending is None:
             target = None  # it is there already
         out = None if matrix is None else self._input(self._normed, matrix)
+        row_format = RowFormat.BF16 if matrix is None else self.linear.row_format(matrix, self._x.dtype)
         if self.residual_norm is not None:
             self.residual_norm.launch(
                 shape.rows,
@@ -205,6 +258,8 @@ class BatchedBackend:
                 kept_row=self._inputs["kept_row"],
                 norm=norm,
                 out=out,
+                row_format=row_format,
+                applied=None if self._norms is None or norm is None else self._norms[0].applied,
             )
             return
         width = self._network.config.hidden_size
@@ -235,7 +290,14 @@ class BatchedBackend:
         if self.paged_attention is not None:
             splits = self.linear.num_splits(layer.qkv)
             self.paged_attention.launch(
-                self._qkv, layer, positions, out, rows=shape.rows, bucket=shape.bucket, splits=splits
+                self._qkv,
+                layer,
+                positions,
+                out,
+                self.linear.row_format(layer.o, self._x.dtype),
+                rows=shape.rows,
+                bucket=shape.bucket,
+                splits=splits,
             )
             return
         config, cache, inputs = self._network.config, self._cache, self._inputs

@@ -23,7 +23,13 @@ from engine_runtime.cuda.kernels.batched_linear import batch_linear
 from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 from engine_runtime.cuda.kernels.prefill_elementwise import gate_rows
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear_int4
-from engine_runtime.executors.cuda.skinny_gemm import SkinnyGemm, can_multiply
+from engine_runtime.executors.cuda.skinny_gemm import (
+    Epilogue,
+    RowFormat,
+    RowNorms,
+    SkinnyGemm,
+    can_multiply,
+)
 from engine_runtime.executors.cuda.triton_linear import lacks_fp8
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
@@ -109,7 +115,8 @@ def _is_large(device: torch.device) -> bool:
 
 
 class BatchedLinear:
-    """See the module. `capacity`: rows of every buffer; `skinny`: the kernel in CUDA C++."""
+    """See the module. `capacity`: rows of every buffer; `skinny`: the kernel in CUDA C++, if it can run the
+    products of all layers."""
 
     def __init__(self, capacity: int, device: torch.device, skinny: SkinnyGemm | None = None) -> None:
         self._capacity, self._skinny = capacity, skinny
@@ -124,20 +131,50 @@ class BatchedLinear:
         float16 in one instruction; rows have more precision there than in bfloat16."""
         return torch.float16 if matrix.format == "fp8" and dtype == torch.bfloat16 else dtype
 
+    def row_format(self, matrix: Matrix, dtype: torch.dtype) -> RowFormat:
+        """How the rows that are multiplied by a matrix are stored."""
+        if self.input_dtype(matrix, dtype) != torch.float16:
+            return RowFormat.BF16
+        return RowFormat.F16 if self._skinny_of(matrix, is_gated=False) is None else RowFormat.F16_INTERLEAVED
+
+    @property
+    def scales_rows(self) -> bool:
+        """Whether products multiply their sums by what the norm of their rows lacks: in CUDA C++."""
+        return self._skinny is not None
+
     def num_splits(self, matrix: Matrix) -> int:
         """Parts that the inputs of a product without gate are split into, whatever the number of rows."""
         skinny = self._skinny_of(matrix, is_gated=False)
-        return triton_splits(matrix) if skinny is None else skinny.plan(matrix, is_split=True).splits
+        return triton_splits(matrix) if skinny is None else skinny.plan(matrix).splits
 
-    def run(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_split: bool = True) -> None:
-        """Partial sums of x @ weight^T into the flat buffer `out`; the sums themselves without `is_split`."""
-        if matrix.format == "int4":
+    def run(
+        self,
+        rows: int,
+        x: Tensor,
+        matrix: Matrix,
+        out: Tensor,
+        *,
+        is_split: bool = True,
+        norms: RowNorms | None = None,
+    ) -> None:
+        """Partial sums of x @ weight^T into the flat buffer `out`; the sums themselves without `is_split`.
+        `norms`: what the norm of x lacks, if `scales_rows`."""
+        skinny = self._skinny_of(matrix, is_gated=False)
+        if skinny is not None:
+            skinny.launch(rows, x, matrix, out, is_split=is_split, norms=norms)
+        elif matrix.format == "int4":
             self._int4(rows, x, matrix, out)
         else:
             self._launch(rows, x, matrix, out, is_gated=False, is_split=is_split)
 
-    def run_gated(self, rows: int, x: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """gate, up = x @ weight^T; out [capacity, inner] = silu(gate) * up."""
+    def run_gated(
+        self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, norms: RowNorms | None = None
+    ) -> None:
+        """gate, up = x @ weight^T; out [capacity, inner] = silu(gate) * up. `norms`: as in `run`."""
+        skinny = self._skinny_of(matrix, is_gated=True)
+        if skinny is not None:
+            skinny.launch(rows, x, matrix, out, Epilogue.GATED, norms=norms)
+            return
         if matrix.format != "int4":
             self._launch(rows, x, matrix, out, is_gated=True, is_split=False)
             return
@@ -150,10 +187,6 @@ class BatchedLinear:
     def _launch(
         self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool, is_split: bool
     ) -> None:
-        skinny = self._skinny_of(matrix, is_gated=is_gated)
-        if skinny is not None:
-            skinny.launch(rows, x, matrix, out, is_gated=is_gated, is_split=is_split)
-            return
         tiling = self.tiling(rows, matrix, is_gated=is_gated)
         num_outputs = matrix.shape[0] // 2 if is_gated else matrix.shape[0]
         splits = triton_splits(matrix) if is_split else 1

@@ -1,6 +1,6 @@
 """Attention of a decode step of several sequences as one kernel in CUDA C++
 (cuda/kernels/paged_attention), which reads K and V at the bandwidth of device memory, where GPU and sizes
-support it.
+support it. Another one plans once a step what its blocks attend to.
 
 In: partial sums of q, k and v, the KV pool, the fields of BatchInputs. Out: the heads' outputs; K and V of
 the new rows in the pool. The reference implementation is kernels/batched_attention.py in Triton. Engine
@@ -16,9 +16,11 @@ from torch import Tensor
 
 from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files, layout_header
 from engine_runtime.cuda.driver import shared_memory_limit
-from engine_runtime.cuda.gpu_memory import BATCH_SPLIT_ROWS
+from engine_runtime.cuda.gpu_memory import BATCH_PLAN_BYTES, BATCH_SPLIT_ROWS, BATCH_SPLITS
 from engine_runtime.cuda.graphs import padded_size
+from engine_runtime.cuda.tensor_map import ROW_BYTES, TensorMap, tensor_map
 from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
+from engine_runtime.executors.cuda.skinny_gemm import RowFormat
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.step import MAX_JOINT_ROWS
@@ -26,6 +28,7 @@ from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.quantization import FP8
 
 _COMPUTE_WARPS = 8
+_THREADS = 32 * (_COMPUTE_WARPS + 1)
 _TILE_ROWS = 16
 _MAX_STAGES, _MIN_STAGES = 24, 8
 """Stages of the ring, multiples of the compute warps: as many as fit."""
@@ -33,20 +36,27 @@ _MAX_PART_TILES = 128
 """Tiles of a partition, at most: one block reads it."""
 _FULL_ROWS = 16
 """From so many rows on a group is a single partition: with eight K/V heads, one for each multiprocessor."""
-_RING_AT = 33792
+_CLUSTERS = (2, 4, 8)
+"""Blocks of a cluster: 8 is the most that every GPU has, and attend.cu divides eight warps by it."""
+_RING_AT = 34816
 """Bytes of shared memory before the ring, which attend.cu asserts."""
+_BYTES_IN_FLIGHT = 96 << 10
+"""Of K and V that a block copies at a time until it has read q."""
+_POSITIONS = ("position", "text_position", "audio_position")
+"""Fields of BatchInputs by which layers attend: in the trunk, and in each tail."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """Sizes for which the kernel is compiled. `shared_limit`: bytes of shared memory that a block can
-    have."""
+    """Sizes for which the kernels are compiled. `max_parts`: partitions that the buffers hold;
+    `shared_limit`: bytes of shared memory that a block can have."""
 
     config: MossLMConfig
     tokens_per_block: int
     kv_dtype: torch.dtype
     capacity: int
     max_blocks: int
+    max_parts: int
     shared_limit: int
 
     @property
@@ -54,6 +64,12 @@ class AttentionLayout:
         """Stages of the ring, of one tile of K and V each."""
         fitting = (self.shared_limit - _RING_AT) // self._stage_bytes
         return min(_MAX_STAGES, fitting - fitting % _COMPUTE_WARPS)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Tiles that are copied at a time until a block has read q, which copies of the whole ring would hold
+        up."""
+        return min(self.num_stages, _BYTES_IN_FLIGHT // self._stage_bytes)
 
     @property
     def shared_bytes(self) -> int:
@@ -78,14 +94,18 @@ class AttentionLayout:
             "SOFTMAX_SCALE": f"{config.head_dim**-0.5!r}f",
             "CAPACITY": self.capacity,
             "MAX_BLOCKS": self.max_blocks,
+            "MAX_PARTS": self.max_parts,
+            "PLAN_BYTES": BATCH_PLAN_BYTES,
             "COMPUTE_WARPS": _COMPUTE_WARPS,
             "TILE_ROWS": _TILE_ROWS,
             "RING_STAGES": self.num_stages,
+            "IN_FLIGHT": self.num_in_flight,
             "RING_AT": _RING_AT,
             "MAX_PART_TILES": _MAX_PART_TILES,
             "MAX_NEW_ROWS": MAX_JOINT_ROWS,
+            "MAX_SPLITS": BATCH_SPLITS,
             "EPS": f"{config.rms_norm_eps!r}f",
-            "Q_STRIDE": config.head_dim * 2 + 64,  # the heads' rows start in different banks
+            "Q_STRIDE": config.head_dim * 2 + 16,  # the heads' rows start in different banks
         }
         return layout_header(constants)
 
@@ -104,9 +124,9 @@ def unsupported_reason(config: MossLMConfig, cache: KVCache) -> str | None:
     return None
 
 
-def kernel_source(layout: AttentionLayout) -> tuple[str, dict[str, str]]:
-    """CUDA C++ source of the kernel, and the headers that it includes, by name."""
-    source, headers = kernel_files("paged_attention", "attend.cu")
+def kernel_source(layout: AttentionLayout, name: str = "attend.cu") -> tuple[str, dict[str, str]]:
+    """CUDA C++ source of a kernel, and the headers that it includes, by name."""
+    source, headers = kernel_files("paged_attention", name)
     return source, headers | {"layout.cuh": layout.header()}
 
 
@@ -148,20 +168,62 @@ class PagedAttention:
         self._network, self._cache, self._inputs = network, cache, inputs
         self._kv_heads = config.num_key_value_heads
         device = cache.pool.device
-        layout = AttentionLayout(
+        self._layout = layout = AttentionLayout(
             config,
             cache.tokens_per_block,
             cache.pool.dtype,
             inputs.capacity,
             inputs.table.shape[1],
+            partitions.sums.shape[0],
             shared_memory_limit(device),
         )
         if layout.num_stages < _MIN_STAGES:
             raise RuntimeError("too little shared memory per block")
         source, headers = kernel_source(layout)
         self._kernel = CompiledKernel(source, headers, "attend_units", layout.shared_bytes, device)
+        source, headers = kernel_source(layout, "plan.cu")
+        self._planner = CompiledKernel(source, headers, "plan_units", 0, device)
+        parts = partitions.sums.shape[0]
+        self._plans = torch.zeros(
+            len(_POSITIONS), parts, inputs.capacity, BATCH_PLAN_BYTES, dtype=torch.uint8, device=device
+        )
+        self._plan_of = {
+            inputs[name].data_ptr(): plan for name, plan in zip(_POSITIONS, self._plans, strict=True)
+        }
+        """By the address of the positions."""
+        self._tiles = _map_of_tiles(cache, config)
         self._partitions = partitions
+        self._num_clusters = {size: self._kernel.num_resident_clusters(_THREADS, size) for size in _CLUSTERS}
+        """Clusters of each size that run at a time."""
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
+
+    def plan(self, rows: int, bucket: int, *, text: bool, audio: bool) -> None:
+        """Plan how a step attends, before the first product: attention reads plans before it waits for the
+        kernel before. See `launch`; `text`, `audio`: which tails run."""
+        inputs = self._inputs
+        least, most = self._parts(rows, bucket)
+        wanted = (True, text, audio)
+        self._planner.launch(
+            len(_POSITIONS) * most,
+            inputs.capacity,
+            [
+                *(inputs[name] if wants else None for name, wants in zip(_POSITIONS, wanted, strict=True)),
+                inputs.table,
+                inputs["sequence"],
+                inputs["group_row"],
+                inputs["group_count"],
+                inputs["group_first"],
+                self._plans,
+                least,
+                most,
+            ],
+            starts_early=True,
+        )
+
+    def _parts(self, rows: int, bucket: int) -> tuple[int, int]:
+        """The least and the most partitions of a group."""
+        least = min(max(1, _FULL_ROWS // rows), self._partitions.sums.shape[0])
+        return least, max(least, _num_parts(bucket))
 
     def launch(
         self,
@@ -169,20 +231,25 @@ class PagedAttention:
         layer: LayerWeights,
         positions: Tensor,
         out: Tensor,
+        row_format: RowFormat,
         *,
         rows: int,
         bucket: int,
         splits: int,
     ) -> None:
-        """Attend with the first rows of qkv [splits, capacity, ..] float32; the longest sequence has at most
-        `bucket` rows."""
+        """Attend with the first rows of qkv [splits, capacity, ..] float32, as planned for this number of
+        rows, this bucket and `positions`, a field of the inputs. The longest sequence has at most `bucket`
+        rows."""
         inputs, network, partitions = self._inputs, self._network, self._partitions
-        least = min(max(1, _FULL_ROWS // rows), partitions.sums.shape[0])
-        most = max(least, _num_parts(bucket))
+        least, most = self._parts(rows, bucket)
+        units = self._kv_heads * rows * most
+        # The partitions of a row are a cluster if all of them run at a time: a block has one unit then.
+        fits = most == least and self._kv_heads * rows <= self._num_clusters.get(least, 0)
         self._kernel.launch(
-            min(self._blocks, self._kv_heads * rows * most),
-            32 * (_COMPUTE_WARPS + 1),
+            units if fits else min(self._blocks, units),
+            _THREADS,
             [
+                self._tiles,
                 qkv,
                 layer.q_norm,
                 layer.k_norm,
@@ -190,25 +257,38 @@ class PagedAttention:
                 network.sin,
                 self._cache.pool,
                 inputs.table,
-                positions,
-                inputs["sequence"],
-                inputs["group_row"],
-                inputs["group_count"],
-                inputs["group_first"],
+                self._plan_of[positions.data_ptr()],
                 partitions.sums,
                 partitions.tops,
                 partitions.totals,
                 partitions.arrived,
                 out,
-                int(out.dtype == torch.float16),
+                row_format,
                 self._cache.layer_offset(layer.index),
                 rows,
-                least,
                 most,
                 splits,
             ],
+            cluster=least if fits else 1,
             starts_early=True,
         )
+
+
+def _map_of_tiles(cache: KVCache, config: MossLMConfig) -> TensorMap:
+    """The pool as rows of one head, whose dims are two areas of 64 in bf16 and a single one in fp8; the
+    outermost dimension is K and V. A box is a tile of both, swizzled in bf16."""
+    pool, dim = cache.pool, config.head_dim
+    columns = ROW_BYTES // pool.element_size()
+    areas, rows = dim // columns, pool.numel() // dim
+    block = config.num_key_value_heads * cache.tokens_per_block * dim
+    return tensor_map(
+        pool,
+        (columns, rows, areas, 2),
+        (dim, columns, block),
+        (columns, _TILE_ROWS, areas, 2),
+        l2_bytes=256,
+        is_swizzled=pool.dtype != FP8,
+    )
 
 
 def _num_parts(rows: int) -> int:

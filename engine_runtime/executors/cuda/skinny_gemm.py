@@ -8,6 +8,7 @@ reference implementation. Engine thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 
 import torch
@@ -17,35 +18,64 @@ from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files, la
 from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY, shared_memory_limit
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.tensor_map import ROW_BYTES, TensorMap, tensor_map
+from engine_runtime.executors.cuda.weights import LayerWeights
 from engine_runtime.quantization import FP8, Matrix
 
 GROUP_OUTPUTS = 64
 """Outputs of a warpgroup: those of a matrix instruction."""
-_MOST_GROUPS = 3
+_MOST_GROUPS, _GROUPS_OF_TWO_SETS = 3, 2
+_STORED = 4
+"""Sums that are stored at a time."""
 _GATED_ROWS = 8
 """Gates, and their ups, that follow each other in a tile."""
+_INTERLEAVED = 16
+"""Columns of rows in float16 that are interleaved."""
 _ROWS_COLUMNS = 64
-"""Columns of a box of rows."""
+"""Columns of 128 bytes of rows."""
+_WEIGHT_BYTES = {torch.bfloat16: 2, torch.float16: 1}
+"""Bytes of a weight by the dtype of the rows that it is multiplied with."""
 _RING_AT = 1024
 """Bytes of shared memory before the ring: barriers."""
-_ALIGNMENT = 1024
-"""Tiles in shared memory start at multiples of this."""
+_SHARED_LIMIT = LARGE_SHARED_MEMORY - 2048
+"""Bytes of shared memory: a block of residual_norm fits beside one, and so is there before it is needed."""
 _MAX_STAGES = 24
-_BYTES_IN_FLIGHT = 64 << 10
-"""Of the weights of a block, in whole copies. On an H100 a copy of three warpgroups more was 1 to 4 % slower
-with fp8, one less 3 to 5 % in any format."""
+_RING_OF_ROWS, _MIN_ROW_STAGES = 32 << 10, 3
+"""Bytes of the ring of the rows, and its stages at least."""
+_BYTES_IN_FLIGHT = 48 << 10
+"""Of the weights of a block, in whole copies: two of three warpgroups, or three of two. One more was up to
+4 % slower with fp8, one less 3 to 7 % in any format."""
 _SMALLEST_ROWS = 8
+PARTS_READ = 4
+"""Sums of squares that are read at a time."""
+
+
+class RowFormat(IntEnum):
+    """How the input of a product is stored: see `interleaved` in common/primitives.cuh."""
+
+    BF16 = 0
+    F16 = 1
+    F16_INTERLEAVED = 2
+
+
+class Epilogue(IntEnum):
+    """What becomes of the sums of a product: see gemm.cu."""
+
+    SUMS = 0
+    GATED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class GemmLayout:
-    """Sizes for which the kernel is compiled: rows of a product, warpgroups of a block."""
+    """Sizes for which the kernel is compiled: rows of a product, warpgroups of a block, parts of the
+    columns."""
 
     rows: int
     groups: int
-    is_gated: bool
+    splits: int
+    epilogue: Epilogue
     is_fp8: bool
     capacity: int
+    eps: float
 
     @property
     def tile_columns(self) -> int:
@@ -53,42 +83,66 @@ class GemmLayout:
         return ROW_BYTES // (1 if self.is_fp8 else 2)
 
     @property
-    def stage_bytes(self) -> int:
-        """Weight and rows of a pipeline stage."""
-        weight = self.groups * GROUP_OUTPUTS * ROW_BYTES
-        return weight + self.tile_columns // _ROWS_COLUMNS * self.rows * ROW_BYTES
+    def weight_bytes(self) -> int:
+        """Weights of a pipeline stage."""
+        return self.groups * GROUP_OUTPUTS * ROW_BYTES
+
+    @property
+    def row_bytes(self) -> int:
+        """Rows of a pipeline stage."""
+        return self.tile_columns // _ROWS_COLUMNS * self.rows * ROW_BYTES
+
+    @property
+    def num_row_stages(self) -> int:
+        """Stages of the ring of the rows, which are there much sooner than the weights. A multiple of the
+        sets, as is that of the weights."""
+        fitting = max(_MIN_ROW_STAGES, min(_MAX_STAGES, _RING_OF_ROWS // self.row_bytes))
+        return fitting + fitting % self.num_sets
 
     @property
     def num_stages(self) -> int:
-        """As many as fit: weights in flight hide the latency of memory."""
-        return min(_MAX_STAGES, (LARGE_SHARED_MEMORY - _RING_AT - _ALIGNMENT) // self.stage_bytes)
+        """Stages of the ring of the weights, as many as fit: in flight they hide the latency of memory, and
+        they are copied while the rows are waited for."""
+        room = _SHARED_LIMIT - _RING_AT - self.num_row_stages * self.row_bytes
+        fitting = min(_MAX_STAGES, room // self.weight_bytes)
+        return fitting - fitting % self.num_sets
 
     @property
     def num_in_flight(self) -> int:
         """Copies of weights in flight: enough for the bandwidth of memory, and no more."""
-        return min(self.num_stages, _BYTES_IN_FLIGHT // (self.groups * GROUP_OUTPUTS * ROW_BYTES))
+        return min(self.num_stages, _BYTES_IN_FLIGHT // self.weight_bytes)
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return _ALIGNMENT + _RING_AT + self.num_stages * self.stage_bytes
+        return _RING_AT + self.num_stages * self.weight_bytes + self.num_row_stages * self.row_bytes
 
     @property
     def num_threads(self) -> int:
-        """Threads of a block: the warpgroups and two producer warps."""
-        return 128 * self.groups + 64
+        """Threads of a block: the warpgroups, two producer warps and one for the factors of the rows."""
+        return 128 * self.groups * self.num_sets + 96
+
+    @property
+    def num_sets(self) -> int:
+        """Sets of warpgroups: two where weights are converted and registers suffice."""
+        return 2 if self.is_fp8 and self.groups <= _GROUPS_OF_TWO_SETS else 1
 
     def header(self) -> str:
         """Text of layout.cuh."""
         constants: dict[str, int | str] = {
             "ROWS": self.rows,
             "GROUPS": self.groups,
-            "GATED": int(self.is_gated),
+            "SPLITS": self.splits,
+            **{epilogue.name: epilogue.value for epilogue in Epilogue},
+            "EPILOGUE": self.epilogue.name,
             "WEIGHT_FP8": int(self.is_fp8),
             "CAPACITY": self.capacity,
+            "SETS": self.num_sets,
             "STAGES": self.num_stages,
+            "ROW_STAGES": self.num_row_stages,
             "IN_FLIGHT": self.num_in_flight,
             "RING_AT": _RING_AT,
+            "EPS": f"{self.eps!r}f",
         }
         return layout_header(constants)
 
@@ -151,7 +205,16 @@ def can_multiply(matrix: Matrix, *, is_gated: bool) -> bool:
     if matrix.format not in ("native", "fp8") or matrix.weight.dtype not in (torch.bfloat16, FP8):
         return False
     outputs, columns = matrix.shape
-    return columns % _tile_columns(matrix) == 0 and outputs % (2 * _GATED_ROWS if is_gated else 1) == 0
+    gates = _GATED_ROWS if matrix.weight.dtype != FP8 else _INTERLEAVED
+    outputs_stored = 2 * gates if is_gated else _STORED
+    return columns % _tile_columns(matrix) == 0 and outputs % outputs_stored == 0
+
+
+def can_multiply_layer(layer: LayerWeights) -> bool:
+    """Whether the kernel has the format and the sizes of all matrices of a layer."""
+    return can_multiply(layer.gate_up, is_gated=True) and all(
+        can_multiply(matrix, is_gated=False) for matrix in (layer.qkv, layer.o, layer.down)
+    )
 
 
 def kernel_source(layout: GemmLayout) -> tuple[str, dict[str, str]]:
@@ -160,46 +223,75 @@ def kernel_source(layout: GemmLayout) -> tuple[str, dict[str, str]]:
     return source, headers | {"layout.cuh": layout.header()}
 
 
-class SkinnyGemm:
-    """See the module. `capacity`: rows of every buffer. Compiles the kernel for the smallest product at once:
-    raises RuntimeError, ImportError or OSError if that is not possible."""
+@dataclass(frozen=True, slots=True)
+class RowNorms:
+    """What the norm of rows of the residual stream lacks in the input of a product, all float32.
 
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        self._capacity, self._device = capacity, device
+    Attributes:
+        squares: sums of the squares of x. [capacity, parts]
+        applied: the factor by which the input is multiplied already. [capacity]
+        whole: where the product stores the factor of the whole norm. [capacity]
+    """
+
+    squares: Tensor
+    applied: Tensor
+    whole: Tensor
+
+
+class SkinnyGemm:
+    """See the module. `capacity`: rows of every buffer; `eps`: of the norms. Compiles the kernel for the
+    smallest product at once: raises RuntimeError, ImportError or OSError if that is not possible."""
+
+    def __init__(self, capacity: int, eps: float, device: torch.device) -> None:
+        self._capacity, self._eps, self._device = capacity, eps, device
         self._num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         self._kernels: dict[GemmLayout, CompiledKernel] = {}
         # Keys hold all that a map describes: memory may be freed and used for another tensor.
         self._weights: dict[tuple[int, torch.dtype, tuple[int, int], int, bool], TensorMap] = {}
         self._rows: dict[tuple[int, torch.dtype, int, int], TensorMap] = {}
-        self._kernel(GemmLayout(_SMALLEST_ROWS, 1, is_gated=False, is_fp8=False, capacity=capacity))
+        self._kernel(self._layout(_SMALLEST_ROWS, GemmPlan(1, 1, 1), Epilogue.SUMS, is_fp8=False))
 
-    def plan(self, matrix: Matrix, *, is_split: bool) -> GemmPlan:
-        """How a product is computed, in partial sums if `is_split`."""
-        return plan_of(matrix, self._num_multiprocessors, most_splits=BATCH_SPLITS if is_split else 1)
+    def plan(self, matrix: Matrix, epilogue: Epilogue = Epilogue.SUMS, *, is_split: bool = True) -> GemmPlan:
+        """How a product is computed: its columns in parts if `is_split`. A gate needs whole sums."""
+        most_splits = BATCH_SPLITS if is_split and epilogue != Epilogue.GATED else 1
+        return plan_of(matrix, self._num_multiprocessors, most_splits=most_splits)
 
     def launch(
-        self, rows: int, x: Tensor, matrix: Matrix, out: Tensor, *, is_gated: bool, is_split: bool
+        self,
+        rows: int,
+        x: Tensor,
+        matrix: Matrix,
+        out: Tensor,
+        epilogue: Epilogue = Epilogue.SUMS,
+        *,
+        is_split: bool = True,
+        norms: RowNorms | None = None,
     ) -> None:
         """Multiply the first `rows` rows of x [capacity, in], a power of two. At least 8 rows are written.
-        Sums of a gate cannot be split."""
-        plan, (outputs, columns) = self.plan(matrix, is_split=is_split and not is_gated), matrix.shape
-        is_fp8 = matrix.weight.dtype == FP8
+        `norms`: what the norm of x lacks."""
+        plan, (outputs, columns) = self.plan(matrix, epilogue, is_split=is_split), matrix.shape
         padded = max(_SMALLEST_ROWS, rows)
-        layout = GemmLayout(padded, plan.groups, is_gated, is_fp8, self._capacity)
+        layout = self._layout(padded, plan, epilogue, is_fp8=matrix.weight.dtype == FP8)
         self._kernel(layout).launch(
             plan.tiles * plan.splits,
             layout.num_threads,
             [
-                self._weight_map(matrix, plan.groups, is_gated=is_gated),
+                self._weight_map(matrix, plan.groups, is_gated=epilogue == Epilogue.GATED),
                 self._rows_map(x, columns, padded),
                 matrix.weight if matrix.scale is None else matrix.scale,  # a bf16 weight has none: not read
                 out,
                 outputs,
                 columns,
-                plan.splits,
+                None if norms is None else norms.squares,
+                0 if norms is None else norms.squares.shape[1],
+                None if norms is None else norms.applied,
+                None if norms is None else norms.whole,
             ],
             starts_early=True,
         )
+
+    def _layout(self, rows: int, plan: GemmPlan, epilogue: Epilogue, *, is_fp8: bool) -> GemmLayout:
+        return GemmLayout(rows, plan.groups, plan.splits, epilogue, is_fp8, self._capacity, self._eps)
 
     def _kernel(self, layout: GemmLayout) -> CompiledKernel:
         kernel = self._kernels.get(layout)
@@ -225,7 +317,9 @@ class SkinnyGemm:
     def _rows_map(self, x: Tensor, columns: int, rows: int) -> TensorMap:
         key = x.data_ptr(), x.dtype, columns, rows
         if key not in self._rows:
-            self._rows[key] = tensor_map(x, [columns, self._capacity], [columns], [_ROWS_COLUMNS, rows])
+            sizes = [_ROWS_COLUMNS, self._capacity, columns // _ROWS_COLUMNS]
+            box = [_ROWS_COLUMNS, rows, ROW_BYTES // _WEIGHT_BYTES[x.dtype] // _ROWS_COLUMNS]
+            self._rows[key] = tensor_map(x, sizes, [columns, _ROWS_COLUMNS], box)
         return self._rows[key]
 
 

@@ -28,7 +28,8 @@ ATTENTION = {"cluster.cuh", "plain_tile.cuh", "swizzled_tile.cuh", "unit.cuh", "
         ("paged_attention", "attend.cu", ATTENTION),
         ("paged_attention", "plan.cu", ATTENTION),
         ("skinny_gemm", "gemm.cu", {"wgmma.cuh"}),
-        ("residual_norm", "add.cu", set()),
+        ("residual_norm", "add.cu", {"bf16x4.cuh"}),
+        ("residual_norm", "add_scaled.cu", {"bf16x4.cuh"}),
     ],
 )
 def test_a_source_comes_with_its_headers_and_the_common_ones(folder: str, name: str, own: set[str]) -> None:

@@ -24,11 +24,10 @@ __device__ __forceinline__ void unpack4_fp8(u32 w, float* v) {
 
 __device__ __forceinline__ float& part(float4& v, int i) { return ((float*)&v)[i]; }
 
-// A warp's running softmax of four heads over the tiles that it attends to. Lane 4 g + t holds the maxima of heads
-// 2 (t % 2) and 2 (t % 2) + 1, their totals over rows g and g + 8 of the tiles, and dims 4 lane.. of the weighted sums
-// of V of all four.
-struct Softmax {
-  float top[2] = {-1e30f, -1e30f}, total[2] = {0.0f, 0.0f}, sums[4][4] = {};
+// Of a warp's running softmax of four heads over the tiles that it attends to, lane 4 g + t holds the maxima of heads
+// 2 (t % 2) and 2 (t % 2) + 1, and their totals over rows g and g + 8 of the tiles.
+struct SoftmaxTotals {
+  float top[2] = {-1e30f, -1e30f}, total[2] = {0.0f, 0.0f};
 
   // Totals over all rows.
   __device__ __forceinline__ float2 all_rows() const {
@@ -40,6 +39,11 @@ struct Softmax {
     }
     return make_float2(a, b);
   }
+};
+
+// With dims 4 lane.. of the weighted sums of V of all four heads.
+struct Softmax : SoftmaxTotals {
+  float sums[4][4] = {};
 };
 
 // Add the rows of V with these weights. FULL: all rows of the tile are valid. (Others may hold NaN; without the test,

@@ -12,6 +12,8 @@ __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvt
 __device__ __forceinline__ void bar_init(u32 bar, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
+// Barriers that were initialized are there for copies that begin afterwards.
+__device__ __forceinline__ void publish_bars() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void bar_arrive(u32 bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
@@ -26,6 +28,14 @@ __device__ __forceinline__ void bar_wait(u32 bar, u32 parity) {
                  : "r"(bar), "r"(parity)
                  : "memory");
   } while (!done);
+}
+__device__ __forceinline__ bool bar_test(u32 bar, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(bar), "r"(parity)
+               : "memory");
+  return done;
 }
 // Weights, K and V are read once a step: they leave the L2 cache first, and activations, tables and code stay there.
 #define EVICT_FIRST 0x12F0000000000000ull  // as createpolicy.fractional yields it for L2::evict_first
@@ -78,11 +88,6 @@ __device__ __forceinline__ u8 to_e4m3(float v) {
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(0.0f), "f"(v));
   return (u8)d;
 }
-__device__ __forceinline__ u32 two_e4m3_to_f16(u16 w) {
-  u32 d;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(w));
-  return d;
-}
 __device__ __forceinline__ float from_e4m3(u32 byte) {
   u32 a, b;
   e4m3_to_f16(byte, a, b);
@@ -94,6 +99,9 @@ __device__ __forceinline__ uint4 load_shared(u32 at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
   return v;
 }
+__device__ __forceinline__ void store_shared(u32 at, float4 v) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
 __device__ __forceinline__ uint2 load_shared_pair(u32 at) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
@@ -104,16 +112,56 @@ __device__ __forceinline__ u32 load_shared_word(u32 at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
   return v;
 }
-__device__ __forceinline__ u16 load_shared_u16(u32 at) {
-  u16 v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+__device__ __forceinline__ float load_shared_float(u32 at) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
   return v;
+}
+__device__ __forceinline__ float2 load_shared_floats(u32 at) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ void store_shared_float(u32 at, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
+}
+// Four matrices of 8 rows of 16 bytes, whose rows are at the addresses of lanes 0 to 7, 8 to 15, ...: lane 4 g + t gets
+// bytes 4 t to 4 t + 3 of row g of each.
+__device__ __forceinline__ void load_matrices(u32 (&d)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(at));
+}
+// How rows are stored that the next product multiplies.
+#define ROWS_BF16 0
+#define ROWS_F16 1
+#define ROWS_F16_INTERLEAVED 2
+// Where a column is in interleaved rows, which are multiplied by a weight in fp8: of 16 columns, 4 t to 4 t + 3 are at
+// 2 t, 2 t + 1, 2 t + 8, 2 t + 9. So the four bytes of the weight that ldmatrix gives a lane are the columns that wgmma
+// expects there.
+__device__ __forceinline__ u32 interleaved(u32 column) {
+  return (column & ~15u) | (column & 12) >> 1 | (column & 2) << 2 | (column & 1);
+}
+// Four matrices of 8 x 8 values of two bytes, transposed: lane 8 i + j gives the address of row j of matrix i; lane 4 g + t
+// gets column g of rows 2 t and 2 t + 1.
+__device__ __forceinline__ void load_transposed(u32 (&d)[4], u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(at));
+}
+// A matrix of 8 x 8 values of two bytes, of which lane 4 g + t has row g, columns 2 t and 2 t + 1: the transposed one.
+__device__ __forceinline__ u32 transposed(u32 v) {
+  u32 d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(v));
+  return d;
 }
 __device__ __forceinline__ uint4 load_plain(const void* p) {
   uint4 v;
   asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
+
+__device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 
 // Sums d of rows g (0, 1) and g + 8 (2, 3), columns 2 t and 2 t + 1, of lane 4 g + t; a: rows g, g + 8, g, g + 8.
 #define MMA(name, types, T, c)                                                                     \

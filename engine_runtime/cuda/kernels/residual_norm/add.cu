@@ -7,25 +7,18 @@
 // that it reads at once.
 
 #include "layout.cuh"  // constants, from executors/cuda/residual_norm.py
-#include "primitives.cuh"
+#include "bf16x4.cuh"
 
 #define THREADS (WIDTH / 8)
 #define WARPS (THREADS / 32)
 static_assert(WIDTH % (8 * 32) == 0 && THREADS <= 1024, "a thread has two groups of four columns");
 
-__device__ __forceinline__ float4 load_bf16x4(const u16* from) {
-  uint2 v = *(const uint2*)from;
-  return make_float4(low_bf16(v.x), high_bf16(v.x), low_bf16(v.y), high_bf16(v.y));
-}
-__device__ __forceinline__ void store_bf16x4(u16* to, float4 v) {
-  *(uint2*)to = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-}
-
 // index: row i is row index[i] of source and of the sums (an embedding table, or the last rows). target: x is written
-// there; kept: and to row kept_row[i] of it, unless that is negative. norm: its weights. Each of them may be null.
+// there; kept: and to row kept_row[i] of it, unless that is negative. norm: its weights. applied: what each row is
+// multiplied by. Each of them may be null.
 extern "C" __global__ void __launch_bounds__(THREADS)
     add_and_norm(const u16* source, const long long* index, const float* partial, u32 splits, u16* target, u16* kept,
-                 const long long* kept_row, const u16* norm, u16* out, u32 is_f16) {
+                 const long long* kept_row, const u16* norm, u16* out, u32 row_format, float* applied) {
   __shared__ float squares_of_warps[WARPS];
   u32 row = blockIdx.x, columns[2] = {4 * threadIdx.x, WIDTH / 2 + 4 * threadIdx.x};
   start_next_kernel();
@@ -48,15 +41,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (u32 split = 0; split < MAX_SPLITS; ++split)
-      if (split < splits) {
-        float4 sum = sums[split][i];
-        x[i] = make_float4(x[i].x + sum.x, x[i].y + sum.y, x[i].z + sum.z, x[i].w + sum.w);
-      }
-    // as the residual stream is stored
-    x[i] = make_float4(round_bf16(x[i].x), round_bf16(x[i].y), round_bf16(x[i].z), round_bf16(x[i].w));
+      if (split < splits) x[i] = sum_of(x[i], sums[split][i]);
+    x[i] = rounded(x[i]);
     if (target) store_bf16x4(target + (u64)row * WIDTH + columns[i], x[i]);
     if (kept_at >= 0) store_bf16x4(kept + kept_at * WIDTH + columns[i], x[i]);
-    squares += x[i].x * x[i].x + x[i].y * x[i].y + x[i].z * x[i].z + x[i].w * x[i].w;
+    squares += squares_of(x[i]);
   }
   if (!norm) return;  // all threads
 #pragma unroll
@@ -67,14 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int warp = 0; warp < WARPS; ++warp) squares += squares_of_warps[warp];
   float rms = rsqrtf(squares / WIDTH + EPS);
+  if (applied && threadIdx.x == 0) applied[row] = rms;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    float4 y = make_float4(x[i].x * rms * weights[i].x, x[i].y * rms * weights[i].y, x[i].z * rms * weights[i].z,
-                           x[i].w * rms * weights[i].w);
-    u64 at = (u64)row * WIDTH + columns[i];
-    if (is_f16)
-      *(uint2*)(out + at) = make_uint2(pack_f16_saturated(y.x, y.y), pack_f16_saturated(y.z, y.w));
-    else
-      store_bf16x4(out + at, y);
-  }
+  for (int i = 0; i < 2; ++i) store_normed(out + (u64)row * WIDTH, columns[i], row_format, x[i], rms, weights[i]);
 }

@@ -1,177 +1,344 @@
 // A few rows times a large weight, at the bandwidth of device memory: skinny GEMM.
 //
-// In: rows [CAPACITY, columns] in bf16, weight [outputs, columns] in bf16; or rows in float16 and a weight in fp8 with
-// a float32 scale for each output. Out: float32 partial sums [splits, CAPACITY, outputs], one for each part of the
-// columns; or, GATED, silu(gate) * up [CAPACITY, outputs / 2] in the dtype of the rows, where the first half of the
-// weight is the gate. Block b computes 64 GROUPS outputs (tile b / splits) over part b % splits of the columns.
+// In: rows [CAPACITY, columns] in bf16, weight [outputs, columns] in bf16; or rows in float16, interleaved, and a weight
+// in fp8 with a float32 scale for each output. Block b computes 64 GROUPS outputs (tile b / SPLITS) over part b % SPLITS
+// of the columns. Out, by EPILOGUE:
+//   SUMS: float32 partial sums [SPLITS, CAPACITY, outputs], one for each part of the columns.
+//   GATED: silu(gate) * up [CAPACITY, outputs / 2] in the dtype of the rows; the first half of the weight is the gate.
 //
-// Two producer lanes copy tiles of weight and of rows by TMA into a ring in shared memory. Each of the GROUPS
+// Two producer lanes copy tiles of weight and of rows by TMA into a ring each in shared memory. Each of the GROUPS
 // warpgroups multiplies 64 outputs with all rows: the weight is the first operand of wgmma, the rows are the second
-// one, so that a product takes as long for 8 rows as for 64. The weight is read from shared memory; fp8 is converted to
-// float16 in registers, which is exact. The sums do not depend on the number of rows.
+// one. The weight is read from shared memory; fp8 is converted to float16 in registers, which is exact. With two SETS of
+// warpgroups one converts while the other multiplies: they take tiles of columns in turn, and their sums are added up at
+// last. The sums do not depend on the number of rows.
+//
+// The rows may be the input of a norm, multiplied by all of it but a factor for each row, since nothing that computed them
+// had a whole row: rms_norm(x) * norm @ W^T = (x * norm * r) @ W^T * (1 / rms(x) / r). The product multiplies its sums by
+// that factor. r is what the norm before was divided by: with it, x is in the range of float16.
 //
 // Weights do not depend on the kernel before: their lane begins while that one still runs, as soon as it leaves a
-// multiprocessor, and fills the ring. It keeps IN_FLIGHT copies in flight and no more: what kernels read of each
-// other's results would wait behind them. The lane of the rows waits for the kernel before; when it has requested its
-// last rows, the next kernel may start.
+// multiprocessor, and fills its ring. The first copies are the first thing that a block does, before it initializes
+// what else it needs. The lane keeps IN_FLIGHT copies in flight and no more: what kernels read of each other's results
+// would wait behind them. The lane of the rows waits for the kernel before; when it has requested its last rows, the
+// next kernel may start.
 
 #include "layout.cuh"  // constants, from executors/cuda/skinny_gemm.py
+#include "tensor_copy.cuh"
 #include "wgmma.cuh"
 
 #define TILE_ROW_BYTES 128  // of the weight, in shared memory
 #define TILE_COLUMNS (TILE_ROW_BYTES / (WEIGHT_FP8 ? 1 : 2))
 #define WEIGHT_BYTES (GROUPS * 64 * TILE_ROW_BYTES)
 #define ROWS_BYTES (ROWS * 128)  // 64 columns of the rows
-#define STAGE_BYTES (WEIGHT_BYTES + TILE_COLUMNS / 64 * ROWS_BYTES)
+#define ROW_STAGE_BYTES (TILE_COLUMNS / 64 * ROWS_BYTES)
 #define STEPS (TILE_COLUMNS / 16)  // products of a tile
-static_assert(RING_AT >= 24 * STAGES && RING_AT % 1024 == 0, "barriers before the ring");
+#define THREADS (128 * GROUPS)     // of a set of warpgroups
+#define AT_SCALED (16 * (STAGES + ROW_STAGES))  // a barrier: the factors of the rows are there
+#define AT_FACTORS (AT_SCALED + 8)  // float32 [ROWS]
+static_assert(RING_AT >= AT_FACTORS + 4 * ROWS && RING_AT % 1024 == 0, "barriers and factors before the rings");
 static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES, "a barrier is awaited before its next use");
 static_assert(ROWS % 8 == 0 && ROWS <= 64, "rows of a product");
+static_assert(WEIGHT_FP8 || (STAGES > 1 && ROW_STAGES > 1), "a tile in bf16 is released when the next one is there");
+static_assert(SETS == 1 || (SETS == 2 && WEIGHT_FP8 && STAGES >= 4), "sets take tiles in turn, and pass on their sums");
+static_assert(STAGES % SETS == 0 && ROW_STAGES % SETS == 0, "a stage always belongs to the same set");
+
+// The barrier between two sets of warpgroups: the second one arrives, the first one waits.
+__device__ __forceinline__ void give_sums() { asm volatile("bar.arrive 2, %0;" ::"n"(2 * THREADS) : "memory"); }
+__device__ __forceinline__ void take_sums() { asm volatile("bar.sync 2, %0;" ::"n"(2 * THREADS) : "memory"); }
 
 struct Gemm {
   const TensorMap &weight, &x;
   u32 base, tile, first, count;  // barriers in shared memory; tile of outputs; tiles of columns
 
-  __device__ __forceinline__ u32 has_weight(u32 stage) const { return base + 24 * stage; }
-  __device__ __forceinline__ u32 has_rows(u32 stage) const { return base + 24 * stage + 8; }
-  __device__ __forceinline__ u32 empty(u32 stage) const { return base + 24 * stage + 16; }
-  __device__ __forceinline__ u32 ring(u32 stage) const { return base + RING_AT + stage * STAGE_BYTES; }
+  __device__ __forceinline__ u32 has_weight(u32 stage) const { return base + 16 * stage; }
+  __device__ __forceinline__ u32 used_weight(u32 stage) const { return base + 16 * stage + 8; }
+  __device__ __forceinline__ u32 has_rows(u32 stage) const { return base + 16 * (STAGES + stage); }
+  __device__ __forceinline__ u32 used_rows(u32 stage) const { return base + 16 * (STAGES + stage) + 8; }
+  __device__ __forceinline__ u32 weight_at(u32 stage) const { return base + RING_AT + stage * WEIGHT_BYTES; }
+  __device__ __forceinline__ u32 rows_at(u32 stage) const {
+    return base + RING_AT + STAGES * WEIGHT_BYTES + stage * ROW_STAGE_BYTES;
+  }
 
   __device__ __forceinline__ void copy_weight(u32 i, u32 stage) const {
     bar_expect(has_weight(stage), WEIGHT_BYTES);
     int column = (first + i) * TILE_COLUMNS;
-#if GATED  // eight gates and their ups follow each other
-    copy_tensor(ring(stage), weight, has_weight(stage), EVICT_FIRST, column, 0, 0, tile * GROUPS * 4);
+#if EPILOGUE == GATED  // eight gates and their ups follow each other
+    copy_tensor(weight_at(stage), weight, has_weight(stage), EVICT_FIRST, column, 0, 0, tile * GROUPS * 4);
 #else
-    copy_tensor(ring(stage), weight, has_weight(stage), EVICT_FIRST, column, tile * GROUPS * 64);
+    copy_tensor(weight_at(stage), weight, has_weight(stage), EVICT_FIRST, column, tile * GROUPS * 64);
 #endif
   }
   __device__ __forceinline__ void copy_rows(u32 i, u32 stage) const {
-    bar_expect(has_rows(stage), STAGE_BYTES - WEIGHT_BYTES);
-#pragma unroll
-    for (u32 part = 0; part < TILE_COLUMNS / 64; ++part)
-      copy_tensor(ring(stage) + WEIGHT_BYTES + part * ROWS_BYTES, x, has_rows(stage), EVICT_LAST,
-                  (first + i) * TILE_COLUMNS + part * 64, 0);
+    bar_expect(has_rows(stage), ROW_STAGE_BYTES);
+    copy_tensor(rows_at(stage), x, has_rows(stage), EVICT_LAST, 0, 0, (first + i) * (TILE_COLUMNS / 64));
   }
 
+  // The lane of the weights, before the others use barriers.
+  __device__ __forceinline__ void begin() const {
+#pragma unroll
+    for (u32 i = 0; i < IN_FLIGHT; ++i) bar_init(has_weight(i), 1);
+    publish_bars();
+#pragma unroll
+    for (u32 i = 0; i < IN_FLIGHT; ++i)
+      if (i < count) copy_weight(i, i);
+    for (u32 i = IN_FLIGHT; i < STAGES; ++i) bar_init(has_weight(i), 1);
+    for (u32 i = 0; i < STAGES; ++i) bar_init(used_weight(i), 4 * GROUPS);
+    for (u32 i = 0; i < ROW_STAGES; ++i) {
+      bar_init(has_rows(i), 1);
+      bar_init(used_rows(i), 4 * GROUPS);
+    }
+    bar_init(base + AT_SCALED, 1);
+    publish_bars();
+  }
   // One lane each.
   __device__ __forceinline__ void produce_weights() const {
-    for (u32 i = 0; i < count; ++i) {
-      if (i >= IN_FLIGHT) bar_wait(has_weight((i - IN_FLIGHT) % STAGES), (i - IN_FLIGHT) / STAGES % 2);
-      if (i >= STAGES) bar_wait(empty(i % STAGES), (i / STAGES - 1) % 2);
+    for (u32 i = IN_FLIGHT; i < count; ++i) {
+      bar_wait(has_weight((i - IN_FLIGHT) % STAGES), (i - IN_FLIGHT) / STAGES % 2);
+      if (i >= STAGES) bar_wait(used_weight(i % STAGES), (i / STAGES - 1) % 2);
       copy_weight(i, i % STAGES);
     }
   }
   __device__ __forceinline__ void produce_rows() const {
+    prefetch_map(x);
     wait_for_kernel_before();
     for (u32 i = 0; i < count; ++i) {
-      if (i >= STAGES) bar_wait(empty(i % STAGES), (i / STAGES - 1) % 2);
-      copy_rows(i, i % STAGES);
+      if (i >= ROW_STAGES) bar_wait(used_rows(i % ROW_STAGES), (i / ROW_STAGES - 1) % 2);
+      copy_rows(i, i % ROW_STAGES);
     }
     start_next_kernel();
   }
 
-  __device__ __forceinline__ void consume(float (&sums)[ROWS / 2], u32 warp, u32 lane) const {
-    u32 stage = 0, parity = 0;
-    for (u32 i = 0; i < count; ++i) {
-      bar_wait(has_rows(stage), parity);
-      bar_wait(has_weight(stage), parity);
-      u64 rows = tile_descriptor(ring(stage) + WEIGHT_BYTES);
+  // A warp is done with a tile.
+  __device__ __forceinline__ void release_weight(u32 i, u32 lane) const {
+    if (lane == 0) bar_arrive(used_weight(i % STAGES));
+  }
+  __device__ __forceinline__ void release_rows(u32 i, u32 lane) const {
+    if (lane == 0) bar_arrive(used_rows(i % ROW_STAGES));
+  }
 #if WEIGHT_FP8
-      u32 g = lane / 4, t = lane % 4, from = ring(stage) + (warp * 16 + g) * TILE_ROW_BYTES + 2 * t;
-      u32 a[STEPS][4];
+  // Weights of a tile as first operands: of each 16 columns, outputs g and g + 8. All loads are under way together.
+  __device__ __forceinline__ void load_weights(u32 (&a)[STEPS][4], u32 i, u32 warp, u32 lane) const {
+    u32 from = weight_at(i % STAGES) + (warp * 16 + lane % 16) * TILE_ROW_BYTES, r[STEPS / 2][4];
+#pragma unroll
+    for (u32 k = 0; k < STEPS; k += 2) load_matrices(r[k / 2], from + ((k + lane / 16) ^ lane % 8) * 16);
+#pragma unroll
+    for (u32 k = 0; k < STEPS; k += 2) {
+      e4m3_to_f16(r[k / 2][0], a[k][0], a[k][2]);
+      e4m3_to_f16(r[k / 2][1], a[k][1], a[k][3]);
+      e4m3_to_f16(r[k / 2][2], a[k + 1][0], a[k + 1][2]);
+      e4m3_to_f16(r[k / 2][3], a[k + 1][1], a[k + 1][3]);
+    }
+  }
+#endif
+  // The sums of the tiles of a set. warp: of the set.
+#if WEIGHT_FP8 && ROWS == 8
+  // A wgmma would take as long as for 64 rows: each warp computes by itself. The sums are the same, bit by bit.
+  __device__ __forceinline__ void consume(float (&sums)[4], u32 set, u32 warp, u32 lane) const {
+    for (u32 i = set; i < count; i += SETS) {
+      u32 a[STEPS][4], b[STEPS / 2][4], from = rows_at(i % ROW_STAGES) + lane % 8 * 128;
+      bar_wait(has_weight(i % STAGES), i / STAGES % 2);
+      load_weights(a, i, warp, lane);
+      release_weight(i, lane);
+      bar_wait(has_rows(i % ROW_STAGES), i / ROW_STAGES % 2);
+#pragma unroll
+      for (u32 k = 0; k < STEPS; k += 2)
+        load_matrices(b[k / 2], from + k / 4 * ROWS_BYTES + ((k % 4 * 2 + lane / 8) ^ lane % 8) * 16);
 #pragma unroll
       for (u32 k = 0; k < STEPS; ++k)
-#pragma unroll
-        for (u32 part = 0; part < 4; ++part)  // outputs g and g + 8, then 8 columns further
-          a[k][part] =
-              two_e4m3_to_f16(load_shared_u16(from + part % 2 * 8 * TILE_ROW_BYTES + (k ^ g) * 16 + part / 2 * 8));
+        mma_f16(sums, a[k][0], a[k][1], a[k][2], a[k][3], b[k / 2][k % 2 * 2], b[k / 2][k % 2 * 2 + 1]);
+      release_rows(i, lane);
+    }
+  }
+#else
+  __device__ __forceinline__ void consume(float (&sums)[ROWS / 2], u32 set, u32 warp, u32 lane) const {
+    for (u32 i = set; i < count; i += SETS) {
+      u64 rows = tile_descriptor(rows_at(i % ROW_STAGES));
+      bar_wait(has_weight(i % STAGES), i / STAGES % 2);
+#if WEIGHT_FP8
+      u32 a[STEPS][4];
+      load_weights(a, i, warp, lane);
+      release_weight(i, lane);
+      bar_wait(has_rows(i % ROW_STAGES), i / ROW_STAGES % 2);
       wgmma_fence();
 #pragma unroll
       for (u32 k = 0; k < STEPS; ++k) wgmma<ROWS>(sums, a[k], rows + k / 4 * (ROWS_BYTES >> 4) + 2 * (k % 4));
       wgmma_commit();
       wgmma_wait<0>();
-      if (lane == 0) bar_arrive(empty(stage));
+      release_rows(i, lane);
 #else
-      u64 weights = tile_descriptor(ring(stage) + warp / 4 * 64 * TILE_ROW_BYTES);
+      u64 weights = tile_descriptor(weight_at(i % STAGES) + warp / 4 * 64 * TILE_ROW_BYTES);
+      bar_wait(has_rows(i % ROW_STAGES), i / ROW_STAGES % 2);
       wgmma_fence();
 #pragma unroll
       for (u32 k = 0; k < STEPS; ++k) wgmma<ROWS>(sums, weights + 2 * k, rows + 2 * k);
       wgmma_commit();
       wgmma_wait<1>();  // the tile before is multiplied
-      if (i > 0 && lane == 0) bar_arrive(empty(stage == 0 ? STAGES - 1 : stage - 1));
-#endif
-      if (++stage == STAGES) {
-        stage = 0;
-        parity ^= 1;
+      if (i > 0) {
+        release_weight(i - 1, lane);
+        release_rows(i - 1, lane);
       }
+#endif
     }
     wgmma_wait<0>();
   }
+#endif
+#if SETS == 2
+  // The second set gives its sums to the first one, through the weights of its last two tiles: nothing is copied there any
+  // more, and each warp has read its own ones alone. Of few tiles, these places were never used. False: another set has
+  // the sums.
+  __device__ __forceinline__ bool add_sets(float (&sums)[ROWS / 2], u32 set, u32 warp, u32 lane) const {
+    u32 last = count < 2 ? 1 : (count - 2) | 1, other = last < 3 ? last + 2 : last - 2;
+    auto place = [&](u32 j) {
+      return weight_at((j < 4 ? last : other) % STAGES) + warp * 16 * TILE_ROW_BYTES + j % 4 * 512 + lane * 16;
+    };
+    if (set == 1) {
+#pragma unroll
+      for (u32 j = 0; j < ROWS / 8; ++j)
+        store_shared(place(j), make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]));
+      give_sums();
+      return false;
+    }
+    take_sums();
+#pragma unroll
+    for (u32 j = 0; j < ROWS / 8; ++j) {
+      uint4 its = load_shared(place(j));
+      sums[4 * j] += __uint_as_float(its.x);
+      sums[4 * j + 1] += __uint_as_float(its.y);
+      sums[4 * j + 2] += __uint_as_float(its.z);
+      sums[4 * j + 3] += __uint_as_float(its.w);
+    }
+    return true;
+  }
+#endif
 };
 
-__device__ __forceinline__ float scale_of(const float* scale, u32 output) {
+__device__ __forceinline__ float scale_of(const float* scale, u32 output, u32 outputs) {
 #if WEIGHT_FP8
-  return __ldg(scale + output);
+  return output < outputs ? __ldg(scale + output) : 0.0f;
 #else
   return 1.0f;
 #endif
 }
 
-// Lane 4 g + t has outputs g and g + 8 of the 16 of its slab, which are a gate and its up if GATED, and rows 8 j + 2 t
-// and the next one.
-__device__ __forceinline__ void store(const float (&sums)[ROWS / 2], const float* scale, void* out, u32 outputs,
-                                      u32 split, u32 slab, u32 lane) {
-  u32 g = lane / 4, t = lane % 4;
-#if GATED
-  u32 width = outputs / 2, output = slab * 8 + g;
-  if (output >= width) return;
-  float of_gate = scale_of(scale, output), of_up = scale_of(scale, width + output);
-  u16* to = (u16*)out + output;
-#pragma unroll
-  for (int j = 0; j < ROWS / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float gate = of_gate * sums[4 * j + i], up = of_up * sums[4 * j + 2 + i];
-      float gated = gate / (1.0f + __expf(-gate)) * up;
-      to[(u64)(8 * j + 2 * t + i) * width] = WEIGHT_FP8 ? to_f16_saturated(gated) : to_bf16(gated);
+// What the norm of each row still lacks: 1 / rms(x), which is stored, over what the rows are multiplied by already.
+// squares [CAPACITY, parts]: the sums of the squares of x. Null: nothing is lacking. One warp.
+__device__ __forceinline__ void find_factors(const float* squares, u32 parts, const float* applied, float* whole,
+                                             u32 columns, u32 to, u32 lane) {
+  for (u32 row = lane; row < ROWS; row += 32) {
+    float factor = 1.0f;
+    if (squares) {
+      const float4* from = (const float4*)(squares + row * parts);
+      float sum = 0.0f;
+#pragma unroll 8
+      for (u32 part = 0; part < parts / 4; ++part) {
+        float4 its = from[part];
+        sum += (its.x + its.y) + (its.z + its.w);
+      }
+      float of_norm = rsqrtf(sum / columns + EPS);
+      factor = of_norm / applied[row];
+      if (blockIdx.x == 0) whole[row] = of_norm;
     }
-#else
-  u32 output = slab * 16 + g;
-  bool has_first = output < outputs, has_second = output + 8 < outputs;
-  float first = has_first ? scale_of(scale, output) : 0.0f, second = has_second ? scale_of(scale, output + 8) : 0.0f;
-  float* to = (float*)out + (u64)split * CAPACITY * outputs + output;
-#pragma unroll
-  for (int j = 0; j < ROWS / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      u64 row = (u64)(8 * j + 2 * t + i) * outputs;
-      if (has_first) to[row] = first * sums[4 * j + i];
-      if (has_second) to[row + 8] = second * sums[4 * j + 2 + i];
-    }
-#endif
+    store_shared_float(to + 4 * row, factor);
+  }
 }
 
-extern "C" __global__ void __launch_bounds__(128 * GROUPS + 64, 1)
-    skinny_gemm(const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x, const float* scale,
-                void* out, u32 outputs, u32 columns, u32 splits) {
-  extern __shared__ char memory[];
-  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = blockIdx.x % splits, tiles = columns / TILE_COLUMNS;
-  u32 first = split * tiles / splits, last = (split + 1) * tiles / splits;
-  Gemm gemm{weight, x, (shared_address(memory) + 1023) & ~1023u, blockIdx.x / splits, first, last - first};
-  if (threadIdx.x < STAGES) {
-    bar_init(gemm.has_weight(threadIdx.x), 1);
-    bar_init(gemm.has_rows(threadIdx.x), 1);
-    bar_init(gemm.empty(threadIdx.x), 4 * GROUPS);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+// In what follows, lane 4 g + t of a warp has outputs g and g + 8 of the 16 of its slab, and rows 8 j + 2 t and the next
+// one. Scales are in device memory: they are requested before the sums are there.
+
+#if EPILOGUE == SUMS
+// Lanes 4 g + t of four consecutive g have four values each: lane `item` of them gets values `item` of all four.
+__device__ __forceinline__ float4 exchanged(float (&v)[4], u32 item) {
+#pragma unroll
+  for (u32 bit = 1; bit <= 2; bit <<= 1)
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      float its = __shfl_xor_sync(~0u, item & bit ? v[i] : v[i | bit], 4 * bit);
+      v[i] = item & bit ? its : v[i];
+      v[i | bit] = item & bit ? v[i | bit] : its;
+    }
+  return make_float4(v[0], v[1], v[2], v[3]);
+}
+// Of outputs g and g + 8.
+__device__ __forceinline__ float2 scales_of(const float* scale, u32 outputs, u32 slab, u32 lane) {
+  u32 output = slab * 16 + lane / 4;
+  return make_float2(scale_of(scale, output, outputs), scale_of(scale, output + 8, outputs));
+}
+__device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, u32 factors, float* out, u32 outputs,
+                                      u32 split, u32 slab, u32 lane) {
+  u32 t = lane % 4, item = lane / 4 % 4, output = slab * 16 + lane / 16 * 4 + item / 2 * 8;
+  float* to = out + ((u64)split * CAPACITY + 2 * t + item % 2) * outputs + output;
+#pragma unroll
+  for (int j = 0; j < ROWS / 8; ++j) {
+    float2 of_rows = load_shared_floats(factors + 4 * (8 * j + 2 * t));
+    float v[4] = {scales.x * of_rows.x * sums[4 * j], scales.x * of_rows.y * sums[4 * j + 1],
+                  scales.y * of_rows.x * sums[4 * j + 2], scales.y * of_rows.y * sums[4 * j + 3]};
+    float4 four = exchanged(v, item);
+    if (output < outputs) *(float4*)(to + (u64)(8 * j) * outputs) = four;
   }
+}
+#else
+// Outputs g and g + 8 are a gate and its up.
+__device__ __forceinline__ float2 scales_of(const float* scale, u32 outputs, u32 slab, u32 lane) {
+  u32 width = outputs / 2, output = slab * 8 + lane / 4;
+  return make_float2(scale_of(scale, output, width), scale_of(scale, width + output, outputs));
+}
+__device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, u32 factors, u16* out, u32 outputs,
+                                      u32 slab, u32 lane) {
+  u32 g = lane / 4, t = lane % 4, width = outputs / 2, output = slab * 8 + g;
+  if (output >= width) return;
+  u16* to = out + (WEIGHT_FP8 ? interleaved(output) : output);
+#pragma unroll
+  for (int j = 0; j < ROWS / 8; ++j) {
+    u32 row = 8 * j + 2 * t;
+    float2 of_rows = load_shared_floats(factors + 4 * row);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float factor = i ? of_rows.y : of_rows.x;
+      float gate = scales.x * factor * sums[4 * j + i], up = scales.y * factor * sums[4 * j + 2 + i];
+      float gated = __fdividef(gate, 1.0f + __expf(-gate)) * up;
+      to[(u64)(row + i) * width] = WEIGHT_FP8 ? to_f16_saturated(gated) : to_bf16(gated);
+    }
+  }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(SETS * THREADS + 96, 1)
+    skinny_gemm(const __grid_constant__ TensorMap weight, const __grid_constant__ TensorMap x, const float* scale,
+                void* out, u32 outputs, u32 columns, const float* squares, u32 parts, const float* applied,
+                float* whole) {
+  extern __shared__ __align__(1024) char memory[];
+  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = blockIdx.x % SPLITS, tiles = columns / TILE_COLUMNS;
+  u32 first = split * tiles / SPLITS, last = (split + 1) * tiles / SPLITS;
+  Gemm gemm{weight, x, shared_address(memory), blockIdx.x / SPLITS, first, last - first};
+  u32 set = warp / (THREADS / 32);
+  bool is_producer = warp == SETS * THREADS / 32 && lane == 0;
+  if (is_producer) gemm.begin();
   __syncthreads();
-  if (warp >= 4 * GROUPS) {
-    if (lane == 0) warp == 4 * GROUPS ? gemm.produce_weights() : gemm.produce_rows();
+  if (set >= SETS) {
+    if (is_producer) gemm.produce_weights();
+    if (warp == SETS * THREADS / 32 + 1 && lane == 0) gemm.produce_rows();
+    if (warp == SETS * THREADS / 32 + 2) {
+      wait_for_kernel_before();
+      find_factors(squares, parts, applied, whole, columns, gemm.base + AT_FACTORS, lane);
+      __syncwarp();
+      if (lane == 0) bar_arrive(gemm.base + AT_SCALED);
+    }
     return;
   }
+  warp %= THREADS / 32;
+  u32 slab = gemm.tile * GROUPS * 4 + warp;
+  float2 scales = scales_of(scale, outputs, slab, lane);
   wait_for_kernel_before();
   float sums[ROWS / 2] = {};
-  gemm.consume(sums, warp, lane);
-  store(sums, scale, out, outputs, split, gemm.tile * GROUPS * 4 + warp, lane);
+  gemm.consume(sums, set, warp, lane);
+#if SETS == 2
+  if (!gemm.add_sets(sums, set, warp, lane)) return;
+#endif
+  bar_wait(gemm.base + AT_SCALED, 0);
+#if EPILOGUE == SUMS
+  store(sums, scales, gemm.base + AT_FACTORS, (float*)out, outputs, split, slab, lane);
+#else
+  store(sums, scales, gemm.base + AT_FACTORS, (u16*)out, outputs, slab, lane);
+#endif
 }

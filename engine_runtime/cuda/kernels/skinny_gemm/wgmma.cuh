@@ -1,31 +1,10 @@
-// Matrix products of a warpgroup (wgmma) and tensor copies (TMA) of compute capability 9.0.
+// Matrix products of a warpgroup (wgmma) of compute capability 9.0.
 //
 // Constants of the kernel that includes this: ROWS, the columns of the second operand.
 
 #pragma once
 
 #include "primitives.cuh"
-
-// A CUtensorMap, passed by value; made by cuda/tensor_map.py.
-struct alignas(64) TensorMap {
-  u64 words[16];
-};
-
-__device__ __forceinline__ void copy_tensor(u32 to, const TensorMap& map, u32 bar, u64 policy, int a, int b) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%4, %5}], [%2], %3;" ::"r"(to),
-      "l"(&map), "r"(bar), "l"(policy), "r"(a), "r"(b)
-      : "memory");
-}
-__device__ __forceinline__ void copy_tensor(u32 to, const TensorMap& map, u32 bar, u64 policy, int a, int b, int c,
-                                            int d) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(to),
-      "l"(&map), "r"(bar), "l"(policy), "r"(a), "r"(b), "r"(c), "r"(d)
-      : "memory");
-}
 
 // Descriptor of a tile in shared memory with rows of 128 bytes, swizzled in groups of eight rows as TMA writes them. 16
 // columns of two bytes further: + 2.

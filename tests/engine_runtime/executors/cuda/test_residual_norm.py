@@ -16,6 +16,7 @@ from engine_runtime.executors.cuda.residual_norm import (
     kernel_source,
     unsupported_reason,
 )
+from engine_runtime.executors.cuda.skinny_gemm import RowFormat, RowNorms
 from tests.doubles.compiled_kernel import RecordedKernel
 from tests.factories.tiny_lm import RELEASED
 
@@ -24,13 +25,15 @@ CAPACITY = 64
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [256, 4096, 8192])
-def test_it_compiles_into_registers(width: int) -> None:
-    source, headers = kernel_source(NormLayout(width, 1e-6, CAPACITY))
+@pytest.mark.parametrize("name", ["add_and_norm", "add_scaled"])
+def test_it_compiles_into_registers(name: str, width: int) -> None:
+    file = "add.cu" if name == "add_and_norm" else "add_scaled.cu"
+    source, headers = kernel_source(NormLayout(width, 1e-6, CAPACITY), file)
     try:
         program, log = compile_program(source, "sm_90", "--ptxas-options=-v", headers=headers)
     except OSError as error:
         pytest.skip(str(error))
-    assert b"add_and_norm" in program
+    assert name.encode() in program
     assert " 0 bytes spill stores, 0 bytes spill loads" in log
 
 
@@ -66,16 +69,65 @@ def test_the_kernel_gets_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(kernel, RecordedKernel)
     assert (kernel.constants["WIDTH"], kernel.constants["MAX_SPLITS"]) == (4096, BATCH_SPLITS)
     x, sums, norm = torch.zeros(3, 1)
-    out, kept, kept_row = torch.zeros(1, dtype=torch.float16), torch.zeros(1), torch.zeros(1)
-    operation.launch(5, x, sums, 4, index=None, target=x, kept=None, kept_row=kept_row, norm=norm, out=out)
+    out, kept, kept_row = torch.zeros(3, 1)
+    operation.launch(
+        5,
+        x,
+        sums,
+        4,
+        index=None,
+        target=x,
+        kept=None,
+        kept_row=kept_row,
+        norm=norm,
+        out=out,
+        row_format=RowFormat.F16_INTERLEAVED,
+    )
     assert (kernel.blocks, kernel.threads) == (5, 512)
     operation.launch(
-        2, x, None, 0, index=kept_row, target=None, kept=kept, kept_row=kept_row, norm=None, out=None
+        2,
+        x,
+        None,
+        0,
+        index=kept_row,
+        target=None,
+        kept=kept,
+        kept_row=kept_row,
+        norm=None,
+        out=None,
+        row_format=RowFormat.BF16,
     )
     first, second = kernel.launches
     assert (first["source"], first["partial"], first["target"]) == (x, sums, x)
-    assert (first["splits"], first["is_f16"], first["index"], first["kept"]) == (4, 1, None, None)
+    assert (first["splits"], first["row_format"], first["index"], first["kept"]) == (4, 2, None, None)
     assert (first["norm"], first["out"]) == (norm, out)
-    assert (second["splits"], second["is_f16"], second["index"]) == (0, 0, kept_row)
+    assert (second["splits"], second["row_format"], second["index"]) == (0, 0, kept_row)
     assert (second["partial"], second["norm"], second["out"]) == (None, None, None)
     assert (second["kept"], second["kept_row"]) == (kept, kept_row)
+
+
+@pytest.mark.parametrize(("width", "parts"), [(4096, 16), (1024, 4), (8192, 32), (1280, 0), (256, 0)])
+def test_parts_whose_squares_a_product_can_read(
+    width: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residual_norm, "CompiledKernel", RecordedKernel)
+    config = replace(RELEASED, hidden_size=width)
+    assert ResidualNorm(config, CAPACITY, torch.device("cuda")).num_parts == parts
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(1, 4), (7, 28), (64, 256)])
+def test_norms_that_lack_a_factor(rows: int, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(residual_norm, "CompiledKernel", RecordedKernel)
+    operation = ResidualNorm(RELEASED, CAPACITY, torch.device("cuda"))
+    x, sums, norm, out = torch.zeros(4, 1)
+    norms = RowNorms(torch.zeros(CAPACITY, 16), *torch.zeros(2, CAPACITY))
+    operation.launch_scaled(
+        rows, x, sums, 3, norm=norm, out=out, row_format=RowFormat.F16_INTERLEAVED, norms=norms
+    )
+    kernel = operation._scaled
+    assert isinstance(kernel, RecordedKernel)
+    assert (kernel.blocks, kernel.threads) == (blocks, 128)
+    assert [kernel.number(name) for name in ("splits", "row_format", "rows")] == [3, 2, rows]
+    given = [kernel.arguments[name] for name in ("x", "partial", "norm", "out", "applied", "squares")]
+    wanted = [x, sums, norm, out, norms.applied, norms.squares]
+    assert all(its is tensor for its, tensor in zip(given, wanted, strict=True))
