@@ -6,7 +6,9 @@ of the output belongs to time n / out_rate. State is kept across blocks. Any one
 
 from __future__ import annotations
 
+import atexit
 from typing import Literal, cast
+from weakref import WeakSet
 
 import numpy as np
 import soxr
@@ -14,6 +16,7 @@ import soxr
 from engine_runtime.types import Pcm
 
 Quality = Literal["LQ", "MQ", "HQ", "VHQ"]
+_resamplers: WeakSet[Resampler] = WeakSet()
 
 
 class Resampler:
@@ -27,6 +30,7 @@ class Resampler:
         self.out_rate = out_rate
         self._quality = quality
         self._stream = self._open()
+        _resamplers.add(self)
 
     def _open(self) -> soxr.ResampleStream | None:
         if self.in_rate == self.out_rate:
@@ -56,3 +60,11 @@ class Resampler:
     def reset(self) -> None:
         """Forget everything pushed so far."""
         self._stream = self._open()
+
+
+@atexit.register
+def _release_streams() -> None:
+    """A closed window keeps what it has used until the interpreter has ended, and soxr prints a warning about
+    streams that live as long."""
+    for resampler in list(_resamplers):
+        resampler._stream = None

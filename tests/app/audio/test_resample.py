@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -68,3 +71,13 @@ def test_what_was_played_of_the_output_is_known_of_the_input(in_rate: int, out_r
 def test_a_sample_has_started_as_soon_as_its_time_has_come() -> None:
     resampler = Resampler(24_000, 48_000)
     assert [resampler.input_samples(count) for count in range(5)] == [0, 1, 1, 2, 2]
+
+
+def test_the_end_of_a_program_that_keeps_a_stream_is_silent() -> None:
+    """As a window keeps it: without an owner that Python would delete."""
+    program = (
+        "import ctypes; from app.audio.resample import Resampler; kept = Resampler(48_000, 16_000); "
+        "ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept)); print(len(kept.push([0.0] * 48_000)) > 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout.strip(), ended.stderr) == ("True", "")
