@@ -414,19 +414,18 @@ extern "C" __global__ void __launch_bounds__(COMPUTE_THREADS + 32, 1)
       __syncwarp();
       if (!is_new && lane == 0) bar_arrive(full + 8);
     }
-    u32 first_warp = number % COMPUTE_WARPS;  // of the first tile
-    number += num_tiles;
+    // Sums are in the order of the tiles, whichever warp has the first one.
 #pragma unroll
     for (u32 row = 0; row < GROUP_ROWS; ++row) {
       if (row >= unit.count) continue;
-      softmax[row / 2].store((row | 1) < unit.count, row % 2, shared.sums[warp], lane);
+      softmax[row / 2].store((row | 1) < unit.count, row % 2, shared.sums[(warp - number) % COMPUTE_WARPS], lane);
       compute_sync();
       Combined warps;
 #pragma unroll
       for (int w = 0; w < COMPUTE_WARPS; ++w) warps.highest = fmaxf(warps.highest, part(shared.sums[w].top, h));
 #pragma unroll
       for (int w = 0; w < COMPUTE_WARPS; ++w) {
-        WarpSums& of_warp = shared.sums[(first_warp + w) % COMPUTE_WARPS];  // whatever units were before
+        WarpSums& of_warp = shared.sums[w];
         warps.add(part(of_warp.top, h), part(of_warp.total, h), *(float2*)&of_warp.sums[h][d]);
       }
       u64 at = (u64)(unit.row + row) * HEADS + unit.head * GROUP + h;
@@ -444,6 +443,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTE_THREADS + 32, 1)
       }
       compute_sync();  // what is in shared memory is overwritten next
     }
+    number += num_tiles;
     if (unit.parts == 1 || in_cluster) continue;
     if (tid == 0) {
       u32* counter = arrived + unit.group * KV_HEADS + unit.head;
