@@ -24,7 +24,6 @@ from engine_runtime.cuda.kernels.pdl import pdl_launch_args
 from engine_runtime.cuda.kernels.prefill_elementwise import gate_rows
 from engine_runtime.cuda.kernels.small_batch_linear import small_batch_linear_int4
 from engine_runtime.executors.cuda.skinny_gemm import (
-    Epilogue,
     RowFormat,
     RowNorms,
     SkinnyGemm,
@@ -173,7 +172,7 @@ class BatchedLinear:
         """gate, up = x @ weight^T; out [capacity, inner] = silu(gate) * up. `norms`: as in `run`."""
         skinny = self._skinny_of(matrix, is_gated=True)
         if skinny is not None:
-            skinny.launch(rows, x, matrix, out, Epilogue.GATED, norms=norms)
+            skinny.launch(rows, x, matrix, out, is_gated=True, norms=norms)
             return
         if matrix.format != "int4":
             self._launch(rows, x, matrix, out, is_gated=True, is_split=False)

@@ -57,13 +57,6 @@ class RowFormat(IntEnum):
     F16_INTERLEAVED = 2
 
 
-class Epilogue(IntEnum):
-    """What becomes of the sums of a product: see gemm.cu."""
-
-    SUMS = 0
-    GATED = 1
-
-
 @dataclass(frozen=True, slots=True)
 class GemmLayout:
     """Sizes for which the kernel is compiled: rows of a product, warpgroups of a block, parts of the
@@ -72,7 +65,7 @@ class GemmLayout:
     rows: int
     groups: int
     splits: int
-    epilogue: Epilogue
+    is_gated: bool
     is_fp8: bool
     capacity: int
     eps: float
@@ -133,8 +126,7 @@ class GemmLayout:
             "ROWS": self.rows,
             "GROUPS": self.groups,
             "SPLITS": self.splits,
-            **{epilogue.name: epilogue.value for epilogue in Epilogue},
-            "EPILOGUE": self.epilogue.name,
+            "GATED": int(self.is_gated),
             "WEIGHT_FP8": int(self.is_fp8),
             "CAPACITY": self.capacity,
             "SETS": self.num_sets,
@@ -249,11 +241,11 @@ class SkinnyGemm:
         # Keys hold all that a map describes: memory may be freed and used for another tensor.
         self._weights: dict[tuple[int, torch.dtype, tuple[int, int], int, bool], TensorMap] = {}
         self._rows: dict[tuple[int, torch.dtype, int, int], TensorMap] = {}
-        self._kernel(self._layout(_SMALLEST_ROWS, GemmPlan(1, 1, 1), Epilogue.SUMS, is_fp8=False))
+        self._kernel(self._layout(_SMALLEST_ROWS, GemmPlan(1, 1, 1), is_gated=False, is_fp8=False))
 
-    def plan(self, matrix: Matrix, epilogue: Epilogue = Epilogue.SUMS, *, is_split: bool = True) -> GemmPlan:
+    def plan(self, matrix: Matrix, *, is_gated: bool = False, is_split: bool = True) -> GemmPlan:
         """How a product is computed: its columns in parts if `is_split`. A gate needs whole sums."""
-        most_splits = BATCH_SPLITS if is_split and epilogue != Epilogue.GATED else 1
+        most_splits = BATCH_SPLITS if is_split and not is_gated else 1
         return plan_of(matrix, self._num_multiprocessors, most_splits=most_splits)
 
     def launch(
@@ -262,21 +254,21 @@ class SkinnyGemm:
         x: Tensor,
         matrix: Matrix,
         out: Tensor,
-        epilogue: Epilogue = Epilogue.SUMS,
         *,
+        is_gated: bool = False,
         is_split: bool = True,
         norms: RowNorms | None = None,
     ) -> None:
         """Multiply the first `rows` rows of x [capacity, in], a power of two. At least 8 rows are written.
         `norms`: what the norm of x lacks."""
-        plan, (outputs, columns) = self.plan(matrix, epilogue, is_split=is_split), matrix.shape
+        plan, (outputs, columns) = self.plan(matrix, is_gated=is_gated, is_split=is_split), matrix.shape
         padded = max(_SMALLEST_ROWS, rows)
-        layout = self._layout(padded, plan, epilogue, is_fp8=matrix.weight.dtype == FP8)
+        layout = self._layout(padded, plan, is_gated=is_gated, is_fp8=matrix.weight.dtype == FP8)
         self._kernel(layout).launch(
             plan.tiles * plan.splits,
             layout.num_threads,
             [
-                self._weight_map(matrix, plan.groups, is_gated=epilogue == Epilogue.GATED),
+                self._weight_map(matrix, plan.groups, is_gated=is_gated),
                 self._rows_map(x, columns, padded),
                 matrix.weight if matrix.scale is None else matrix.scale,  # a bf16 weight has none: not read
                 out,
@@ -290,8 +282,8 @@ class SkinnyGemm:
             starts_early=True,
         )
 
-    def _layout(self, rows: int, plan: GemmPlan, epilogue: Epilogue, *, is_fp8: bool) -> GemmLayout:
-        return GemmLayout(rows, plan.groups, plan.splits, epilogue, is_fp8, self._capacity, self._eps)
+    def _layout(self, rows: int, plan: GemmPlan, *, is_gated: bool, is_fp8: bool) -> GemmLayout:
+        return GemmLayout(rows, plan.groups, plan.splits, is_gated, is_fp8, self._capacity, self._eps)
 
     def _kernel(self, layout: GemmLayout) -> CompiledKernel:
         kernel = self._kernels.get(layout)

@@ -112,11 +112,6 @@ __device__ __forceinline__ u32 load_shared_word(u32 at) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
   return v;
 }
-__device__ __forceinline__ float load_shared_float(u32 at) {
-  float v;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
-  return v;
-}
 __device__ __forceinline__ float2 load_shared_floats(u32 at) {
   float2 v;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(at));

@@ -2,8 +2,8 @@
 //
 // In: rows [CAPACITY, columns] in bf16, weight [outputs, columns] in bf16; or rows in float16, interleaved, and a weight
 // in fp8 with a float32 scale for each output. Block b computes 64 GROUPS outputs (tile b / SPLITS) over part b % SPLITS
-// of the columns. Out, by EPILOGUE:
-//   SUMS: float32 partial sums [SPLITS, CAPACITY, outputs], one for each part of the columns.
+// of the columns. Out:
+//   not GATED: float32 partial sums [SPLITS, CAPACITY, outputs], one for each part of the columns.
 //   GATED: silu(gate) * up [CAPACITY, outputs / 2] in the dtype of the rows; the first half of the weight is the gate.
 //
 // Two producer lanes copy tiles of weight and of rows by TMA into a ring each in shared memory. Each of the GROUPS
@@ -62,7 +62,7 @@ struct Gemm {
   __device__ __forceinline__ void copy_weight(u32 i, u32 stage) const {
     bar_expect(has_weight(stage), WEIGHT_BYTES);
     int column = (first + i) * TILE_COLUMNS;
-#if EPILOGUE == GATED  // eight gates and their ups follow each other
+#if GATED  // eight gates and their ups follow each other
     copy_tensor(weight_at(stage), weight, has_weight(stage), EVICT_FIRST, column, 0, 0, tile * GROUPS * 4);
 #else
     copy_tensor(weight_at(stage), weight, has_weight(stage), EVICT_FIRST, column, tile * GROUPS * 64);
@@ -245,7 +245,7 @@ __device__ __forceinline__ void find_factors(const float* squares, u32 parts, co
 // In what follows, lane 4 g + t of a warp has outputs g and g + 8 of the 16 of its slab, and rows 8 j + 2 t and the next
 // one. Scales are in device memory: they are requested before the sums are there.
 
-#if EPILOGUE == SUMS
+#if !GATED
 // Lanes 4 g + t of four consecutive g have four values each: lane `item` of them gets values `item` of all four.
 __device__ __forceinline__ float4 exchanged(float (&v)[4], u32 item) {
 #pragma unroll
@@ -336,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(SETS * THREADS + 96, 1)
   if (!gemm.add_sets(sums, set, warp, lane)) return;
 #endif
   bar_wait(gemm.base + AT_SCALED, 0);
-#if EPILOGUE == SUMS
+#if !GATED
   store(sums, scales, gemm.base + AT_FACTORS, (float*)out, outputs, split, slab, lane);
 #else
   store(sums, scales, gemm.base + AT_FACTORS, (u16*)out, outputs, slab, lane);

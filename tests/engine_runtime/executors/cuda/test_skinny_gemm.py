@@ -15,7 +15,6 @@ from engine_runtime.cuda.nvrtc import compile_program
 from engine_runtime.executors.cuda import skinny_gemm
 from engine_runtime.executors.cuda.skinny_gemm import (
     GROUP_OUTPUTS,
-    Epilogue,
     GemmLayout,
     GemmPlan,
     RowFormat,
@@ -45,9 +44,9 @@ QKV, O, GATE_UP, DOWN, AUDIO, TEXT = (  # noqa: E741
 
 
 def layout_of(
-    rows: int, groups: int, epilogue: Epilogue = Epilogue.SUMS, *, splits: int = 4, is_fp8: bool = True
+    rows: int, groups: int, *, is_gated: bool = False, splits: int = 4, is_fp8: bool = True
 ) -> GemmLayout:
-    return GemmLayout(rows, groups, splits, epilogue, is_fp8, CAPACITY, EPS)
+    return GemmLayout(rows, groups, splits, is_gated, is_fp8, CAPACITY, EPS)
 
 
 def matrix_of(shape: tuple[int, int], weight_format: WeightFormat = "native") -> Matrix:
@@ -60,13 +59,15 @@ def matrix_of(shape: tuple[int, int], weight_format: WeightFormat = "native") ->
 @pytest.mark.parametrize("rows", [8, 16, 32, 64])
 @pytest.mark.parametrize("is_fp8", [False, True])
 def test_it_compiles_into_registers(rows: int, is_fp8: bool) -> None:
-    for groups, epilogue, splits in (
-        (1, Epilogue.SUMS, 1),
-        (2, Epilogue.SUMS, 4),
-        (3, Epilogue.SUMS, 4),
-        (3, Epilogue.GATED, 1),
+    for groups, is_gated, splits in (
+        (1, False, 1),
+        (2, False, 4),
+        (3, False, 4),
+        (3, True, 1),
     ):
-        source, headers = kernel_source(layout_of(rows, groups, epilogue, splits=splits, is_fp8=is_fp8))
+        source, headers = kernel_source(
+            layout_of(rows, groups, is_gated=is_gated, splits=splits, is_fp8=is_fp8)
+        )
         try:
             program, log = compile_program(source, "sm_90a", "--ptxas-options=-v", headers=headers)
         except OSError as error:
@@ -247,10 +248,8 @@ def gemm(monkeypatch: pytest.MonkeyPatch) -> SkinnyGemm:
     return SkinnyGemm(CAPACITY, EPS, torch.device("cuda"))
 
 
-def launched(
-    gemm: SkinnyGemm, rows: int, matrix: Matrix, x: Tensor, epilogue: Epilogue = Epilogue.SUMS, **others: Any
-) -> RecordedKernel:
-    gemm.launch(rows, x, matrix, torch.zeros(1), epilogue, **others)
+def launched(gemm: SkinnyGemm, rows: int, matrix: Matrix, x: Tensor, **options: Any) -> RecordedKernel:
+    gemm.launch(rows, x, matrix, torch.zeros(1), **options)
     kernels = [kernel for kernel in gemm._kernels.values() if isinstance(kernel, RecordedKernel)]
     assert all(kernel.is_architecture_specific for kernel in kernels)
     (kernel,) = [kernel for kernel in kernels if kernel.arguments]
@@ -290,11 +289,11 @@ def test_a_box_of_rows_has_the_columns_of_a_tile_in_bf16(gemm: SkinnyGemm) -> No
     assert rows.of == (x.data_ptr(), [64, CAPACITY, 4], [256, 64], [64, 64, 1])
 
 
-@pytest.mark.parametrize(("shape", "epilogue"), [(QKV, Epilogue.SUMS), (GATE_UP, Epilogue.GATED)])
-def test_what_the_norm_of_rows_lacks(shape: tuple[int, int], epilogue: Epilogue, gemm: SkinnyGemm) -> None:
+@pytest.mark.parametrize(("shape", "is_gated"), [(QKV, False), (GATE_UP, True)])
+def test_what_the_norm_of_rows_lacks(shape: tuple[int, int], is_gated: bool, gemm: SkinnyGemm) -> None:
     norms = RowNorms(torch.zeros(CAPACITY, 8), *torch.zeros(2, CAPACITY))
     x = torch.zeros(CAPACITY, 4096, dtype=torch.bfloat16)
-    arguments = launched(gemm, 8, matrix_of(shape), x, epilogue, norms=norms).arguments
+    arguments = launched(gemm, 8, matrix_of(shape), x, is_gated=is_gated, norms=norms).arguments
     assert is_same(arguments["squares"], norms.squares)
     assert is_same(arguments["applied"], norms.applied)
     assert is_same(arguments["whole"], norms.whole)
@@ -306,7 +305,7 @@ def test_gates_and_their_ups_alternate_in_a_tile(gemm: SkinnyGemm) -> None:
     width, columns = 96, 64
     matrix = quantize(torch.randn(2 * width, columns, dtype=torch.bfloat16), "native")
     x = torch.zeros(CAPACITY, columns, dtype=torch.bfloat16)
-    given = launched(gemm, 64, matrix, x, Epilogue.GATED).arguments["weight"]
+    given = launched(gemm, 64, matrix, x, is_gated=True).arguments["weight"]
     assert isinstance(given, FakeMap)
     _, sizes, strides, box = given.of
     assert box[:3] == [64, 8, 2]

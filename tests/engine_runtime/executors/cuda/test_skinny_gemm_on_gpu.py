@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.executors.cuda.skinny_gemm import Epilogue, RowNorms, SkinnyGemm, unsupported_reason
+from engine_runtime.executors.cuda.skinny_gemm import RowNorms, SkinnyGemm, unsupported_reason
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import Matrix, quantize
 from tests.factories.tiny_lm import RELEASED
@@ -74,7 +74,7 @@ def product(
         out = torch.full((CAPACITY, outputs // 2), torch.nan, device=DEVICE, dtype=x.dtype)
     else:
         out = torch.full((gemm.plan(matrix).splits, CAPACITY, outputs), torch.nan, device=DEVICE)
-    gemm.launch(rows, x, matrix, out, Epilogue.GATED if is_gated else Epilogue.SUMS, norms=norms)
+    gemm.launch(rows, x, matrix, out, is_gated=is_gated, norms=norms)
     torch.cuda.synchronize()
     if not is_gated:
         return out.sum(0)
@@ -138,7 +138,7 @@ def test_a_chain_of_dependent_launches(weight_format: WeightFormat, gemm: Skinny
 
     def chain(rows: int) -> None:
         for _ in range(10):
-            gemm.launch(rows, stored, gate_up, gated, Epilogue.GATED)
+            gemm.launch(rows, stored, gate_up, gated, is_gated=True)
             gemm.launch(rows, gated, down, sums)
 
     for rows in (8, 64):
