@@ -39,7 +39,7 @@ _RING_AT = 1024
 _SHARED_LIMIT = LARGE_SHARED_MEMORY - 2048
 """Bytes of shared memory: a block of residual_norm fits beside one, and so is there before it is needed."""
 _MAX_STAGES = 24
-_RING_OF_ROWS, _MIN_ROW_STAGES = 32 << 10, 3
+_RING_OF_ROWS, _MIN_ROW_STAGES = 64 << 10, 3
 """Bytes of the ring of the rows, and its stages at least."""
 _BYTES_IN_FLIGHT = 48 << 10
 """Of the weights of a block, in whole copies: two of three warpgroups, or three of two. One more was up to

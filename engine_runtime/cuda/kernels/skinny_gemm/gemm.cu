@@ -39,12 +39,16 @@ static_assert(RING_AT >= AT_FACTORS + 4 * ROWS && RING_AT % 1024 == 0, "barriers
 static_assert(IN_FLIGHT >= 1 && IN_FLIGHT <= STAGES, "a barrier is awaited before its next use");
 static_assert(ROWS % 8 == 0 && ROWS <= 64, "rows of a product");
 static_assert(WEIGHT_FP8 || (STAGES > 1 && ROW_STAGES > 1), "a tile in bf16 is released when the next one is there");
-static_assert(SETS == 1 || (SETS == 2 && WEIGHT_FP8 && STAGES >= 4), "sets take tiles in turn, and pass on their sums");
+static_assert(SETS == 1 || (SETS == 2 && WEIGHT_FP8), "sets take tiles in turn, and pass on their sums");
+static_assert(STAGES >= 2 * SETS, "stages for the sums of a set");
 static_assert(STAGES % SETS == 0 && ROW_STAGES % SETS == 0, "a stage always belongs to the same set");
 
 // The barrier between two sets of warpgroups: the second one arrives, the first one waits.
 __device__ __forceinline__ void give_sums() { asm volatile("bar.arrive 2, %0;" ::"n"(2 * THREADS) : "memory"); }
 __device__ __forceinline__ void take_sums() { asm volatile("bar.sync 2, %0;" ::"n"(2 * THREADS) : "memory"); }
+
+// The barrier of a warpgroup.
+__device__ __forceinline__ void group_sync(u32 group) { asm volatile("bar.sync %0, 128;" ::"r"(3 + group) : "memory"); }
 
 struct Gemm {
   const TensorMap &weight, &x;
@@ -182,15 +186,14 @@ struct Gemm {
     wgmma_wait<0>();
   }
 #endif
+  // 512 bytes for the sums of eight rows, of a warp alone: its part of stages of its set, in whose tiles it is done.
+  __device__ __forceinline__ u32 scratch(u32 j, u32 set, u32 warp) const {
+    return weight_at(set + j / 4 * SETS) + warp * 16 * TILE_ROW_BYTES + j % 4 * 512;
+  }
 #if SETS == 2
-  // The second set gives its sums to the first one, through the weights of its last two tiles: nothing is copied there any
-  // more, and each warp has read its own ones alone. Of few tiles, these places were never used. False: another set has
-  // the sums.
+  // The second set gives its sums to the first one. False: another set has the sums.
   __device__ __forceinline__ bool add_sets(float (&sums)[ROWS / 2], u32 set, u32 warp, u32 lane) const {
-    u32 last = count < 2 ? 1 : (count - 2) | 1, other = last < 3 ? last + 2 : last - 2;
-    auto place = [&](u32 j) {
-      return weight_at((j < 4 ? last : other) % STAGES) + warp * 16 * TILE_ROW_BYTES + j % 4 * 512 + lane * 16;
-    };
+    auto place = [&](u32 j) { return scratch(j, 1, warp) + lane * 16; };
     if (set == 1) {
 #pragma unroll
       for (u32 j = 0; j < ROWS / 8; ++j)
@@ -246,35 +249,36 @@ __device__ __forceinline__ void find_factors(const float* squares, u32 parts, co
 // one. Scales are in device memory: they are requested before the sums are there.
 
 #if !GATED
-// Lanes 4 g + t of four consecutive g have four values each: lane `item` of them gets values `item` of all four.
-__device__ __forceinline__ float4 exchanged(float (&v)[4], u32 item) {
-#pragma unroll
-  for (u32 bit = 1; bit <= 2; bit <<= 1)
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      if (i & bit) continue;
-      float its = __shfl_xor_sync(~0u, item & bit ? v[i] : v[i | bit], 4 * bit);
-      v[i] = item & bit ? its : v[i];
-      v[i | bit] = item & bit ? v[i | bit] : its;
-    }
-  return make_float4(v[0], v[1], v[2], v[3]);
-}
 // Of outputs g and g + 8.
 __device__ __forceinline__ float2 scales_of(const float* scale, u32 outputs, u32 slab, u32 lane) {
   u32 output = slab * 16 + lane / 4;
   return make_float2(scale_of(scale, output, outputs), scale_of(scale, output + 8, outputs));
 }
-__device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, u32 factors, float* out, u32 outputs,
-                                      u32 split, u32 slab, u32 lane) {
-  u32 t = lane % 4, item = lane / 4 % 4, output = slab * 16 + lane / 16 * 4 + item / 2 * 8;
-  float* to = out + ((u64)split * CAPACITY + 2 * t + item % 2) * outputs + output;
+// A lane stores four consecutive outputs of a row at a time: sums pass through the warp's part of a stage, 64 bytes for each
+// row, of eight rows the even ones first. Few instructions, since each is executed once: unrolled code takes four clocks
+// for each of them.
+__device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, const Gemm& gemm, float* out, u32 outputs,
+                                      u32 split, u32 slab, u32 set, u32 warp, u32 lane) {
+  u32 g = lane / 4, t = lane % 4;
+  u32 of_g = t * 64 + (g / 4 ^ t & 2) * 16 + g % 4 * 4, of_further = of_g ^ 32;  // no bank conflicts
 #pragma unroll
-  for (int j = 0; j < ROWS / 8; ++j) {
-    float2 of_rows = load_shared_floats(factors + 4 * (8 * j + 2 * t));
-    float v[4] = {scales.x * of_rows.x * sums[4 * j], scales.x * of_rows.y * sums[4 * j + 1],
-                  scales.y * of_rows.x * sums[4 * j + 2], scales.y * of_rows.y * sums[4 * j + 3]};
-    float4 four = exchanged(v, item);
-    if (output < outputs) *(float4*)(to + (u64)(8 * j) * outputs) = four;
+  for (u32 j = 0; j < ROWS / 8; ++j) {
+    u32 to = gemm.scratch(j, set, warp);
+    store_shared_float(to + of_g, scales.x * sums[4 * j]);
+    store_shared_float(to + of_g + 256, scales.x * sums[4 * j + 1]);
+    store_shared_float(to + of_further, scales.y * sums[4 * j + 2]);
+    store_shared_float(to + of_further + 256, scales.y * sums[4 * j + 3]);
+  }
+  __syncwarp();
+  u32 row = lane / 4 % 4 * 2 + lane / 16, output = slab * 16 + (lane % 4 ^ lane / 4 & 2) * 4;
+  if (output >= outputs) return;
+  float* to = out + ((u64)split * CAPACITY + row) * outputs + output;
+#pragma unroll
+  for (u32 j = 0; j < ROWS / 8; ++j, to += 8 * outputs) {
+    uint4 v = load_shared(gemm.scratch(j, set, warp) + lane * 16);
+    float factor = __uint_as_float(load_shared_word(gemm.base + AT_FACTORS + 4 * (8 * j + row)));
+    *(float4*)to = make_float4(factor * __uint_as_float(v.x), factor * __uint_as_float(v.y),
+                               factor * __uint_as_float(v.z), factor * __uint_as_float(v.w));
   }
 }
 #else
@@ -308,7 +312,9 @@ extern "C" __global__ void __launch_bounds__(SETS * THREADS + 96, 1)
                 void* out, u32 outputs, u32 columns, const float* squares, u32 parts, const float* applied,
                 float* whole) {
   extern __shared__ __align__(1024) char memory[];
-  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, split = blockIdx.x % SPLITS, tiles = columns / TILE_COLUMNS;
+  // The compiler knows that it is the same in all lanes: descriptors of products are in uniform registers.
+  u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  u32 split = blockIdx.x % SPLITS, tiles = columns / TILE_COLUMNS;
   u32 first = split * tiles / SPLITS, last = (split + 1) * tiles / SPLITS;
   Gemm gemm{weight, x, shared_address(memory), blockIdx.x / SPLITS, first, last - first};
   u32 set = warp / (THREADS / 32);
@@ -337,7 +343,10 @@ extern "C" __global__ void __launch_bounds__(SETS * THREADS + 96, 1)
 #endif
   bar_wait(gemm.base + AT_SCALED, 0);
 #if !GATED
-  store(sums, scales, gemm.base + AT_FACTORS, (float*)out, outputs, split, slab, lane);
+#if !WEIGHT_FP8
+  group_sync(warp / 4);  // products of the other warps read their weights, and this one's
+#endif
+  store(sums, scales, gemm, (float*)out, outputs, split, slab, set, warp, lane);
 #else
   store(sums, scales, gemm.base + AT_FACTORS, (u16*)out, outputs, slab, lane);
 #endif
