@@ -40,7 +40,7 @@ _CLUSTERS = (2, 4, 8)
 """Blocks of a cluster: 8 is the most that every GPU has, and attend.cu divides eight warps by it."""
 _RING_AT = 34816
 """Bytes of shared memory before the ring, which attend.cu asserts."""
-_BYTES_IN_FLIGHT = 96 << 10
+_BYTES_IN_FLIGHT = 64 << 10
 """Of K and V that a block copies at a time until it has read q."""
 _POSITIONS = ("position", "text_position", "audio_position")
 """Fields of BatchInputs by which layers attend: in the trunk, and in each tail."""
