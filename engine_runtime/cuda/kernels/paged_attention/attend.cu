@@ -359,6 +359,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTE_THREADS + 32, 1)
   extern __shared__ __align__(1024) char memory[];
   Shared& shared = *(Shared*)memory;
   u32 barriers = shared_address(shared.barriers), ring = shared_address(memory) + RING_AT;
+  // The warp's index of lane 0, so that the compiler knows it to be the same in all lanes.
   u32 tid = threadIdx.x, warp = __shfl_sync(~0u, tid / 32, 0), lane = tid % 32;
   Cluster cluster{cluster_rank(), cluster_size(), shared_address(shared.incoming), shared_address(&shared.has_incoming)};
   Step step{tiles, qkv,   q_norm,       k_norm,     cosine,    sine,   pool,

@@ -186,7 +186,7 @@ struct Gemm {
     wgmma_wait<0>();
   }
 #endif
-  // 512 bytes for the sums of eight rows, of a warp alone: its part of stages of its set, in whose tiles it is done.
+  // 512 bytes for a warp's sums of the j-th eight rows: its part of stages of its set, whose tiles it has multiplied.
   __device__ __forceinline__ u32 scratch(u32 j, u32 set, u32 warp) const {
     return weight_at(set + j / 4 * SETS) + warp * 16 * TILE_ROW_BYTES + j % 4 * 512;
   }
@@ -254,9 +254,8 @@ __device__ __forceinline__ float2 scales_of(const float* scale, u32 outputs, u32
   u32 output = slab * 16 + lane / 4;
   return make_float2(scale_of(scale, output, outputs), scale_of(scale, output + 8, outputs));
 }
-// A lane stores four consecutive outputs of a row at a time: sums pass through the warp's part of a stage, 64 bytes for each
-// row, of eight rows the even ones first. Few instructions, since each is executed once: unrolled code takes four clocks
-// for each of them.
+// A lane stores four consecutive outputs of a row at a time: sums pass through shared memory, 64 bytes for each row, of eight
+// rows the even ones first. A block does this once, and waits for each instruction: shuffles would be twice as many.
 __device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, const Gemm& gemm, float* out, u32 outputs,
                                       u32 split, u32 slab, u32 set, u32 warp, u32 lane) {
   u32 g = lane / 4, t = lane % 4;
@@ -312,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(SETS * THREADS + 96, 1)
                 void* out, u32 outputs, u32 columns, const float* squares, u32 parts, const float* applied,
                 float* whole) {
   extern __shared__ __align__(1024) char memory[];
-  // The compiler knows that it is the same in all lanes: descriptors of products are in uniform registers.
+  // Of lane 0, so that the compiler knows it to be the same in all lanes: descriptors are in uniform registers then.
   u32 warp = __shfl_sync(~0u, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   u32 split = blockIdx.x % SPLITS, tiles = columns / TILE_COLUMNS;
   u32 first = split * tiles / SPLITS, last = (split + 1) * tiles / SPLITS;
@@ -344,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(SETS * THREADS + 96, 1)
   bar_wait(gemm.base + AT_SCALED, 0);
 #if !GATED
 #if !WEIGHT_FP8
-  group_sync(warp / 4);  // products of the other warps read their weights, and this one's
+  group_sync(warp / 4);  // its products have read the weights that the sums replace
 #endif
   store(sums, scales, gemm, (float*)out, outputs, split, slab, set, warp, lane);
 #else

@@ -86,6 +86,7 @@ def test_it_compiles_into_registers(rows: int, is_fp8: bool) -> None:
         ("#define IN_FLIGHT 3", "#define IN_FLIGHT 40", "awaited before its next use"),
         ("#define ROWS 8", "#define ROWS 12", "rows of a product"),
         ("#define SETS 2", "#define SETS 3", "sets take tiles in turn"),
+        ("#define STAGES 10", "#define STAGES 2", "stages for the sums"),
     ],
 )
 def test_a_difference_between_the_sides_does_not_compile(declared: str, changed: str, complaint: str) -> None:
