@@ -3,10 +3,7 @@
 // In: the residual stream in bf16, partial sums [splits, CAPACITY, WIDTH] in float32, the weights of a norm. Out: x += sums,
 // in bf16; x * weights * applied, in the dtype of the next product, which multiplies its sums by what the norm still
 // lacks; for this the sums of the squares of x, [CAPACITY, PARTS]. A warp has a part of a row, so that no thread waits
-// for another one.
-//
-// The kernel before is a product, which does not write x, and lets this one start only after its own wait: what kernels
-// before it have written is read before this one waits.
+// for another one. A block needs few registers, so that it starts beside one of the product before.
 
 #include "layout.cuh"  // constants, from executors/cuda/residual_norm.py
 #include "bf16x4.cuh"
@@ -22,15 +19,14 @@ extern "C" __global__ void __launch_bounds__(32 * PART_WARPS)
   u32 row = index / PARTS, part = index % PARTS;
   u32 columns[2] = {part * PART_COLUMNS + 4 * lane, part * PART_COLUMNS + PART_COLUMNS / 2 + 4 * lane};
   start_next_kernel();
-  if (row >= rows) return;
   float4 weights[2], its[2], sums[MAX_SPLITS][2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) weights[i] = load_bf16x4(norm + columns[i]);
+  wait_for_kernel_before();
+  if (row >= rows) return;
   float factor = applied[row];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    weights[i] = load_bf16x4(norm + columns[i]);
-    its[i] = load_bf16x4(x + (u64)row * WIDTH + columns[i]);
-  }
-  wait_for_kernel_before();
+  for (int i = 0; i < 2; ++i) its[i] = load_bf16x4(x + (u64)row * WIDTH + columns[i]);
 #pragma unroll
   for (u32 split = 0; split < MAX_SPLITS; ++split)
     if (split < splits)

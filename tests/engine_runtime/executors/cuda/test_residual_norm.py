@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,14 +10,14 @@ import torch
 
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.nvrtc import compile_program
-from engine_runtime.executors.cuda import residual_norm
+from engine_runtime.executors.cuda import residual_norm, skinny_gemm
 from engine_runtime.executors.cuda.residual_norm import (
     NormLayout,
     ResidualNorm,
     kernel_source,
     unsupported_reason,
 )
-from engine_runtime.executors.cuda.skinny_gemm import RowFormat, RowNorms
+from engine_runtime.executors.cuda.skinny_gemm import GemmLayout, RowFormat, RowNorms
 from tests.doubles.compiled_kernel import RecordedKernel
 from tests.factories.tiny_lm import RELEASED
 
@@ -35,6 +36,25 @@ def test_it_compiles_into_registers(name: str, width: int) -> None:
         pytest.skip(str(error))
     assert name.encode() in program
     assert " 0 bytes spill stores, 0 bytes spill loads" in log
+
+
+@pytest.mark.slow
+def test_a_block_starts_beside_one_of_a_product() -> None:
+    """Without enough registers it would start when that one has ended."""
+
+    def registers(source: str, headers: dict[str, str], threads: int) -> int:
+        log = compile_program(source, "sm_90a", "--ptxas-options=-v", headers=headers)[1]
+        used = re.search(r"Used (\d+) registers", log)
+        assert used is not None
+        return -(-int(used[1]) // 8) * 8 * threads  # allocated eight at a time
+
+    product = GemmLayout(64, 2, 4, is_gated=False, is_fp8=True, capacity=CAPACITY, eps=1e-6)
+    try:
+        of_product = registers(*skinny_gemm.kernel_source(product), product.num_threads)
+        of_sum = registers(*kernel_source(NormLayout(4096, 1e-6, CAPACITY), "add_scaled.cu"), 128)
+    except OSError as error:
+        pytest.skip(str(error))
+    assert of_product + of_sum <= 65536
 
 
 @pytest.mark.parametrize(
