@@ -245,15 +245,16 @@ __device__ __forceinline__ void find_factors(const float* squares, u32 parts, co
   }
 }
 
-// In what follows, lane 4 g + t of a warp has outputs g and g + 8 of the 16 of its slab, and rows 8 j + 2 t and the next
-// one. Scales are in device memory: they are requested before the sums are there.
+// In what follows, lane 4 g + t of a warp has outputs g and g + 8 of the 16 of its slab, a gate and its up if GATED, and
+// rows 8 j + 2 t and the next one. Scales are in device memory: they are requested before the sums are there.
 
-#if !GATED
 // Of outputs g and g + 8.
 __device__ __forceinline__ float2 scales_of(const float* scale, u32 outputs, u32 slab, u32 lane) {
-  u32 output = slab * 16 + lane / 4;
-  return make_float2(scale_of(scale, output, outputs), scale_of(scale, output + 8, outputs));
+  u32 width = GATED ? outputs / 2 : outputs, output = slab * (GATED ? 8 : 16) + lane / 4;
+  return make_float2(scale_of(scale, output, width), scale_of(scale, output + (GATED ? width : 8), outputs));
 }
+
+#if !GATED
 // A lane stores four consecutive outputs of a row at a time: sums pass through shared memory, 64 bytes for each row, of eight
 // rows the even ones first. A block does this once, and waits for each instruction: shuffles would be twice as many.
 __device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, const Gemm& gemm, float* out, u32 outputs,
@@ -281,11 +282,6 @@ __device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scal
   }
 }
 #else
-// Outputs g and g + 8 are a gate and its up.
-__device__ __forceinline__ float2 scales_of(const float* scale, u32 outputs, u32 slab, u32 lane) {
-  u32 width = outputs / 2, output = slab * 8 + lane / 4;
-  return make_float2(scale_of(scale, output, width), scale_of(scale, width + output, outputs));
-}
 __device__ __forceinline__ void store(const float (&sums)[ROWS / 2], float2 scales, u32 factors, u16* out, u32 outputs,
                                       u32 slab, u32 lane) {
   u32 g = lane / 4, t = lane % 4, width = outputs / 2, output = slab * 8 + g;

@@ -91,32 +91,10 @@ def test_the_kernel_gets_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> No
     x, sums, norm = torch.zeros(3, 1)
     out, kept, kept_row = torch.zeros(3, 1)
     operation.launch(
-        5,
-        x,
-        sums,
-        4,
-        index=None,
-        target=x,
-        kept=None,
-        kept_row=kept_row,
-        norm=norm,
-        out=out,
-        row_format=RowFormat.F16_INTERLEAVED,
+        5, x, sums, 4, target=x, kept_row=kept_row, norm=norm, out=out, row_format=RowFormat.F16_INTERLEAVED
     )
     assert (kernel.blocks, kernel.threads) == (5, 512)
-    operation.launch(
-        2,
-        x,
-        None,
-        0,
-        index=kept_row,
-        target=None,
-        kept=kept,
-        kept_row=kept_row,
-        norm=None,
-        out=None,
-        row_format=RowFormat.BF16,
-    )
+    operation.launch(2, x, None, 0, index=kept_row, kept=kept, kept_row=kept_row)
     first, second = kernel.launches
     assert (first["source"], first["partial"], first["target"]) == (x, sums, x)
     assert (first["splits"], first["row_format"], first["index"], first["kept"]) == (4, 2, None, None)

@@ -45,19 +45,7 @@ def test_rows_and_their_norm(splits: int, rows: int, row_format: RowFormat, oper
     dtype = torch.bfloat16 if row_format == RowFormat.BF16 else torch.float16
     source, sums = random_rows(CAPACITY), random_rows(max(1, splits), CAPACITY, dtype=torch.float32)
     norm, target, out = random_rows(), poisoned(), poisoned(dtype)
-    operation.launch(
-        rows,
-        source,
-        sums,
-        splits,
-        index=None,
-        target=target,
-        kept=None,
-        kept_row=None,
-        norm=norm,
-        out=out,
-        row_format=row_format,
-    )
+    operation.launch(rows, source, sums, splits, target=target, norm=norm, out=out, row_format=row_format)
     torch.cuda.synchronize()
     x = source.float()
     for split in range(splits):
@@ -77,19 +65,7 @@ def test_interleaved_rows_hold_the_same_numbers(operation: ResidualNorm) -> None
     outs = {}
     for row_format in (RowFormat.F16, RowFormat.F16_INTERLEAVED):
         outs[row_format] = poisoned(torch.float16)
-        operation.launch(
-            7,
-            source,
-            sums,
-            2,
-            index=None,
-            target=None,
-            kept=None,
-            kept_row=None,
-            norm=norm,
-            out=outs[row_format],
-            row_format=row_format,
-        )
+        operation.launch(7, source, sums, 2, norm=norm, out=outs[row_format], row_format=row_format)
     torch.cuda.synchronize()
     plain, stored = outs.values()
     assert bool(plain[:7].isfinite().all())
@@ -103,19 +79,7 @@ def test_rows_in_place_and_rows_that_are_kept(operation: ResidualNorm) -> None:
     wanted = (x.float() + sums[0] + sums[1]).bfloat16()
     kept, kept_row = poisoned(rows=100), torch.full((CAPACITY,), -1, device=DEVICE)
     kept_row[3], kept_row[9] = 80, 5
-    operation.launch(
-        16,
-        x,
-        sums,
-        2,
-        index=None,
-        target=x,
-        kept=kept,
-        kept_row=kept_row,
-        norm=None,
-        out=None,
-        row_format=RowFormat.BF16,
-    )
+    operation.launch(16, x, sums, 2, target=x, kept=kept, kept_row=kept_row)
     torch.cuda.synchronize()
     assert torch.equal(x[:16], wanted[:16])
     assert torch.equal(kept[[80, 5]], wanted[[3, 9]])
@@ -127,34 +91,10 @@ def test_rows_by_their_index(operation: ResidualNorm) -> None:
     """Of an embedding table, and of the last rows with their sums."""
     table, index = random_rows(1000), torch.tensor([999, 0, 5, 5], device=DEVICE)
     norm, target, out = random_rows(), poisoned(), poisoned()
-    operation.launch(
-        4,
-        table,
-        None,
-        0,
-        index=index,
-        target=target,
-        kept=None,
-        kept_row=None,
-        norm=norm,
-        out=out,
-        row_format=RowFormat.BF16,
-    )
+    operation.launch(4, table, None, 0, index=index, target=target, norm=norm, out=out)
     x, sums, last = random_rows(CAPACITY), random_rows(1, CAPACITY, dtype=torch.float32), poisoned()
     at = torch.tensor([63, 2], device=DEVICE)
-    operation.launch(
-        2,
-        x,
-        sums,
-        1,
-        index=at,
-        target=None,
-        kept=None,
-        kept_row=None,
-        norm=norm,
-        out=last,
-        row_format=RowFormat.BF16,
-    )
+    operation.launch(2, x, sums, 1, index=at, norm=norm, out=last)
     torch.cuda.synchronize()
     assert torch.equal(target[:4], table[index])
     assert torch.equal(out[2], out[3])
