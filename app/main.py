@@ -19,6 +19,7 @@ from app.audio.wav import read_beginning
 from app.progress import note, progress_bar
 from app.server_address import ServerAddress, parse_address
 from app.settings import StartSettings
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def _require_client() -> None:
     """MossVoiceError where the client's package is not installed."""
     if find_spec("websockets") is None:
         raise MossVoiceError(
-            "A conversation with a server needs the package websockets, which is not installed. Install it "
-            "with: pip install 'moss-voice[client]'"
+            "A conversation with a server needs the package websockets, which is not installed. "
+            + installation.add("client")
         )
 
 

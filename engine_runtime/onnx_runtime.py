@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
 _ERRORS_ONLY = 3
@@ -91,6 +92,6 @@ def _library(purpose: str) -> Any:
         import onnxruntime
     except ImportError as error:
         raise MossVoiceError(
-            f"onnxruntime is missing, which is needed to {purpose}. Install it with: pip install onnxruntime"
+            f"onnxruntime is missing, which is needed to {purpose}. {installation.remedy()}"
         ) from error
     return onnxruntime

@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "packaging" / "constraints.txt"
 MARK = VENV / "moss-voice-installed"
+_PACKAGE = "package "
+"""What a line of MARK with the name of a package begins with; the others are fingerprints."""
 SUPPORTED = ((3, 11), (3, 12))
 TORCH = "torch==2.13.0"
 CUDA_TORCH = TORCH.replace("==", "===")
@@ -44,6 +46,8 @@ CPU_TORCH_SOURCES = (
 # torchaudio, pipecat-ai for a web framework. None of that is used: of bigvgan the network, of silero-vad and
 # pipecat-ai (Smart Turn v3.2) an ONNX file each. What they do need is in pyproject.toml.
 WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
+EXTRAS = "client,hotkey,released,serve"
+"""Optional parts that every copy has: what README.md shows works without a second installation."""
 # Builds the codec's engines without a GPU. For the tests alone, which go without where it cannot be had: its
 # wheel (90 MB) is for Linux on x86-64.
 TENSORRT_RTX = "tensorrt-rtx==1.7.1.116"
@@ -136,19 +140,28 @@ def main() -> int:
 def install_packages(with_tests: bool, gpu: bool) -> None:
     """Create .venv and install the requirements of pyproject.toml, unless that was done before."""
     wanted = _fingerprint(with_tests, gpu)
-    if MARK.is_file() and wanted in MARK.read_text(encoding="utf-8").split():
-        return
+    if MARK.is_file():
+        lines = set(MARK.read_text(encoding="utf-8").splitlines())
+        if wanted in lines and {line for line in lines if line.startswith(_PACKAGE)} <= _packages():
+            return
     make_environment()
     _say("Installing Python packages (the first time this takes some minutes)")
     _pip("install", "setuptools", "wheel")
     _install_torch(gpu)
-    target = f"{ROOT}[dev]" if with_tests else str(ROOT)
-    _pip("install", "--no-build-isolation", "--editable", target)
+    extras = f"{EXTRAS},dev" if with_tests else EXTRAS
+    _pip("install", "--no-build-isolation", "--editable", f"{ROOT}[{extras}]")
     _pip("install", "--no-deps", *WITHOUT_DEPENDENCIES)
     if with_tests and _pip("install", TENSORRT_RTX, check=False, quiet=True) != 0:
         _say("TensorRT for RTX cannot be installed here; no engines are built in the tests.")
     marks = [wanted] if not with_tests else [wanted, _fingerprint(False, gpu)]
+    marks += sorted(_packages())
     MARK.write_text("\n".join(marks) + "\n", encoding="utf-8")
+
+
+def _packages() -> set[str]:
+    """A line of MARK for each package of .venv. One that was removed since is installed again."""
+    folders = VENV.glob("lib/python3*/site-packages/*.dist-info")
+    return {_PACKAGE + folder.name.partition("-")[0].lower() for folder in folders}
 
 
 def make_environment() -> None:
@@ -178,7 +191,7 @@ def download_wheels(folder: Path, gpu: bool) -> int:
             f"{torch} cannot be had for this Python. Check the network; --gpu takes the CUDA build."
         )
     _pip("install", "setuptools", "wheel")  # which describe the project to pip
-    _pip("download", *common, "--no-build-isolation", torch, "setuptools", "wheel", f"{ROOT}[dev]")
+    _pip("download", *common, "--no-build-isolation", torch, "setuptools", "wheel", f"{ROOT}[{EXTRAS},dev]")
     _pip("download", *common, "--no-deps", *WITHOUT_DEPENDENCIES)
     _pip("download", *common, "--no-deps", TENSORRT_RTX, check=False, quiet=True)
     _say(f"Filled {folder}. There: python3 packaging/bootstrap.py run --wheels {shlex.quote(str(folder))}")

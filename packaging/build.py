@@ -36,8 +36,6 @@ TOOLS = (
     *("build", "cyclonedx-python-lib", "pyinstaller", "pyinstaller-hooks-contrib"),
     *("setuptools", "wheel"),
 )
-EXTRAS = "hotkey,released,serve"
-"""Optional parts that the bundle has: `released` for voices of one's own, `serve` for --server, too."""
 DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
 SBOM = "moss-voice.cdx.json"
 """What packaging/sbom.py writes into the bundle."""
@@ -101,7 +99,7 @@ def make_environment(folder: Path, *, gpu: bool, only_tools: bool) -> Path:
     pip(python, "install", *TOOLS)
     if not only_tools:
         install_torch(python, gpu)
-        pip(python, "install", "--no-build-isolation", f"{ROOT}[{EXTRAS}]")
+        pip(python, "install", "--no-build-isolation", f"{ROOT}[{bootstrap.EXTRAS}]")
         pip(python, "install", "--no-deps", *bootstrap.WITHOUT_DEPENDENCIES)
     marks = {wanted, fingerprint(gpu=gpu, only_tools=True)}
     mark.write_text("\n".join(sorted(marks)) + "\n", encoding="utf-8")

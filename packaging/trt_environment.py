@@ -41,8 +41,8 @@ MARK = VENV / "moss-voice-installed"
 PYTHON = "3.12"
 FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 """Requirements without a wheel on PyPI."""
-LEFT_OUT = ("ray", "trt")
-"""Extras: Ray, which is no part of [dev] either, and TensorRT-LLM itself."""
+LEFT_OUT = ("ray",)
+"""Extras: Ray is no part of [dev] either."""
 _ENGINE = "tests/engine_runtime"
 TESTS = (
     ("-m", "not slow", _ENGINE, "tests/app"),

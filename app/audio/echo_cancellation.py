@@ -23,6 +23,7 @@ from app.audio.echo_monitor import EchoMonitor
 from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ, PlaybackReference, ReceivedAt
 from app.audio.streams import AudioOutput
 from app.settings import EchoLibrary
+from engine_runtime import installation
 from engine_runtime.types import Pcm
 
 EchoMode = Literal["auto", "on", "off"]
@@ -189,8 +190,10 @@ class CaptureProcessor:
                 self._state = "cancelling"
         except ImportError as error:  # missing, or damaged
             _log.warning("no echo cancellation: %s", error)
-            package = PACKAGES[library]
-            self._pass_through(f"Echo cancellation needs the package {package}, which is not installed.")
+            remedy = installation.add("livekit") if library == "livekit" else installation.remedy()
+            self._pass_through(
+                f"Echo cancellation needs the package {PACKAGES[library]}, which is not installed. {remedy}"
+            )
 
     def _pass_through(self, problem: str) -> None:
         self.problem = problem

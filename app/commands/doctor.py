@@ -23,9 +23,9 @@ from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
-from app.installation import remedy
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.installation import remedy
 from engine_runtime.options import EngineOptions
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}

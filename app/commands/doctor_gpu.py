@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 
 from app.commands.doctor_finding import Finding
-from app.installation import gpu_remedy, is_frozen
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.installation import gpu_remedy, is_frozen
 
 
 def gpu() -> Iterator[Finding]:

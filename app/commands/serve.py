@@ -24,9 +24,9 @@ from app.commands.engine_options import (
     start_settings,
 )
 from app.commands.option_types import integer, number, span
-from app.installation import is_frozen, remedy
 from app.progress import note
 from app.settings import StartSettings
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:  # its packages may be missing
@@ -159,7 +159,8 @@ def _run_with_ray(arguments: argparse.Namespace) -> int:
 def _check_packages(names: Sequence[str], extra: str) -> None:
     if missing := [name for name in names if find_spec(name) is None]:
         raise MossVoiceError(
-            f"The server needs packages that are not installed: {', '.join(missing)}. {_remedy(extra)}"
+            f"The server needs packages that are not installed: {', '.join(missing)}. "
+            + installation.add(extra)
         )
 
 
@@ -188,14 +189,6 @@ def serve_settings(arguments: argparse.Namespace) -> ServeSettings:
         drain_s=arguments.drain_seconds,
         exits_with_stdin=arguments.exit_with_stdin,
     )
-
-
-def _remedy(extra: str) -> str:
-    """The packaged program has all but those of Ray, and cannot be added to."""
-    command = f"pip install 'moss-voice[{extra}]'"
-    if not is_frozen():
-        return f"Install them with: {command}"
-    return remedy() if extra == "serve" else f"In an environment beside the packaged program: {command}"
 
 
 class _JsonLines(logging.Formatter):

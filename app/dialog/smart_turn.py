@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.dialog.packaged_model import find_model
+from engine_runtime import installation
 from engine_runtime.codec.speech_tokenizer.mel_filters import slaney_mel_filters
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.onnx_runtime import OnnxModelError, create_session, with_output
@@ -72,8 +73,7 @@ class SmartTurn:
         path = model or installed_model()
         if path is None:
             raise MossVoiceError(
-                "Silence alone ends a turn, because Smart Turn is not installed. "
-                "Install it with: pip install --no-deps pipecat-ai==1.14.0"
+                f"Silence alone ends a turn, because Smart Turn is not installed. {installation.remedy()}"
             )
         self._features = LogMel()
         damaged = f"Silence alone ends a turn, because {path} is damaged. Reinstall the package pipecat-ai."

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from app.dialog.packaged_model import find_model
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.onnx_runtime import OnnxModelError, create_session
 from engine_runtime.types import Pcm
@@ -44,8 +45,7 @@ class SileroVad:
         path = model or find_model("silero_vad", "data/silero_vad.onnx")
         if path is None:
             raise MossVoiceError(
-                "Speech cannot be detected: the package silero-vad is missing. "
-                "Install it with: pip install --no-deps silero-vad"
+                f"Speech cannot be detected: the package silero-vad is missing. {installation.remedy()}"
             )
         self._session = _load(path)
         self._rate = np.array(self.sample_rate, dtype=np.int64)

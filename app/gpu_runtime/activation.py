@@ -14,11 +14,12 @@ import dataclasses
 import os
 import sys
 
-from app import installation, paths
+from app import paths
 from app.gpu_runtime.lock import GpuRuntimeError, Lock, read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, fingerprint
 from app.gpu_runtime.trial import VARIABLE, try_out
 from app.progress import note
+from engine_runtime import installation
 
 _OUTDATED = "it belongs to another version of the program"
 _REMEDY = "The program runs on the processor; `moss-voice gpu install` repairs it"

@@ -11,9 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from app import installation, paths
+from app import paths
 from app.gpu_runtime.lock import GpuRuntimeError, Lock, read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, size_bytes
+from engine_runtime import installation
 
 RuntimeState = Literal["absent", "active", "ready", "failed", "untested"]
 """absent: not installed for this version; active: this process uses it; ready: the next start does; failed:

@@ -71,7 +71,7 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Global hotkeys are supported on X11 only."),
     QT_TRANSLATE_NOOP("Errors", "In the window the keys work without it."),
     QT_TRANSLATE_NOOP("Errors", "A global hotkey needs the package python-xlib, which is not installed."),
-    QT_TRANSLATE_NOOP("Errors", "In the window the keys work without it; moss-voice[hotkey] installs it."),
+    QT_TRANSLATE_NOOP("Errors", "Run: %1"),
     QT_TRANSLATE_NOOP("Errors", "The X server cannot be asked for hotkeys (%1)."),
     QT_TRANSLATE_NOOP("Errors", "This keyboard has no key for %1."),
     QT_TRANSLATE_NOOP("Errors", "Another program uses the hotkey %1."),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from PySide6.QtCore import QKeyCombination, QObject, QSocketNotifier, Qt, Signal
 from PySide6.QtGui import QGuiApplication, QKeySequence
 
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
 _IN_WINDOW = "In the window the keys work without it."
@@ -94,7 +95,7 @@ class X11Grab:
         except ImportError as failure:
             raise HotkeyError(
                 "A global hotkey needs the package python-xlib, which is not installed. "
-                "In the window the keys work without it; moss-voice[hotkey] installs it."
+                f"{_IN_WINDOW} {installation.add('hotkey')}"
             ) from failure
         self._x = X
         self._on_press, self._on_release = on_press, on_release

@@ -11,9 +11,9 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal, SignalInstance
 
-from app import installation
 from app.gpu_runtime.status import refuse_elsewhere
 from app.gui.child_command import ChildCommand
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
 

@@ -634,8 +634,8 @@
         <translation>在窗口内，这些按键仍然可用。</translation>
     </message>
     <message>
-        <source>In the window the keys work without it; moss-voice[hotkey] installs it.</source>
-        <translation>在窗口内，这些按键仍然可用；安装 moss-voice[hotkey] 即可获得它。</translation>
+        <source>Run: %1</source>
+        <translation>运行：%1</translation>
     </message>
     <message>
         <source>No microphone is open.</source>

@@ -2,7 +2,7 @@
 
 In: the weights of a MossLM on the device. Out: `TransformersLM`, with an interface like `PagedLM`: every step
 runs both tails and both heads, eagerly, over a `DynamicCache`. It shares the weights, so both can be compared
-in one run. transformers is optional (`pip install moss-voice[compare]`). One thread.
+in one run. transformers is optional (the extra `compare`). One thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.models.moss_lm import Block, MossLM
 
@@ -29,8 +30,7 @@ class TransformersLM:
             from transformers.models.qwen3 import modeling_qwen3 as qwen3
         except ImportError as error:
             raise ComparisonError(
-                f"The comparison needs transformers with Qwen3 ({error}). Install it: "
-                "pip install 'moss-voice[compare]'."
+                f"The comparison needs transformers with Qwen3 ({error}). {installation.add('compare')}"
             ) from error
         self._new_cache = DynamicCache
         self._model, network, config = model, model.model, model.config

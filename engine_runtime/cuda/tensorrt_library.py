@@ -13,16 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from engine_runtime import installation
 from engine_runtime.errors import EngineError
 
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
-_HOW_TO_GET = {
-    "tensorrt": (
-        "TensorRT is not installed. It comes with TensorRT-LLM (pip install 'moss-voice[trt]', Linux and "
-        "Python 3.12), or alone with pip install tensorrt."
-    ),
-    "tensorrt_rtx": "TensorRT for RTX is not installed. Install it with pip install 'moss-voice[trt-codec]'.",
-}
+_NAMES: dict[str, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
 _LONGEST = 200
 _log = logging.getLogger(__name__)
 
@@ -38,8 +33,7 @@ class RuntimeLibrary:
     @property
     def label(self) -> str:
         """Name and version, for reports and for the keys of cached engines."""
-        name = "TensorRT for RTX" if self.is_rtx else "TensorRT"
-        return f"{name} {self.module.__version__}"
+        return f"{_NAMES['tensorrt_rtx' if self.is_rtx else 'tensorrt']} {self.module.__version__}"
 
 
 def tensorrt() -> Any:
@@ -73,14 +67,20 @@ def _module(name: LibraryName) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise EngineError(
-                f"The installation of {name} is incomplete ({error}). Install it again: {_HOW_TO_GET[name]}"
+                f"The installation of {name} is incomplete ({error}). {_how_to_get(name)}"
             ) from None
-        raise EngineError(_HOW_TO_GET[name]) from None
+        raise EngineError(f"{_NAMES[name]} is not installed. {_how_to_get(name)}") from None
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineError(
             f"{name} is installed but cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
             "libraries of its own version; `moss-voice doctor` lists the installed ones."
         ) from None
+
+
+def _how_to_get(name: LibraryName) -> str:
+    if name == "tensorrt_rtx":
+        return installation.add("trt-codec")
+    return "TensorRT comes with TensorRT-LLM, in an environment of its own: packaging/TENSORRT.md."
 
 
 def reason(log: Any) -> str:

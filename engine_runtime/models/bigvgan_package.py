@@ -16,6 +16,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
 _PACKAGE = "bigvgan"
@@ -37,8 +38,7 @@ def _register_network_only() -> None:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None:
         raise MossVoiceError(
-            "The vocoder cannot be built: the package bigvgan is missing. "
-            "Install it with: pip install --no-deps bigvgan"
+            f"The vocoder cannot be built: the package bigvgan is missing. {installation.remedy()}"
         )
     utils = ModuleType(f"{_PACKAGE}.utils", "Replaces the module of the package, see bigvgan_package.")
     utils.__dict__.update(init_weights=_init_weights, get_padding=_get_padding)

@@ -68,7 +68,7 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named_with_its_purpose(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MossVoiceError, match=r"needed to hear\. Install it with: pip install onnxruntime"):
+    with pytest.raises(MossVoiceError, match=r"needed to hear\. Run: python3 .*packaging/bootstrap\.py run"):
         create_session(model, purpose="hear")
 
 

@@ -12,6 +12,8 @@ from types import ModuleType
 import pytest
 from packaging.requirements import Requirement
 
+from engine_runtime import installation
+
 
 @pytest.fixture
 def bootstrap(scripts: dict[str, ModuleType]) -> ModuleType:
@@ -96,7 +98,7 @@ def test_a_folder_is_filled_with_what_both_commands_install(
     monkeypatch.setattr(sys, "argv", ["bootstrap.py", "download", "--wheels", str(tmp_path)])
     assert bootstrap.main() == 0
     loaded = [word for words in asked if words[0] == "download" for word in words]
-    assert {"torch==2.13.0+cpu", f"{bootstrap.ROOT}[dev]", "setuptools"} <= set(loaded)
+    assert {"torch==2.13.0+cpu", f"{bootstrap.ROOT}[{bootstrap.EXTRAS},dev]", "setuptools"} <= set(loaded)
     assert set(bootstrap.WITHOUT_DEPENDENCIES) <= set(loaded)
 
 
@@ -117,6 +119,40 @@ def test_nothing_is_installed_twice(
     monkeypatch.setattr(bootstrap, "MARK", mark)
     monkeypatch.setattr(bootstrap, "_pip", lambda *a, **k: pytest.fail("must not install"))
     bootstrap.install_packages(with_tests=True, gpu=False)
+
+
+def test_what_the_readme_shows_is_installed(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(bootstrap, "MARK", tmp_path / "mark")
+    monkeypatch.setattr(bootstrap, "_has_pip", lambda: True)
+    monkeypatch.setattr(bootstrap, "_install_torch", lambda gpu: None)
+    monkeypatch.setattr(bootstrap, "_pip", lambda *words, **_: asked.append(words) or 0)
+    bootstrap.install_packages(with_tests=False, gpu=False)
+    (own,) = [words[-1] for words in asked if "--editable" in words]
+    assert set(installation.BUNDLED) == set(re.findall(r"\w+", own.partition("[")[2]))
+    assert {"client", "hotkey", "released", "serve"} == set(installation.BUNDLED)
+
+
+def test_a_package_that_was_removed_is_installed_again(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    about = tmp_path / "lib" / "python3.11" / "site-packages" / "onnxruntime-1.0.dist-info"
+    about.mkdir(parents=True)
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "MARK", tmp_path / "mark")
+    monkeypatch.setattr(bootstrap, "_has_pip", lambda: True)
+    monkeypatch.setattr(bootstrap, "_install_torch", lambda gpu: None)
+    monkeypatch.setattr(bootstrap, "_pip", lambda *words, **_: asked.append(words) or 0)
+    bootstrap.install_packages(with_tests=False, gpu=False)
+    asked.clear()
+    bootstrap.install_packages(with_tests=False, gpu=False)
+    assert not asked
+    about.rmdir()
+    bootstrap.install_packages(with_tests=False, gpu=False)
+    assert any("--editable" in words for words in asked)
 
 
 def test_a_changed_constraint_installs_again(

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from engine_runtime import installation
 from engine_runtime.bundle.bundle import hash_file
 from engine_runtime.bundle.released import layout
 from engine_runtime.bundle.weights import Progress
@@ -314,8 +315,7 @@ def _hub() -> Any:
         import huggingface_hub.hf_api
     except ImportError as error:
         raise FetchError(
-            "Nothing can be downloaded: huggingface_hub is missing. "
-            "Install it with: pip install huggingface_hub"
+            f"Nothing can be downloaded: huggingface_hub is missing. {installation.remedy()}"
         ) from error
     return huggingface_hub
 

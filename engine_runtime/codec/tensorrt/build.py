@@ -61,8 +61,8 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         target = getattr(trt.ComputeCapability, "SM" + capability.replace(".", ""), None)
         if target is None:
             raise EngineError(
-                f"{library.label} does not support compute capability {capability}. Install TensorRT "
-                "(pip install tensorrt), or run without --trt-codec."
+                f"{library.label} does not support compute capability {capability}. Run without "
+                "--trt-codec, or install TensorRT itself beside it (packaging/TENSORRT.md)."
             )
         require(config.set_compute_capability(target, 0), f"choosing compute capability {capability}")
     return bytes(require(builder.build_serialized_network(network, config), "building"))

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine_runtime import installation
 from engine_runtime.codec.tensorrt.graph import Extent, Graph
 from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
 from engine_runtime.cuda.stopwatch import times_ms
@@ -33,8 +34,7 @@ def require_exporter() -> None:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineError(
-            f"Exporting the codec needs {' and '.join(missing)}. Install them with "
-            "pip install 'moss-voice[trt-codec]'."
+            f"Exporting the codec needs {' and '.join(missing)}. {installation.add('trt-codec')}"
         )
 
 

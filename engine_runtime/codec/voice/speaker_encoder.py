@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from engine_runtime import installation
 from engine_runtime.errors import BundleError, MossVoiceError
 from engine_runtime.onnx_runtime import OnnxModelError, create_session
 from engine_runtime.types import Pcm
@@ -52,8 +53,7 @@ class SpeakerEncoder:
             import kaldi_native_fbank as knf
         except ImportError as error:
             raise MossVoiceError(
-                "A voice cannot be chosen: kaldi-native-fbank is missing. "
-                "Install it with: pip install kaldi-native-fbank"
+                "A voice cannot be chosen: kaldi-native-fbank is missing. " + installation.add("released")
             ) from error
         options = knf.FbankOptions()
         options.frame_opts.samp_freq = self.sample_rate

@@ -107,7 +107,7 @@ def test_without_smart_turn_there_is_a_note(
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "note    Smart Turn" in text
-    assert "pip install --no-deps pipecat-ai" in text
+    assert "packaging/bootstrap.py run" in text
 
 
 def test_a_missing_bundle_is_named(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app import installation
 from app.cli import build_parser, main
 from app.commands import serve
+from engine_runtime import installation
 from engine_runtime.options import EngineOptions
 
 
@@ -59,7 +59,10 @@ def test_the_engine_has_room_for_the_conversations() -> None:
 
 @pytest.mark.parametrize(
     ("words", "absent", "remedy"),
-    [([], "uvicorn", "install MOSS Voice again"), (["--ray"], "ray", "beside the packaged program")],
+    [
+        ([], "uvicorn", "install MOSS Voice again"),
+        (["--ray"], "ray", "in an environment of Python 3.11 or 3.12: pip install"),
+    ],
 )
 def test_a_packaged_program_says_what_can_be_done(
     monkeypatch: pytest.MonkeyPatch,
@@ -69,8 +72,7 @@ def test_a_packaged_program_says_what_can_be_done(
     remedy: str,
 ) -> None:
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == absent else object())
-    for module in (serve, installation):
-        monkeypatch.setattr(module, "is_frozen", lambda: True)
+    monkeypatch.setattr(installation, "is_frozen", lambda: True)
     assert main(["serve", *words]) == 1
     assert remedy in capsys.readouterr().err
 

@@ -1,0 +1,142 @@
+"""How this copy was installed (checkout, wheel, frozen bundle), and the command that adds what is missing.
+
+In: the name of an optional part (an extra of pyproject.toml). Out: one sentence with a command that works in
+this copy. Also the entry point of the installed command, which makes sure that `app` is this program's. Any
+thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shlex
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from engine_runtime.errors import MossVoiceError
+
+DISTRIBUTION = "moss-voice"
+BUNDLED = ("client", "hotkey", "released", "serve")
+"""Extras that every complete copy has: packaging/bootstrap.py and packaging/build.py install them."""
+_ROOT = Path(__file__).resolve().parents[1]
+_SCRIPT = Path("packaging", "bootstrap.py")
+# As in packaging/bootstrap.py, which says why their dependencies are left out.
+_WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
+_INCOMPLETE = "This copy is incomplete: install MOSS Voice again."
+
+
+class InstallationError(MossVoiceError):
+    """This copy of the program cannot start as it is installed."""
+
+
+def is_frozen() -> bool:
+    """Whether this is a bundle made by PyInstaller, which brings everything and cannot be added to."""
+    return bool(getattr(sys, "frozen", False))
+
+
+def is_checkout() -> bool:
+    """Whether the sources lie in a checkout, installed or not."""
+    return not is_frozen() and (_ROOT / _SCRIPT).is_file()
+
+
+def remedy() -> str:
+    """What to do if a required library is missing."""
+    if is_frozen():
+        return _INCOMPLETE
+    if is_checkout():
+        return f"Run: {_set_up()} run"
+    # pip installs what an installed package lacks; it asks no index for that package itself.
+    return f"Run: {_pip(DISTRIBUTION)} && {_pip('--no-deps', *_WITHOUT_DEPENDENCIES)}"
+
+
+def add(extra: str) -> str:
+    """What to do if a library of an optional part is missing; `extra` is its name in pyproject.toml."""
+    if is_frozen():
+        return _INCOMPLETE if extra in BUNDLED else _beside_the_bundle(extra)
+    if _is_installed():
+        return f"Run: {_pip(f'{DISTRIBUTION}[{extra}]')}"
+    return f"Run: {_pip('--editable', f'{_ROOT}[{extra}]')}"
+
+
+def gpu_remedy() -> str:
+    """What to do if there is a GPU that this build of torch cannot use."""
+    if is_frozen():
+        return "Run: moss-voice gpu install"
+    if is_checkout():
+        return f"Run: {_set_up()} run --gpu"
+    # === takes no local version: neither 2.13.0+cpu that is there nor another CPU build.
+    return f"Run: {_pip('torch===' + metadata.version('torch').partition('+')[0])}"
+
+
+def start() -> int | str:
+    """Run the installed command; the exit status for sys.exit, or the reason why it cannot start."""
+    try:
+        require_own_app()
+    except InstallationError as error:
+        return f"moss-voice: {error}"
+    # NOTE: by name, because the engine imports nothing of the application.
+    status: int = importlib.import_module("app.__main__").start()
+    return status
+
+
+def require_own_app() -> None:
+    """InstallationError unless the package `app` is this program's, complete and not overwritten.
+
+    `app` is a common name. pip lets two distributions write into one folder of that name without a word.
+    """
+    spec = importlib.util.find_spec("app")
+    places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
+    if places[:1] != [_ROOT / "app"]:
+        found = str(places[0]) if places else "missing"
+        raise InstallationError(
+            f"The package app that Python finds is not that of MOSS Voice ({found}). Unset PYTHONPATH, or "
+            "install MOSS Voice in an environment of its own."
+        )
+    if (file := _overwritten()) is None:
+        return
+    others = sorted(set(metadata.packages_distributions().get("app", ())) - {DISTRIBUTION})
+    if others or not file.is_file():
+        cause = f"{', '.join(others)} installs a package named app, too" if others else "it is missing"
+        raise InstallationError(
+            f"The file {file} of MOSS Voice cannot be used: {cause}. Install MOSS Voice again, in an "
+            "environment of its own."
+        )
+
+
+def _overwritten() -> Path | None:
+    """A file of `app` that is missing or of another size than was installed; only a wheel has such a list."""
+    if is_checkout() or not _is_installed():
+        return None
+    for entry in metadata.files(DISTRIBUTION) or ():
+        if entry.parts[0] == "app" and entry.size is not None:
+            file = _ROOT / entry
+            if not file.is_file() or file.stat().st_size != entry.size:
+                return file
+    return None
+
+
+def _is_installed() -> bool:
+    """Whether pip knows this program in this environment."""
+    try:
+        metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _set_up() -> str:
+    return shlex.join(["python3", str(_ROOT / _SCRIPT)])
+
+
+def _pip(*words: str) -> str:
+    """A command for the environment that runs this program, which `pip` alone may miss."""
+    return shlex.join([sys.executable, "-m", "pip", "install", *words])
+
+
+def _beside_the_bundle(extra: str) -> str:
+    wheel = f"moss_voice-{metadata.version(DISTRIBUTION)}-py3-none-any.whl[{extra}]"
+    return (
+        "The packaged program cannot be added to. Use its wheel in an environment of Python 3.11 or 3.12: "
+        + shlex.join(["pip", "install", wheel])
+    )
