@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from app.commands.doctor_finding import Finding
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import EngineError, MossVoiceError
 from engine_runtime.installation import gpu_remedy, is_frozen
 
 
@@ -49,6 +49,7 @@ def tensorrt_llm() -> Iterator[Finding]:
     """Only required for engines, in an environment with the versions of its dependencies."""
     from engine_runtime import hardware
     from engine_runtime.executors.trtllm import environment
+    from engine_runtime.executors.trtllm.library import check_version
 
     name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
     if is_frozen():
@@ -71,6 +72,11 @@ def tensorrt_llm() -> Iterator[Finding]:
         clash = f"; it would clash with {', '.join(found)}" if found else ""
         detail = f"not installed, needed only for engines of large models on NVIDIA GPUs{clash}"
         yield Finding("note", name, detail, "Its own environment: packaging/TENSORRT.md.")
+        return
+    try:
+        check_version(version)
+    except EngineError as error:
+        yield Finding("note", name, error.what_is_wrong, error.what_to_do)
         return
     yield Finding("ok", name, version)
     for clash in found:

@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import build_parser
 from engine_runtime.executors.trtllm import environment
-from engine_runtime.executors.trtllm.library import PACKAGE_INDEX, VERSION
+from engine_runtime.executors.trtllm.library import VERSION
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,9 @@ def test_every_command_of_the_program_is_accepted(lines: list[str]) -> None:
 
 def test_what_is_installed_is_what_the_library_requires(lines: list[str], repository: Path) -> None:
     installs = [line for line in lines if line.startswith("pip install")]
-    assert any(f"tensorrt-llm=={VERSION} --extra-index-url {PACKAGE_INDEX}" in line for line in installs)
+    assert any(
+        f"tensorrt-llm=={VERSION} --extra-index-url https://pypi.nvidia.com" in line for line in installs
+    )
     wanted = {requirement.name: requirement.specifier for requirement in environment.requirements()}
     (torch,) = re.findall(r"torch==(\S+)", "\n".join(installs))
     assert wanted["torch"].contains(torch)

@@ -12,11 +12,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from packaging.version import Version
+
 from engine_runtime.errors import EngineError
+from engine_runtime.executors.trtllm.environment import installed_version
 
 VERSION = "1.2.1"
 """The last stable release with TensorRT engines and the Python Model API."""
-PACKAGE_INDEX = "https://pypi.nvidia.com"
+_RELEASE = Version(VERSION).release[:2]
 _PYTHONS = ((3, 10), (3, 12))
 _MACHINES = {"x86_64", "aarch64"}
 
@@ -60,6 +63,7 @@ class Library:
 def load_library() -> Library:
     """Import the names needed to build an engine. EngineError if the library is missing, broken or of another
     version."""
+    _check_installed(builds=True)
     try:
         from tensorrt_llm import __version__ as version
         from tensorrt_llm._common import default_net
@@ -105,27 +109,43 @@ def load_library() -> Library:
 def load_plugins() -> None:
     """Register the library's TensorRT plugins, without which its engines cannot be deserialized.
 
-    EngineError if the library is missing or broken. Any version is accepted: 0.13 runs its own engines.
+    EngineError if the library is missing or broken, or of a version without engines or never tried.
     """
+    _check_installed(builds=False)
     try:
         import tensorrt_llm  # noqa: F401  importing it registers them
     except Exception as error:
         raise EngineError(how_to_get(error)) from error
 
 
-def check_version(version: str) -> None:
-    """Reject a version that cannot build the engine, or builds a wrong one."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if major == 0:
+def _check_installed(*, builds: bool) -> None:
+    """Check the version before the import: a release without engines lacks the modules, too, and would only
+    say so."""
+    version = installed_version("tensorrt-llm")
+    if version is not None:
+        check_version(version, builds=builds)
+
+
+def check_version(version: str, *, builds: bool = True) -> None:
+    """Reject a version that cannot build the engine (with `builds`) or run it, or that was never tried."""
+    number = Version(version)
+    release = number.release[:2]
+    if release > _RELEASE:
         raise EngineError(
-            f"Engines cannot be built with TensorRT-LLM {version}: the attention of 0.13 normalizes queries "
-            "and keys wrongly with grouped-query attention, and no release before 1.0 is known to be "
-            f"correct. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
+            f"TensorRT-LLM {version} no longer builds TensorRT engines or runs them: {VERSION} is the last "
+            f"release that does. {_how_to_install()}"
         )
-    if (major, minor) > (1, 2):
+    if release[0] == 0:
+        if builds:
+            raise EngineError(
+                f"Engines cannot be built with TensorRT-LLM {version}: the attention of 0.13 normalizes "
+                "queries and keys wrongly with grouped-query attention, and no release before 1.0 is known "
+                f"to be correct. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
+            )
+    elif release != _RELEASE or number.is_prerelease:
         raise EngineError(
-            f"TensorRT-LLM {version} no longer builds TensorRT engines, or is not a stable release. "
-            f"Use {VERSION}. {_how_to_install()}"
+            f"TensorRT-LLM {version} is not supported: this program was written for {VERSION} and never "
+            f"tried with it. {_how_to_install()}"
         )
 
 
@@ -151,7 +171,6 @@ def _misfits() -> list[str]:
 
 def _how_to_install() -> str:
     return (
-        f"On Linux, with Python 3.12 and a driver for CUDA 13, run "
-        f"`pip install tensorrt-llm=={VERSION} --extra-index-url {PACKAGE_INDEX}`; "
-        "packaging/TENSORRT.md has all steps."
+        f"It needs an environment of its own with Python 3.12, a driver for CUDA 13 and TensorRT-LLM "
+        f"{VERSION}: section 1 of packaging/TENSORRT.md has every command."
     )

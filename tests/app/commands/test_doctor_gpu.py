@@ -13,6 +13,7 @@ from app.commands import doctor_gpu
 from app.gpu_runtime import status
 from app.gpu_runtime.lock import read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
+from engine_runtime.executors.trtllm import environment
 
 
 @pytest.fixture
@@ -56,3 +57,15 @@ def test_tensorrt_llm_is_not_missed_in_a_packaged_program(monkeypatch: pytest.Mo
     (command,) = re.findall(r"moss-voice (.*?) \(", finding.what_to_do)
     arguments = build_parser().parse_args(command.split())
     assert arguments.engine_python == Path("ENV/bin/python")
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.2.1", "ok"), ("1.1.0", "note"), ("1.4.0rc1", "note")])
+def test_a_version_of_tensorrt_llm_that_cannot_be_used_is_not_called_ok(
+    monkeypatch: pytest.MonkeyPatch, version: str, status: str
+) -> None:
+    monkeypatch.setattr(environment, "installed_version", lambda package: version)
+    monkeypatch.setattr(environment, "clashes", list)
+    found = next(doctor_gpu.tensorrt_llm())
+    assert found.status == status
+    assert version in found.detail
+    assert ("packaging/TENSORRT.md" in found.what_to_do) == (status == "note")

@@ -98,4 +98,4 @@ def test_without_the_library_it_is_said_how_to_get_it(
     folder = engine_world.build(random_bundle, tmp_path / "engine")
     monkeypatch.setattr(loading, "load_plugins", library.load_plugins)
     assert main([*words, "--backend", "trtllm", "--engine", str(folder)]) == 1
-    assert "pip install tensorrt-llm==" in capsys.readouterr().err
+    assert "packaging/TENSORRT.md" in capsys.readouterr().err
