@@ -113,6 +113,28 @@ def test_only_the_session_and_the_server_start_threads() -> None:
     assert not _offenders(starts_threads, files)
 
 
+def test_labels_and_tooltips_take_no_markup_from_outside() -> None:
+    """Qt guesses whether a text is HTML; app/gui/plain_text.py and app/gui/question.py do not let it."""
+    makers = {"QLabel", "QMessageBox", "QTextBrowser", "QTextEdit", "QErrorMessage"}
+    boxes = {f"QMessageBox.{kind}" for kind in ("about", "critical", "information", "warning")}
+    setters = (".setToolTip", ".setHtml", ".setWhatsThis", ".setStatusTip")
+
+    def guesses(file: Path) -> bool:
+        bases = {
+            ast.unparse(base)
+            for node in ast.walk(_tree(file))
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+        }
+        calls = _calls(file)
+        is_set = any(call.endswith(setters) for call in calls)
+        return is_set or not (makers | boxes).isdisjoint(calls | bases)
+
+    may = ("app/gui/plain_text.py", "app/gui/question.py")
+    files = [file for file in SOURCES if _name(file).startswith("app/gui/") and _name(file) not in may]
+    assert not _offenders(guesses, files), "use PlainLabel and set_tip, is_confirmed and warn"
+
+
 def test_libraries_do_not_set_up_logging() -> None:
     assert not _offenders(lambda file: _calls(file) & {"logging.basicConfig", "basicConfig"})
 

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRect, Qt
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QWidget
+
+from app.gui.plain_text import PlainLabel
 
 _CENTRED = Qt.AlignmentFlag.AlignHCenter | Qt.TextFlag.TextWordWrap
 
 
-class BalancedLabel(QLabel):
+class BalancedLabel(PlainLabel):
     """Wraps its text into as few lines as fit, then narrows them as far as the number of lines allows."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(parent=parent)
         self.setWordWrap(True)
         self.setAlignment(Qt.AlignmentFlag.AlignHCenter)
 

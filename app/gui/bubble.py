@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from PySide6.QtCore import QPoint, Qt, Signal
 from PySide6.QtGui import QContextMenuEvent, QFontMetricsF
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel
 from app.gui.themes import Theme
 from app.gui.wave_strip import WaveStrip
 
 _MARGIN, _BORDER = 14, 1
 _NARROWEST = 190
+_LONGEST = 20_000
+"""Characters of a question or a reply."""
 
 
 class Bubble(FollowsLanguage, QFrame):
@@ -32,7 +35,7 @@ class Bubble(FollowsLanguage, QFrame):
         self.setProperty("role", role)
         self.look_theme, self.look_icons = theme, icons
         self._widest = 400
-        self.icon, self.caption, self.body = QLabel(), QLabel(), QLabel()
+        self.icon, self.caption, self.body = PlainLabel(), PlainLabel(), PlainLabel()
         self.strip = WaveStrip(theme.accent)
         self.strip.hide()
         self.caption.setProperty("role", "small")
@@ -101,9 +104,9 @@ class Bubble(FollowsLanguage, QFrame):
         """Use the words of the current language."""
 
 
-def set_up_text(label: QLabel) -> None:
+def set_up_text(label: PlainLabel) -> None:
     """A label for selectable text; hidden while it is empty."""
-    label.setTextFormat(Qt.TextFormat.PlainText)
+    label.most = _LONGEST
     label.setWordWrap(True)
     label.setTextInteractionFlags(
         Qt.TextInteractionFlag.TextSelectableByMouse | Qt.TextInteractionFlag.TextSelectableByKeyboard

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.control_bar import ControlBar
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
+from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.state_badge import StateBadge
 from app.gui.talk_button import TalkButton
 from app.gui.themes import Theme
@@ -53,7 +54,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         self._reply = ""
         self.badge = StateBadge(theme, icons)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
-        self.question, self.reply = QLabel(), QLabel()
+        self.question, self.reply = PlainLabel(), PlainLabel()
         self.talk_button = TalkButton(theme, icons)
         self.mute_button, self.stop_button, self.pin_button, self.expand_button = (
             QToolButton() for _ in range(4)
@@ -85,7 +86,7 @@ class CompactWindow(FollowsLanguage, QWidget):
             (self.pin_button, self.tr("Keep above other windows")),
             (self.expand_button, self.tr("Large window")),
         ):
-            button.setToolTip(name)
+            set_tip(button, name)
             button.setAccessibleName(name)
 
     def pin(self, on: bool) -> None:
@@ -180,7 +181,6 @@ class CompactWindow(FollowsLanguage, QWidget):
         for label, role in ((self.question, "muted"), (self.reply, "")):
             label.setProperty("role", role)
             label.setWordWrap(True)
-            label.setTextFormat(Qt.TextFormat.PlainText)
             label.setMinimumWidth(1)
             lines.addWidget(label)
         lines.addStretch(1)

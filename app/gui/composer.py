@@ -7,6 +7,7 @@ from PySide6.QtGui import QFocusEvent, QFontMetricsF, QKeyEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QToolButton, QWidget
 
 from app.gui.icons import Icons
+from app.gui.plain_text import set_tip
 from app.gui.themes import Theme
 
 _MOST_LINES = 5
@@ -128,7 +129,7 @@ class Composer(QFrame):
         else:
             icon, tip, name = "send", self.tr("Ask (Enter)"), self.tr("Ask the question")
         self.button.setIcon(self._icons.icon(icon, self._theme.on_accent, self._theme.muted))
-        self.button.setToolTip(tip)
+        set_tip(self.button, tip)
         self.button.setAccessibleName(name)
 
     def _follow_text(self) -> None:

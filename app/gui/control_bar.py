@@ -7,7 +7,6 @@ from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
     QHBoxLayout,
-    QLabel,
     QPushButton,
     QToolButton,
     QVBoxLayout,
@@ -19,6 +18,7 @@ from app.gui.device_box import DeviceBox
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
+from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.talk_button import TalkButton
 from app.gui.themes import Theme
 from app.gui.volume_slider import VolumeSlider
@@ -83,7 +83,7 @@ class ControlBar(FollowsLanguage, QFrame):
             self._replies.addButton(choice)
             choice.clicked.connect(lambda _checked, chosen=modality: self.reply_chosen.emit(chosen))
         self.speech_button.setChecked(True)
-        self._reply_label = QLabel()
+        self._reply_label = PlainLabel()
         self.counters = CounterStrip()
         self._lay_out()
         self.set_theme(theme)
@@ -147,25 +147,27 @@ class ControlBar(FollowsLanguage, QFrame):
         icon = "stop" if self._wants_run else "microphone"
         self.start_button.setIcon(self._icons.icon(icon, self._theme.on_accent, self._theme.muted))
         self.start_button.setEnabled(self._state is not SessionState.ERROR)
-        self.start_button.setToolTip(self.tr("Open or close microphone and loudspeaker (Ctrl+Space)"))
+        set_tip(self.start_button, self.tr("Open or close microphone and loudspeaker (Ctrl+Space)"))
         is_mute = self.mute_button.isChecked()
         colour = self._theme.danger if is_mute else self._theme.text
         self.mute_button.setIcon(self._icons.icon("microphone-off" if is_mute else "microphone", colour))
-        self.mute_button.setToolTip(
-            self.tr("Unmute the microphone (Ctrl+M)") if is_mute else self.tr("Mute the microphone (Ctrl+M)")
+        set_tip(
+            self.mute_button,
+            self.tr("Unmute the microphone (Ctrl+M)") if is_mute else self.tr("Mute the microphone (Ctrl+M)"),
         )
         self.mute_button.setText(self.tr("Muted") if is_mute else self.tr("Mute"))
         self.mute_button.setAccessibleName(self.tr("Mute the microphone"))
         is_blocked = self.interruption_button.isChecked()
         colour = self._theme.danger if is_blocked else self._theme.text
         self.interruption_button.setIcon(self._icons.icon("no-interrupt", colour))
-        self.interruption_button.setToolTip(
+        set_tip(
+            self.interruption_button,
             self.tr("Replies are not interrupted by my voice (Ctrl+I)")
             if is_blocked
-            else self.tr("Do not interrupt replies by my voice (Ctrl+I)")
+            else self.tr("Do not interrupt replies by my voice (Ctrl+I)"),
         )
         self.interruption_button.setAccessibleName(self.tr("Do not interrupt replies"))
-        self.rescan_button.setToolTip(self.tr("Look for sound devices again (Ctrl+R)"))
+        set_tip(self.rescan_button, self.tr("Look for sound devices again (Ctrl+R)"))
         self.rescan_button.setAccessibleName(self.tr("Look for sound devices again"))
         for box, name, default in (
             (self.input_box, self.tr("Microphone"), self.tr("Default microphone")),
@@ -181,8 +183,8 @@ class ControlBar(FollowsLanguage, QFrame):
         self._reply_label.setText(self.tr("Reply as"))
         self.speech_button.setText(self.tr("Speech"))
         self.text_button.setText(self.tr("Text"))
-        self.speech_button.setToolTip(self.tr("Replies are spoken"))
-        self.text_button.setToolTip(self.tr("Replies are written"))
+        set_tip(self.speech_button, self.tr("Replies are spoken"))
+        set_tip(self.text_button, self.tr("Replies are written"))
 
     def _start_or_stop(self) -> None:
         was_running, self._wants_run = self._wants_run, not self._wants_run

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QFontMetrics
-from PySide6.QtWidgets import QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.gui.follows_language import FollowsLanguage
+from app.gui.plain_text import PlainLabel, set_tip
 from app.session.events import Counters, EchoMeasured
 
 _WARNING = "⚠ "
@@ -25,7 +26,7 @@ class CounterStrip(FollowsLanguage, QWidget):
         super().__init__(parent)
         self._counters = self._cleared = Counters(0, 0)
         self._echo = EchoMeasurement()
-        self.echo, self.underruns, self.dropped = QLabel(), QLabel(), QLabel()
+        self.echo, self.underruns, self.dropped = PlainLabel(), PlainLabel(), PlainLabel()
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(1)
@@ -79,7 +80,7 @@ class CounterStrip(FollowsLanguage, QWidget):
             ),
         ):
             label.setText((_WARNING if count else "") + words.replace("%1", str(count)))
-            label.setToolTip(definition)
+            set_tip(label, definition)
             label.setAccessibleDescription(definition)
             if label.property("alert") != bool(count):
                 label.setProperty("alert", bool(count))
@@ -93,7 +94,7 @@ class CounterStrip(FollowsLanguage, QWidget):
             "latest moments with an echo."
         )
         self.echo.setText(self._echo_text(self._echo))
-        self.echo.setToolTip(definition)
+        set_tip(self.echo, definition)
         self.echo.setAccessibleDescription(definition)
 
     def _echo_text(self, echo: EchoMeasurement) -> str:

@@ -17,6 +17,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.gui.plain_text import clean, set_tip
+
+_LONGEST = 200
+"""Characters of the name of a device."""
+
 
 class DeviceBox(QComboBox):
     """As wide as the layout permits; a description that does not fit is elided. The first item, whose name is
@@ -37,14 +42,15 @@ class DeviceBox(QComboBox):
         self.clear()
         self.addItem("", "")
         for name in names:
-            self.addItem(descriptions.get(name) or name, name)
+            self.addItem(clean(descriptions.get(name) or name, _LONGEST), name)
         if wanted and self.findData(wanted) < 0:
             known = descriptions.get(wanted)
-            self.addItem(known or self.tr("%1 (not connected)").replace("%1", wanted), wanted)
+            text = known or self.tr("%1 (not connected)").replace("%1", wanted)
+            self.addItem(clean(text, _LONGEST), wanted)
         self.setCurrentIndex(max(0, self.findData(wanted)))
-        shown = descriptions.get(in_use) or in_use
+        shown = clean(descriptions.get(in_use) or in_use, _LONGEST)
         self._default_is = "" if wanted else shown
-        self.setToolTip(self.tr("In use: %1").replace("%1", shown) if shown else "")
+        set_tip(self, self.tr("In use: %1").replace("%1", shown) if shown else "")
         self.set_default(self._default)
 
     def set_default(self, words: str) -> None:

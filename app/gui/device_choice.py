@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import get_args
 
 from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QCheckBox, QLabel
+from PySide6.QtWidgets import QCheckBox
 
 from app.gui.device_plans import DeviceRoom, best_gpu
 from app.gui.model_row import size_in_words
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.settings_page import choice_box, choose
 from engine_runtime.options import WeightFormat
@@ -39,7 +40,7 @@ class DeviceChoice(QObject):
         self.device_box = choice_box(((self.tr("Processor"), _CPU),))
         self.weights_box = choice_box((form, form) for form in get_args(WeightFormat))
         self.saves_memory = QCheckBox(self.tr("Compress tails, keys and values, too"))
-        self.note = QLabel()
+        self.note = PlainLabel()
         self.note.setWordWrap(True)
         self.fits = True
         self._rooms: dict[str, DeviceRoom] = {}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.themes import Theme
 
 
@@ -25,10 +26,9 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self._icons = icons
         self._count = 0
         self._shown = ""
-        self._icon, self._message, self._advice = QLabel(), QLabel(), QLabel()
+        self._icon, self._message, self._advice = PlainLabel(), PlainLabel(), PlainLabel()
         self._message.setProperty("role", "banner-title")
         for label in (self._message, self._advice):
-            label.setTextFormat(Qt.TextFormat.PlainText)
             label.setWordWrap(True)
             label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.remedy_button = QPushButton()
@@ -86,5 +86,5 @@ class ErrorBanner(FollowsLanguage, QFrame):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.setAccessibleName(self.tr("Error"))
-        self.close_button.setToolTip(self.tr("Dismiss"))
+        set_tip(self.close_button, self.tr("Dismiss"))
         self.close_button.setAccessibleName(self.tr("Dismiss the error"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QLineEdit, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
+
+from app.gui.plain_text import PlainLabel
 
 
 class FileField(QWidget):
@@ -27,7 +29,7 @@ class FileField(QWidget):
         self.setAccessibleName(name)
         self.setFocusProxy(self.line)
         self.button = QPushButton(self.tr("Browse …"))
-        self.note = QLabel()
+        self.note = PlainLabel()
         self.note.setWordWrap(True)
         self.note.setVisible(False)
         self.button.clicked.connect(self._choose)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
 
 from app.gui.gpu_installer import GpuInstaller
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.question import is_confirmed
 from app.gui.settings_page import SettingsPage
@@ -24,7 +25,7 @@ class GpuPage(SettingsPage):
 
     def __init__(self, installer: GpuInstaller) -> None:
         self._installer = installer
-        self.state, self.note = QLabel(), QLabel()
+        self.state, self.note = PlainLabel(), PlainLabel()
         for label in (self.state, self.note):
             label.setWordWrap(True)
         self.progress = QProgressBar()

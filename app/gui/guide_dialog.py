@@ -10,11 +10,12 @@ from functools import reduce
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QDialog, QHBoxLayout, QLabel, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.guide_sound_page import GuideSoundPage
 from app.gui.model_page import ModelPage, ModelTools, folder_of
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
 from app.session.events import DevicesChanged
@@ -44,7 +45,7 @@ class GuideDialog(QDialog):
         self._given = preferences
         self.sound = GuideSoundPage(devices, bridge)
         self.model = ModelPage(tools, preferences)
-        self.summary = QLabel()
+        self.summary = PlainLabel()
         self.summary.setWordWrap(True)
         self.summary.setAlignment(Qt.AlignmentFlag.AlignTop)
         self._pages: tuple[SettingsPage, ...] = (self.sound, self.model)
@@ -71,7 +72,7 @@ class GuideDialog(QDialog):
                 self.summary,
             ),
         )
-        self.title, self.text, self.place = QLabel(), QLabel(), QLabel()
+        self.title, self.text, self.place = PlainLabel(), PlainLabel(), PlainLabel()
         self.title.setProperty("role", "hint-title")
         self.text.setProperty("role", "muted")
         self.place.setProperty("role", "small")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QAction
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QToolButton, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import ElidedLabel, PlainLabel, clean, set_tip
 from app.gui.state_badge import StateBadge
 from app.gui.themes import Theme
 from app.session.events import EngineReady
 
 _PRODUCT = "MOSS Voice"
+_LONGEST_NAME = 60
+"""Characters of the name of a model: a server may call its own as it likes."""
 
 
 class HeaderBar(FollowsLanguage, QFrame):
@@ -40,9 +43,10 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.setProperty("role", "header")
         self._theme, self._icons = theme, icons
         self._engine: EngineReady | None = None
-        self._logo, self._name, self._bundle = QLabel(), QLabel(_PRODUCT), QLabel()
+        self._logo, self._name = PlainLabel(), PlainLabel(_PRODUCT)
+        self.bundle = ElidedLabel()
         self._name.setProperty("role", "product")
-        self._bundle.setProperty("role", "small")
+        self.bundle.setProperty("role", "small")
         self.badge = StateBadge(theme, icons)
         self.new_button, self.export_button, self.language_button = (
             QToolButton(),
@@ -130,19 +134,20 @@ class HeaderBar(FollowsLanguage, QFrame):
             (self.help_button, self.tr("Help"), ""),
         ):
             button.setAccessibleName(name)
-            button.setToolTip(f"{name} ({shortcut})" if shortcut else name)
+            set_tip(button, f"{name} ({shortcut})" if shortcut else name)
         self.detach_action.setText(self.tr("Latency view in a window of its own"))
-        self.panel_button.setToolTip(
+        set_tip(
+            self.panel_button,
             self.tr("%1 (F9); in a window of its own: Shift+F9 or right-click").replace(
                 "%1", self._panel_words()
-            )
+            ),
         )
         self.csv_action.setText(self.tr("Timings as CSV …"))
         self.trace_action.setText(self.tr("Timings as Chrome trace …"))
         self.picture_action.setText(self.tr("Latency view as PNG …"))
         if self._engine is not None:
-            text = self.tr("%1 · loaded in %2 s").replace("%1", self._engine.bundle)
-            self._bundle.setText(text.replace("%2", f"{self._engine.load_s:.1f}"))
+            text = self.tr("%1 · loaded in %2 s").replace("%2", f"{self._engine.load_s:.1f}")
+            self.bundle.setText(text.replace("%1", clean(self._engine.bundle, _LONGEST_NAME)))
 
     def _panel_words(self) -> str:
         return self.tr("Hide the latency view") if self._shows_panel else self.tr("Show the latency view")
@@ -155,7 +160,7 @@ class HeaderBar(FollowsLanguage, QFrame):
         layout.addWidget(self._name)
         layout.addSpacing(4)
         layout.addWidget(self.badge)
-        layout.addWidget(self._bundle)
+        layout.addWidget(self.bundle)
         layout.addStretch(1)
         for button in self._icon_names:
             button.setIconSize(QSize(18, 18))

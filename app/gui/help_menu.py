@@ -12,12 +12,13 @@ from pathlib import Path
 
 from PySide6.QtCore import QProcess, QUrl, Signal, qVersion
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QWidget
+from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
 
 from app import paths
 from app.gui.error_banner import ErrorBanner
 from app.gui.follows_language import FollowsLanguage
 from app.gui.notice_line import NoticeLine
+from app.gui.question import tell_about
 from app.version import program_version
 
 _REPORT_NAME = "moss-voice-report.txt"
@@ -67,7 +68,7 @@ class HelpMenu(FollowsLanguage, QMenu):
 
     def show_about(self) -> None:
         """Show name, version and licence."""
-        QMessageBox.about(self, self.tr("About MOSS Voice"), self.about_text())
+        tell_about(self, self.tr("About MOSS Voice"), self.about_text())
 
     def about_text(self) -> str:
         """What the program is, as rich text."""

@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QDialog,
     QFileDialog,
     QHBoxLayout,
-    QLabel,
     QMessageBox,
     QPushButton,
     QSplitter,
@@ -29,6 +28,8 @@ from app.export import check_target
 from app.export import in_words as file_error
 from app.gui.error_texts import in_words
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel
+from app.gui.question import warn
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
 from app.session.commands import PlayRecording
@@ -65,7 +66,7 @@ class HistoryDialog(QDialog):
         self._events: list[RecordedEvent] = []
         self.list = QTreeWidget()
         self.transcript = Transcript(theme, icons, is_record=True)
-        self.summary = QLabel()
+        self.summary = PlainLabel()
         self.summary.setProperty("role", "small")
         self.continue_button, self.play_button = QPushButton(), QPushButton()
         self.text_button, self.sound_button = QPushButton(), QPushButton()
@@ -166,9 +167,7 @@ class HistoryDialog(QDialog):
         try:
             action()
         except MossVoiceError as error:
-            QMessageBox.warning(
-                self, self.windowTitle(), f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}"
-            )
+            warn(self, self.windowTitle(), f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}")
 
     def _connect(self) -> None:
         self.list.currentItemChanged.connect(lambda: self._open())

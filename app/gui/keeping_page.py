@@ -6,11 +6,13 @@ import dataclasses
 
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QDesktopServices, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QMessageBox, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QMessageBox, QPushButton, QWidget
 
 from app import paths
 from app.gui.error_texts import in_words
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Keep, Preferences
+from app.gui.question import warn
 from app.gui.settings_page import SettingsPage, choice_box, choose
 from app.session.conversation_folder import delete_all, list_conversations, size_bytes
 from engine_runtime.errors import MossVoiceError
@@ -27,7 +29,7 @@ class KeepingPage(SettingsPage):
                 (self.tr("all, with the sound"), "sound"),
             )
         )
-        self.folder, self.total = QLabel(), QLabel()
+        self.folder, self.total = PlainLabel(), PlainLabel()
         self.open_button, self.delete_button = QPushButton(), QPushButton()
         buttons = QWidget()
         row = QHBoxLayout(buttons)
@@ -95,9 +97,6 @@ class KeepingPage(SettingsPage):
         try:
             delete_all(paths.conversations_dir())
         except MossVoiceError as error:
-            QMessageBox.warning(
-                self,
-                self.delete_button.text(),
-                f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}",
-            )
+            text = f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}"
+            warn(self, self.delete_button.text(), text)
         self.show_size()

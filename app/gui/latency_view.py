@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QGridLayout,
     QHBoxLayout,
-    QLabel,
     QPushButton,
     QScrollArea,
     QVBoxLayout,
@@ -26,6 +25,7 @@ from app.gui.curves import CurveStyle
 from app.gui.definitions import number
 from app.gui.follows_language import FollowsLanguage
 from app.gui.metrics import LatencyMetrics, Metric
+from app.gui.plain_text import MarkupLabel, PlainLabel, set_tip
 from app.gui.plots import LivePlot, PlotStyle
 from app.gui.speculation_line import SpeculationLine
 from app.gui.themes import Ink, Theme, Tone
@@ -108,7 +108,8 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.longest_redraw_ms = 0.0
         self._seen = -1
         self._columns = (0, 0)
-        self._title, self._waterfall_title, self._waterfall_sum = QLabel(), QLabel(), QLabel()
+        self._title, self._waterfall_title = PlainLabel(), PlainLabel()
+        self._waterfall_sum = MarkupLabel()
         self.speculation = SpeculationLine()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
@@ -160,7 +161,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         """Use the words of the current language."""
         self._title.setText(self.tr("Latency, live"))
         self.clear_button.setText(self.tr("Clear"))
-        self.clear_button.setToolTip(self.tr("Reset figures, counters and exported timings"))
+        set_tip(self.clear_button, self.tr("Reset figures, counters and exported timings"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
         outside = " " + self.tr("Triangles at the upper edge are values off the scale.")
         spread = " " + self.tr("Bars reach from the smallest to the largest.") + outside

@@ -6,11 +6,12 @@ In: EngineLoading and StateChanged of the session, the models that are requested
 from __future__ import annotations
 
 from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QLabel, QProgressBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QProgressBar, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.engine_switch import EngineSwitch
 from app.gui.follows_language import FollowsLanguage
+from app.gui.plain_text import ElidedLabel
 from app.session.events import EngineLoading, SessionState, StateChanged
 
 DELAY_MS = 700
@@ -28,7 +29,7 @@ class LoadingBar(FollowsLanguage, QWidget):
     def __init__(self, bridge: SessionBridge, engine: EngineSwitch, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._name = ""
-        self.words, self.bar = QLabel(), QProgressBar()
+        self.words, self.bar = ElidedLabel(), QProgressBar()
         self.words.setProperty("role", "muted")
         self.bar.setTextVisible(False)
         self.bar.setFixedHeight(6)

@@ -6,6 +6,7 @@ from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent
 from PySide6.QtWidgets import QWidget
 
+from app.gui.plain_text import set_tip
 from app.gui.themes import Theme
 
 LOWEST_DBFS = -60.0
@@ -52,7 +53,7 @@ class LevelMeter(QWidget):
             return
         self._level, self._peak, self._is_active = dbfs, peak, is_active
         shown = f"{max(dbfs, LOWEST_DBFS):.0f} dBFS"
-        self.setToolTip(f"{self._label}: {shown}")
+        set_tip(self, f"{self._label}: {shown}")
         self.setAccessibleDescription(shown)
         self.update()
 

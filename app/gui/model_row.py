@@ -9,7 +9,6 @@ from PySide6.QtCore import Signal
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
-    QLabel,
     QProgressBar,
     QPushButton,
     QRadioButton,
@@ -18,9 +17,11 @@ from PySide6.QtWidgets import (
 
 from app.gui.error_texts import in_words
 from app.gui.model_jobs import Job
+from app.gui.plain_text import PlainLabel, clean
 from app.installed_models import Model, free_bytes
 
 _STEPS = 1000
+_LONGEST_NAME = 100
 
 
 class ModelRow(QFrame):
@@ -39,8 +40,9 @@ class ModelRow(QFrame):
         super().__init__()
         self.setProperty("role", "card")
         self.model = model
-        self.choice = QRadioButton(model.name)
-        self.about, self.advice, self.state, self.bar = QLabel(), QLabel(), QLabel(), QProgressBar()
+        self.choice = QRadioButton(clean(model.name, _LONGEST_NAME))
+        self.about, self.advice, self.state = PlainLabel(), PlainLabel(), PlainLabel()
+        self.bar = QProgressBar()
         self.bar.setTextVisible(False)
         self.bar.setFixedHeight(6)
         for label in (self.about, self.advice, self.state):

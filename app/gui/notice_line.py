@@ -5,19 +5,20 @@ In: the text. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QWidget
+
+from app.gui.plain_text import PlainLabel
 
 SHOWN_MS = 10_000
 
 
-class NoticeLine(QLabel):
+class NoticeLine(PlainLabel):
     """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(parent=parent)
         self.setProperty("role", "muted")
-        self.setTextFormat(Qt.TextFormat.PlainText)
         self.setWordWrap(True)
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)

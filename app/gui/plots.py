@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import pyqtgraph as pg
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QFont, QPaintEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.gui.axis_range import AxisRange
 from app.gui.curves import Curve, CurveStyle, InterruptionMarks
 from app.gui.definitions import define, number, tooltip, unit_name
 from app.gui.metrics import LatencyMetrics, Metric
+from app.gui.plain_text import MarkupLabel, PlainLabel, set_markup_tip
 from app.gui.series import SHOWN_TURNS, SeriesSummary
 from app.gui.themes import Theme
 
@@ -42,7 +43,7 @@ def turn_window(first: int, newest: int) -> tuple[float, float]:
     return last - shown + 0.5, last + 0.5
 
 
-class _SpareLabel(QLabel):
+class _SpareLabel(PlainLabel):
     """A text that is shown only where there is room for all of it."""
 
     def paintEvent(self, event: QPaintEvent) -> None:
@@ -59,7 +60,7 @@ class LivePlot(QFrame):
         self.style_of_plot = style
         self.setProperty("role", "card")
         self._theme = theme
-        self._legends = {curve.metric: QLabel() for curve in style.curves}
+        self._legends = {curve.metric: MarkupLabel() for curve in style.curves}
         self._reference = _SpareLabel()
         self._drawn: dict[Metric, int] = {}
         self._summaries: dict[Metric, SeriesSummary | None] = {}
@@ -86,7 +87,7 @@ class LivePlot(QFrame):
     def set_title(self, title: str, description: str) -> None:
         """Name the plot; `description` is for screen readers."""
         self.setAccessibleName(title)
-        self.setToolTip(f"<qt><b>{title}</b><br>{description}</qt>")
+        set_markup_tip(self, f"<qt><b>{title}</b><br>{description}</qt>")
         self.plot.setAccessibleName(title)
         self.plot.setAccessibleDescription(description)
 
@@ -210,7 +211,7 @@ class LivePlot(QFrame):
             value = f' <span style="color:{self._theme.muted}">{figure}</span>'
         legend = self._legends[metric]
         legend.setText(f"{glyph} {definition.name}{value}")
-        legend.setToolTip(tooltip(metric, summary))
+        set_markup_tip(legend, tooltip(metric, summary))
 
     def _fit(self) -> None:
         """Fit the ranges of y; what does not fit is marked."""
@@ -240,7 +241,6 @@ class LivePlot(QFrame):
         head = QHBoxLayout()
         head.setSpacing(14)
         for legend in self._legends.values():
-            legend.setTextFormat(Qt.TextFormat.RichText)
             legend.setMinimumWidth(1)  # in a narrow window a legend is cut rather than the plot
             legend.setProperty("role", "legend")
             head.addWidget(legend)

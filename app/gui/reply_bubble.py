@@ -6,10 +6,11 @@ In: text deltas, playback, the end of the reply. Out: the bubble; `play_again`. 
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Signal
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QToolButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QToolButton, QWidget
 
 from app.gui.bubble import Bubble, set_up_text
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.themes import Theme
 from app.gui.turn_times import TurnTimes
 from app.session.events import CancelReason
@@ -38,10 +39,10 @@ class ReplyBubble(Bubble):
         self._times: TurnTimes | None = None
         self._heard_s: float | None = None
         """Seconds that were heard of a reply that was cut."""
-        self.mark, self.mark_text, self._mark_icon = QWidget(), QLabel(), QLabel()
-        self.rest = QLabel()
+        self.mark, self.mark_text, self._mark_icon = QWidget(), PlainLabel(), PlainLabel()
+        self.rest = PlainLabel()
         self._lay_out_cut()
-        self.figures = QLabel()
+        self.figures = PlainLabel()
         self.figures.setProperty("role", "small")
         self.figures.hide()
         self.again = QPushButton()
@@ -139,7 +140,7 @@ class ReplyBubble(Bubble):
         self.again.setText(self.tr("Play again"))
         self.again.setIcon(self.look_icons.icon("replay", self.look_theme.accent))
         self.again.setAccessibleName(self.tr("Play this reply again"))
-        self.more.setToolTip(self.tr("Copy, ask again, delete"))
+        set_tip(self.more, self.tr("Copy, ask again, delete"))
         self.more.setAccessibleName(self.more.toolTip())
         self._write_figures()
         said = [self.body.text()]
@@ -172,7 +173,7 @@ class ReplyBubble(Bubble):
             text, more = self.tr("nothing was heard, so it is not remembered"), forgotten
         self.mark_text.setText(text)
         self.mark_text.setAccessibleDescription(more)
-        self.mark.setToolTip(more)
+        set_tip(self.mark, more)
         icon = self.look_icons.pixmap("cut", self.look_theme.muted, 16, self.devicePixelRatioF())
         self._mark_icon.setPixmap(icon)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from PySide6.QtCore import QEvent, QLocale, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QWheelEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QScrollArea, QToolButton, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.sample_questions import SampleQuestion
 from app.gui.themes import Theme
 
@@ -32,7 +33,7 @@ class SampleRow(FollowsLanguage, QWidget):
         self.language = QLocale().name()
         self.running: Path | None = None
         """The running sample."""
-        self._lead = QLabel()
+        self._lead = PlainLabel()
         self._lead.setProperty("role", "small")
         self.buttons = [QPushButton() for _ in samples]
         self.left_button, self.right_button = QToolButton(), QToolButton()
@@ -82,13 +83,13 @@ class SampleRow(FollowsLanguage, QWidget):
             label = sample.label(self.language)
             button.setText(label)
             hint = self.tr("Send this recording through the microphone path: %1")
-            button.setToolTip(hint.replace("%1", label))
+            set_tip(button, hint.replace("%1", label))
             button.setAccessibleName(self.tr("Sample question: %1").replace("%1", label))
         for arrow, name in (
             (self.left_button, self.tr("Earlier samples")),
             (self.right_button, self.tr("More samples")),
         ):
-            arrow.setToolTip(name)
+            set_tip(arrow, name)
             arrow.setAccessibleName(name)
         self._area.setFixedHeight(self._body.sizeHint().height())
         self._show_arrows()

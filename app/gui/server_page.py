@@ -10,9 +10,10 @@ import dataclasses
 from importlib.util import find_spec
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QLabel, QLineEdit
+from PySide6.QtWidgets import QLineEdit
 
 from app.gui.error_texts import in_words
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
 from app.server_address import AddressError, parse_address
@@ -29,7 +30,7 @@ class ServerPage(SettingsPage):
 
     def __init__(self) -> None:
         self.is_usable = True
-        self.address, self.key, self.note = QLineEdit(), QLineEdit(), QLabel()
+        self.address, self.key, self.note = QLineEdit(), QLineEdit(), PlainLabel()
         self.address.setPlaceholderText(_PLACEHOLDER)
         self.key.setEchoMode(QLineEdit.EchoMode.Password)
         self.note.setWordWrap(True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QWidget
+from PySide6.QtWidgets import QComboBox, QGridLayout, QSpinBox, QWidget
 
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 
 _FIRST_LINE_PX = 50
@@ -27,7 +28,7 @@ class SettingsPage(QWidget):
         grid.setColumnStretch(1, 1)
         for name, field, hint in rows:
             row = grid.rowCount()
-            label = QLabel(name)
+            label = PlainLabel(name)
             label.setBuddy(field)
             # Aligned with the first line of a growing field, or of a list.
             label.setFixedHeight(min(field.sizeHint().height(), _FIRST_LINE_PX))
@@ -35,7 +36,7 @@ class SettingsPage(QWidget):
             grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop)
             grid.addWidget(field, row, 1)
             if hint:
-                note = QLabel(hint)
+                note = PlainLabel(hint)
                 note.setProperty("role", "small")
                 note.setWordWrap(True)
                 note.setContentsMargins(0, 0, 0, 6)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from PySide6.QtGui import QKeySequence
-from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QDialog, QDialogButtonBox, QGridLayout, QVBoxLayout, QWidget
+
+from app.gui.plain_text import PlainLabel
 
 
 class ShortcutsDialog(QDialog):
@@ -17,10 +19,10 @@ class ShortcutsDialog(QDialog):
         grid.setVerticalSpacing(8)
         words = self._words()
         for row, key in enumerate([*talk_keys, *keys]):
-            name = QLabel(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
+            name = PlainLabel(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
             name.setProperty("role", "title")
             grid.addWidget(name, row, 0)
-            grid.addWidget(QLabel(words.get(key, self.tr("Hold to talk"))), row, 1)
+            grid.addWidget(PlainLabel(words.get(key, self.tr("Hold to talk"))), row, 1)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPalette
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.error_texts import in_words
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import SENSITIVITY
 from app.session.commands import CheckLoudspeaker, CheckMicrophone, Start, Stop
 from app.session.events import ErrorRaised, Levels, SessionState, SoundChecked
@@ -67,7 +68,7 @@ class SoundTests(QWidget):
         self._bridge = bridge
         self._has_opened = False
         """Whether the microphone was opened for the test that runs."""
-        self.bar, self.status = ProbabilityBar(), QLabel()
+        self.bar, self.status = ProbabilityBar(), PlainLabel()
         self.microphone_button = QPushButton(self.tr("Test microphone"))
         self.loudspeaker_button = QPushButton(self.tr("Test loudspeaker"))
         row = QHBoxLayout(self)

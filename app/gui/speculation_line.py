@@ -5,18 +5,19 @@ In: SpeculationMeasured of the session. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QLabel, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.gui.definitions import number
+from app.gui.plain_text import PlainLabel, set_tip
 from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 
 
-class SpeculationLine(QLabel):
+class SpeculationLine(PlainLabel):
     """Empty until the first speculative reply."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
+        super().__init__(parent=parent)
         self._stats = SpeculationStats()
         self.setProperty("role", "small")
         self.setWordWrap(True)
@@ -49,9 +50,10 @@ class SpeculationLine(QLabel):
             text = f"{text} {reason}" if stats.speculated else reason
         self.setText(text if stats.speculated or reason else "")
         self.setVisible(bool(self.text()))
-        self.setToolTip(
+        set_tip(
+            self,
             self.tr(
                 "The reply is generated at the first pause and held until the end of your turn is "
                 "confirmed. It is discarded if you continue."
-            )
+            ),
         )

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Literal
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.themes import Theme
 from app.session.events import SessionState
 
@@ -50,7 +51,7 @@ class StateBadge(FollowsLanguage, QFrame):
         self.input: InputState = "open"
         self.word = ""
         """The state in the language of the window."""
-        self._icon, self._word = QLabel(), QLabel()
+        self._icon, self._word = PlainLabel(), PlainLabel()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(10, 3, 12, 3)
         layout.setSpacing(6)
@@ -112,7 +113,7 @@ class StateBadge(FollowsLanguage, QFrame):
         self._word.setStyleSheet(f"color: {colour}; font-weight: 600;")
         ratio = self.devicePixelRatioF()
         self._icon.setPixmap(self._icons.pixmap(self.icon_name, colour, 16, ratio))
-        self.setToolTip(explanation)
+        set_tip(self, explanation)
         self.setAccessibleName(self.tr("State: %1").replace("%1", word))
         self.setAccessibleDescription(explanation)
         self.changed.emit()

@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QPushButton, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import set_tip
 from app.gui.themes import Theme
 
 
@@ -70,7 +71,7 @@ class TalkButton(FollowsLanguage, QPushButton):
         self.setMinimumWidth(widest + self.iconSize().width() + 40)  # the bar must not move at a press
         self.setAccessibleName(words[0])
         tip = self.tr("Press, speak, and release: the answer begins at once. Keys: %1")
-        self.setToolTip(tip.replace("%1", self._keys))
+        set_tip(self, tip.replace("%1", self._keys))
         self.setAccessibleDescription(self.toolTip())
 
     def mousePressEvent(self, event: QMouseEvent) -> None:

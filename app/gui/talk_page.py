@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QKeySequenceEdit, QLabel, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QKeySequenceEdit, QVBoxLayout, QWidget
 
 from app.gui.key_combination import combination
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage, choice_box, choose
 from app.settings import InputMode
@@ -28,7 +29,7 @@ class TalkPage(SettingsPage):
                 (self.tr("Both"), "both"),
             )
         )
-        self.keys, self.refusal = QKeySequenceEdit(), QLabel()
+        self.keys, self.refusal = QKeySequenceEdit(), PlainLabel()
         self.keys.setMaximumSequenceLength(1)
         self.keys.setClearButtonEnabled(True)
         self.refusal.setProperty("role", "small")

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QPainter, QPaintEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QStyleOption, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.gui.definitions import define, number, percentiles, tooltip
 from app.gui.metrics import LatencyMetrics, Metric
+from app.gui.plain_text import ElidedLabel, PlainLabel, set_markup_tip
 from app.gui.themes import Ink, Theme
-
-
-class ElidedLabel(QLabel):
-    """One line, elided where it does not fit."""
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        """Draw the text as Qt does, elided."""
-        option, box = QStyleOption(), self.contentsRect()
-        option.initFrom(self)
-        text = self.fontMetrics().elidedText(self.text(), Qt.TextElideMode.ElideRight, box.width())
-        self.style().drawItemText(
-            QPainter(self),
-            box,
-            self.alignment(),
-            option.palette,
-            self.isEnabled(),
-            text,
-            self.foregroundRole(),
-        )
 
 
 class FigureTile(QFrame):
@@ -39,7 +20,8 @@ class FigureTile(QFrame):
         self._ink = ink
         self._drawn = -1
         self.setProperty("role", "card")
-        self._name, self._value, self._unit, self._below = ElidedLabel(), QLabel("–"), QLabel(), QLabel(" ")
+        self._name, self._value = ElidedLabel(), PlainLabel("–")
+        self._unit, self._below = PlainLabel(), PlainLabel(" ")
         roles = ("small", "figure", "unit", "small")
         for label, role in zip((self._name, self._value, self._unit, self._below), roles, strict=True):
             label.setProperty("role", role)
@@ -59,8 +41,7 @@ class FigureTile(QFrame):
         layout.setSpacing(7)
         layout.addWidget(self._edge)
         layout.addLayout(figures, 1)
-        for label in (self._name, self._below):
-            label.setMinimumWidth(1)
+        self._below.setMinimumWidth(1)
         self._name.setContentsMargins(0, 0, 6, 0)
         self.setMinimumWidth(112)
         self.set_theme(theme)
@@ -76,7 +57,7 @@ class FigureTile(QFrame):
         self._value.setText("–" if summary is None else number(summary.last, definition.unit))
         self._unit.setText("" if summary is None else definition.unit)
         self._below.setText(" " if summary is None else percentiles(summary, definition.unit))
-        self.setToolTip(tooltip(self.figure, summary))
+        set_markup_tip(self, tooltip(self.figure, summary))
         self.setAccessibleName(definition.name)
         spoken = f"{self._value.text()} {definition.unit}, {self._below.text()}. "
         self.setAccessibleDescription(("" if summary is None else spoken) + definition.text)

@@ -11,6 +11,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QMenu, QSystemTrayIcon, QWidget
 
 from app.gui.icons import Icons
+from app.gui.plain_text import set_tip
 from app.gui.state_badge import StateBadge
 
 _PRODUCT = "MOSS Voice"
@@ -99,7 +100,7 @@ class Tray(QObject):
         """Show what the badge shows."""
         badge = self._badge
         self.icon.setIcon(self._icons.icon(badge.icon_name, badge.colour))
-        self.icon.setToolTip(f"{_PRODUCT}: {badge.word}")
+        set_tip(self.icon, f"{_PRODUCT}: {badge.word}")
 
     def _on_click(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason is QSystemTrayIcon.ActivationReason.Trigger:

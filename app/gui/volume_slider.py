@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QSlider, QWidget
 
 from app.gui.follows_language import FollowsLanguage
+from app.gui.plain_text import set_tip
 
 STEP = 5
 """Percent of one key press."""
@@ -43,4 +44,4 @@ class VolumeSlider(FollowsLanguage, QSlider):
         """Use the words of the current language."""
         self.setAccessibleName(self.tr("Volume of replies"))
         text = self.tr("Volume %1 % (Ctrl+Up, Ctrl+Down)")
-        self.setToolTip(text.replace("%1", str(self.value())))
+        set_tip(self, text.replace("%1", str(self.value())))

@@ -7,11 +7,12 @@ thread.
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QLabel, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 
 from app.gui.balanced_label import BalancedLabel
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
+from app.gui.plain_text import PlainLabel, clean, set_tip
 from app.gui.themes import Theme
 from engine_runtime.bundle.card import ModelCard
 
@@ -33,8 +34,8 @@ class Welcome(FollowsLanguage, QWidget):
         self._card = ModelCard()
         self._language = "en"
         self._is_available, self._is_ready = True, False
-        self._logo = QLabel()
-        self.title, self.text = QLabel(), BalancedLabel()
+        self._logo = PlainLabel()
+        self.title, self.text = PlainLabel(), BalancedLabel()
         self.summary, self.languages = BalancedLabel(), BalancedLabel()
         self.title.setProperty("role", "hint-title")
         self.text.setProperty("role", "muted")
@@ -97,7 +98,7 @@ class Welcome(FollowsLanguage, QWidget):
             label.setVisible(self._is_available and bool(label.text()))
         for button in self.examples:
             button.setVisible(self._is_available)
-            button.setToolTip(self.tr("Ask this question"))
+            set_tip(button, self.tr("Ask this question"))
 
     def _languages(self) -> str:
         known = {"en": self.tr("English"), "zh": self.tr("Chinese")}
@@ -113,7 +114,7 @@ class Welcome(FollowsLanguage, QWidget):
         return text.replace("%1", names)
 
     def _example(self, text: str) -> QPushButton:
-        button = QPushButton(text)
+        button = QPushButton(clean(text).replace("&", "&&"))
         button.setProperty("role", "chip")
         button.setEnabled(self._is_ready)
         button.clicked.connect(lambda: self.asked.emit(text))

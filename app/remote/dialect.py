@@ -26,6 +26,7 @@ _GA_NAMES = {
 """What the older dialect calls otherwise."""
 _OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _RATES = range(8_000, 48_001)
+_LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def read_session(event: Json, before: ServerSession | None = None) -> ServerSess
         if "turn_detection" in known:
             detects = known["turn_detection"] is not None
     return ServerSession(
-        str(session.get("model") or before.model),
+        str(session.get("model") or before.model)[:_LONGEST_NAME],
         is_older,
         _format(
             audio_in.get("format") or session.get("input_audio_format"),
