@@ -15,7 +15,6 @@ from app import paths
 from app.audio.wav import write_wav
 from app.gui.bridge import SessionBridge
 from app.gui.error_banner import ErrorBanner
-from app.gui.error_texts import in_words
 from app.gui.history_dialog import HistoryDialog
 from app.gui.icons import Icons
 from app.gui.question import is_confirmed
@@ -102,13 +101,13 @@ class ConversationActions(QObject):
             try:
                 write_wav(Path(chosen), pcm, rate)
             except MossVoiceError as error:
-                self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+                self._banner.show_error(error.what_is_wrong, error.what_to_do)
 
     def _continue(self, folder: Path) -> None:
         try:
             command = how_to_continue(folder)
         except MossVoiceError as error:
-            self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+            self._banner.show_error(error.what_is_wrong, error.what_to_do)
             return
         self._bridge.send(NewConversation())
         self._bridge.send(command)
@@ -117,7 +116,7 @@ class ConversationActions(QObject):
         try:
             events = read_transcript(event.folder)
         except MossVoiceError as error:
-            self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+            self._banner.show_error(error.what_is_wrong, error.what_to_do)
             return
         self._transcript.show_recorded(events)
         sound = event.folder / SOUND

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
 
+from app.gui.error_texts import in_words
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.plain_text import PlainLabel, set_tip
@@ -26,6 +29,7 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self._icons = icons
         self._count = 0
         self._shown = ""
+        self._words: Callable[[], tuple[str, str, str]] = lambda: ("", "", "")
         self._icon, self._message, self._advice = PlainLabel(), PlainLabel(), PlainLabel()
         self._message.setProperty("role", "banner-title")
         for label in (self._message, self._advice):
@@ -62,8 +66,19 @@ class ErrorBanner(FollowsLanguage, QFrame):
         return self._advice.text()
 
     def show_error(self, message: str, what_to_do: str, remedy: str = "") -> None:
-        """Show an error; `remedy` is the text of a button, empty for none."""
-        self._count = self._count + 1 if message == self._shown else 1
+        """Show an error; `remedy` is the text of a button, empty for none. Those of the session are
+        translated."""
+        self.show_words(lambda: (in_words(message), in_words(what_to_do), remedy))
+
+    def show_words(self, words: Callable[[], tuple[str, str, str]]) -> None:
+        """Show an error by what makes its three texts, in the language of the moment."""
+        self._count = self._count + 1 if words()[0] == self._shown else 1
+        self._words = words
+        self._show_texts()
+        self.show()
+
+    def _show_texts(self) -> None:
+        message, what_to_do, remedy = self._words()
         self._shown = message
         self._message.setText(message if self._count == 1 else f"{message}  (×{self._count})")
         self._advice.setText(what_to_do)
@@ -71,7 +86,6 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.remedy_button.setText(remedy)
         self.remedy_button.setVisible(bool(remedy))
         self.setAccessibleDescription(f"{message} {what_to_do}")
-        self.show()
 
     def dismiss(self) -> None:
         """Take the banner away."""
@@ -88,3 +102,5 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.setAccessibleName(self.tr("Error"))
         set_tip(self.close_button, self.tr("Dismiss"))
         self.close_button.setAccessibleName(self.tr("Dismiss the error"))
+        if self._shown:
+            self._show_texts()

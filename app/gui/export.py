@@ -10,7 +10,6 @@ from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QFileDialog, QWidget
 
 from app.gui.error_banner import ErrorBanner
-from app.gui.error_texts import in_words
 from app.gui.notice_line import NoticeLine
 from app.gui.snapshot import save_png
 from app.session.trace import write_chrome_trace, write_csv
@@ -75,6 +74,6 @@ class Export(QObject):
         try:
             save(Path(chosen))
         except MossVoiceError as error:
-            self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+            self._banner.show_error(error.what_is_wrong, error.what_to_do)
         else:
             self._notice.show_notice(self.tr("Saved as %1.").replace("%1", chosen))

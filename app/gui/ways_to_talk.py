@@ -12,7 +12,6 @@ from PySide6.QtWidgets import QMainWindow
 from app.gui.bridge import SessionBridge
 from app.gui.control_bar import ControlBar
 from app.gui.error_banner import ErrorBanner
-from app.gui.error_texts import in_words
 from app.gui.preferences import Interruption, Preferences
 from app.gui.push_to_talk import PushToTalk
 from app.gui.state_badge import StateBadge
@@ -94,4 +93,4 @@ class WaysToTalk(QObject):
         self.interruption_chosen.emit("never" if on else self._interruption)
 
     def _show_failure(self, error: MossVoiceError) -> None:
-        self._banner.show_error(in_words(error.what_is_wrong), in_words(error.what_to_do))
+        self._banner.show_error(error.what_is_wrong, error.what_to_do)
