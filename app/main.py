@@ -125,9 +125,25 @@ def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
     from app.session.session_settings import SessionSettings
 
     def load(chosen: StartSettings) -> EngineSource:
-        return engine_source(chosen, progress=lambda share: session.note_loading(share))
+        try:
+            return engine_source(chosen, progress=lambda share: session.note_loading(share))
+        except (
+            MossVoiceError
+        ) as error:  # chosen in the window, which reports it as a model that does not load
+            return _failing(error)
 
-    session_settings = SessionSettings.of(settings)
-    first = load(stored_start_settings(settings))
-    session = Session(first, session_settings, end_of_turn=load_turn_end_detector)
-    return run_gui(session, session_settings, start=settings, loader=load, is_minimised=is_minimised)
+    if settings.is_remote:
+        engine_source(settings)  # what the command line names is checked before the window opens
+    session = Session(
+        load(stored_start_settings(settings)),
+        SessionSettings.of(settings),
+        end_of_turn=load_turn_end_detector,
+    )
+    return run_gui(session, start=settings, loader=load, is_minimised=is_minimised)
+
+
+def _failing(error: MossVoiceError) -> EngineSource:
+    def fail() -> Engine:
+        raise error
+
+    return fail

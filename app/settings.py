@@ -5,9 +5,10 @@ In: the command line and the environment. Out: one frozen value that the composi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from app import paths
 from engine_runtime.options import EngineOptions
@@ -23,8 +24,10 @@ EchoLibrary = Literal["pywebrtc", "livekit"]
 """What cancels the echo: the package pywebrtc-audio, or the audio processing of livekit."""
 
 
-PREFERRED = frozenset({"device", "weight_format", "rounds_tails", "kv_dtype"})
-"""Engine options that have no value for "not given", and that the window's preferences may set."""
+NAMES_AN_ENGINE = frozenset({"bundle", "engine", "backend", "engine_python", "random_weights"})
+"""Options that name an engine of this computer."""
+FIXED_IN_AN_ENGINE = frozenset({"weight_format", "rounds_tails", "kv_dtype", "dtype"})
+"""Options that a TensorRT-LLM engine does not have: they are fixed when it is built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,9 @@ class StartSettings:
     """Folder of the model bundle."""
     engine: EngineOptions = field(default_factory=EngineOptions)
     """How the networks run."""
-    left_open: frozenset[str] = PREFERRED
-    """Those of `PREFERRED` that were not given: the window's preferences complete them."""
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """Options that the command line gave, by their names here and in `EngineOptions`. The preferences of the
+    window decide the others, and each of these once the user has changed it in the window."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own."""
     voice: Path | None = None
@@ -60,3 +64,14 @@ class StartSettings:
     def is_remote(self) -> bool:
         """Whether another process makes the replies."""
         return bool(self.server) or self.engine_python is not None
+
+    def released(self, options: Collection[str]) -> StartSettings:
+        """These as if the command line had not given some of its options."""
+        names = self.given.intersection(options)
+        of_engine = _defaults(EngineOptions(), names)
+        own = _defaults(StartSettings(), names - of_engine.keys())
+        return replace(self, engine=replace(self.engine, **of_engine), given=self.given - names, **own)
+
+
+def _defaults(settings: EngineOptions | StartSettings, names: Collection[str]) -> dict[str, Any]:
+    return {known.name: getattr(settings, known.name) for known in fields(settings) if known.name in names}

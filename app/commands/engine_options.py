@@ -122,7 +122,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--kernels",
-        default=default("auto"),
+        default=default(None),
         choices=get_args(Kernels),
         help="kernels of language model and codec on a GPU (default: auto, Triton if available); with "
         "torch, the speech encoder does not use onnxruntime on a CPU",
@@ -142,7 +142,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     )
     parser.add_argument(
         "--backend",
-        default=default("torch"),
+        default=default(None),
         choices=get_args(Backend),
         help="run the language model in torch, or as a TensorRT-LLM engine (default: torch)",
     )
@@ -289,43 +289,50 @@ def device_of(arguments: argparse.Namespace) -> str:
 
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """The parsed options, as the settings for main.py."""
-    bundle = arguments.bundle or paths.default_bundle()
-    preferred = {
+    if arguments.server and arguments.engine_python is not None:
+        raise OptionsError("--server and --engine-python both name an engine. Leave out one of them.")
+    of_engine = {
         "device": arguments.device,
+        "dtype": arguments.dtype,
+        "flow_steps": arguments.flow_steps,
+        "flow_schedule": arguments.flow_schedule,
+        "codec_dtype": arguments.codec_dtype,
         "weight_format": arguments.weights,
         "rounds_tails": arguments.tails,
         "kv_dtype": arguments.kv,
+        "kernels": arguments.kernels,
+        "graphs": False if arguments.no_graphs else None,
+        "gpu_memory_gb": arguments.gpu_memory_gb,
+        "random_weights": arguments.random_weights,
+        "backend": arguments.backend,
+        "engine": arguments.engine,
+        "trt_codec": arguments.trt_codec or None,
+        "engine_cache": paths.engines_dir() if arguments.trt_codec else None,
+        "exact_encoding": arguments.exact_encoding or None,
     }
-    if arguments.server and arguments.engine_python is not None:
-        raise OptionsError("--server and --engine-python both name an engine. Leave out one of them.")
+    of_start = {
+        "bundle": arguments.bundle,
+        "voice": arguments.voice,
+        "seed": arguments.seed,
+        "eagerness": arguments.eagerness,
+        "input_mode": arguments.input_mode,
+        "speculate": arguments.speculate,
+        "echo_library": arguments.echo_library,
+        "server": arguments.server or None,
+        "server_key": read_key(arguments.server_key_file) if arguments.server else None,
+        "engine_python": arguments.engine_python,
+    }
+    of_engine, of_start = _given(of_engine), _given(of_start)
+    bundle = of_start.pop("bundle", paths.default_bundle())
     needs_bundle = arguments.random_weights is None and not arguments.server
     return StartSettings(
         # With random weights a name may be that of a model that was never fetched.
         bundle=paths.find_bundle(bundle) if needs_bundle else bundle,
-        engine=EngineOptions(
-            dtype=arguments.dtype,
-            flow_steps=arguments.flow_steps,
-            kernels=arguments.kernels,
-            graphs=not arguments.no_graphs,
-            gpu_memory_gb=arguments.gpu_memory_gb,
-            random_weights=arguments.random_weights,
-            flow_schedule=arguments.flow_schedule,
-            codec_dtype=arguments.codec_dtype,
-            backend=arguments.backend,
-            engine=arguments.engine,
-            trt_codec=arguments.trt_codec,
-            exact_encoding=arguments.exact_encoding,
-            engine_cache=paths.engines_dir() if arguments.trt_codec else None,
-            **{name: value for name, value in preferred.items() if value is not None},
-        ),
-        left_open=frozenset(name for name, value in preferred.items() if value is None),
-        seed=arguments.seed,
-        voice=arguments.voice,
-        eagerness=arguments.eagerness,
-        input_mode=arguments.input_mode,
-        speculate=arguments.speculate,
-        echo_library=arguments.echo_library,
-        server=arguments.server,
-        server_key=read_key(arguments.server_key_file) if arguments.server else "",
-        engine_python=arguments.engine_python,
+        engine=EngineOptions(**of_engine),
+        given=frozenset({*of_engine, *of_start, *(["bundle"] if arguments.bundle else [])}),
+        **of_start,
     )
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

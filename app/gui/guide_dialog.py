@@ -19,6 +19,7 @@ from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
 from app.session.events import DevicesChanged
+from app.settings import StartSettings
 
 
 class GuideDialog(QDialog):
@@ -38,13 +39,14 @@ class GuideDialog(QDialog):
         parent: QWidget | None,
         bridge: SessionBridge,
         tools: ModelTools,
+        running: StartSettings | None = None,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Welcome to MOSS Voice"))
         self.setMinimumWidth(740)
         self._given = preferences
         self.sound = GuideSoundPage(devices, bridge)
-        self.model = ModelPage(tools, preferences)
+        self.model = ModelPage(tools, running)
         self.summary = PlainLabel()
         self.summary.setWordWrap(True)
         self.summary.setAlignment(Qt.AlignmentFlag.AlignTop)

@@ -54,7 +54,6 @@ from app.session.commands import (
     Stop,
 )
 from app.session.events import DevicesChanged, SampleFinished, SampleStarted, SessionState
-from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
 from engine_runtime.timing import TimingEvent
 
@@ -77,20 +76,18 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def __init__(
         self,
         session: Session,
-        settings: SessionSettings | None = None,
         store: PreferenceStore | None = None,
         *,
         start: StartSettings | None = None,
         loader: EngineLoader | None = None,
     ) -> None:
-        """`start` is the engine of the command line, `loader` makes the factory of another one."""
+        """`start` is the command line, `loader` makes the factory of another engine."""
         super().__init__()
         self.bridge = SessionBridge(session, self)
-        base = SessionSettings() if settings is None else settings
         store = PreferenceStore() if store is None else store
-        self.applied = AppliedPreferences(self, self.bridge, store, base)
         given = StartSettings() if start is None else start
-        self.engine = EngineSwitch(self, self.bridge, self.applied, given, loader)
+        self.applied = AppliedPreferences(self, self.bridge, store, given)
+        self.engine = EngineSwitch(self, self.bridge, self.applied, loader)
         preferences = self.applied.current
         self.look = Look(self, preferences)
         theme, icons = self.look.theme, self.look.icons
@@ -121,7 +118,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.ways.push.add(compact, compact.talk_button)
         self.modes = WindowModes(self, self.splitter, self.latency, compact)
         self.header.help_button.setMenu(self.help)
-        self.errors = SessionErrors(self, self.bridge, self.banner)
+        self.errors = SessionErrors(self, self.bridge, self.banner, self.engine)
         for part in (
             self.header,
             self.banner,
@@ -298,8 +295,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         header.picture_wanted.connect(self.export.save_picture)
 
     def _use_ways(self) -> None:
-        input_mode = self.applied.session_settings().turn_taking.input_mode or "voice"
-        self.ways.apply(self.applied.current, input_mode)
+        self.ways.apply(self.applied.current, self.applied.current.input_mode)
 
     def _play_sample(self, sample: SampleQuestion) -> None:
         self.bridge.send(PlaySample(sample.path))

@@ -27,6 +27,7 @@ from app.gui.model_list import ModelList
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
 from app.installed_models import RELEASED
+from app.settings import StartSettings
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource, cut_speech
 from engine_runtime.errors import MossVoiceError
@@ -55,14 +56,14 @@ class RunningEngine:
     form: tuple[WeightFormat, bool]
 
     @classmethod
-    def of(cls, preferences: Preferences) -> RunningEngine:
-        """That of these preferences."""
-        form = preferences.weights, preferences.saves_memory
-        return cls(folder_of(preferences.bundle), preferences.device, form)
+    def of(cls, start: StartSettings) -> RunningEngine:
+        """That of these settings."""
+        engine = start.engine
+        return cls(start.bundle.absolute(), engine.device, (engine.weight_format, engine.rounds_tails))
 
 
 class ModelPage(SettingsPage):
-    """`running` are the preferences of the engine that runs. Without `tools` nothing is downloaded, and the
+    """`running` is the engine that runs. Without `tools` nothing is downloaded, and the
     devices stay unknown.
 
     Signals:
@@ -73,7 +74,7 @@ class ModelPage(SettingsPage):
     files_checked = Signal()
     resized = Signal()
 
-    def __init__(self, tools: ModelTools | None = None, running: Preferences | None = None) -> None:
+    def __init__(self, tools: ModelTools | None = None, running: StartSettings | None = None) -> None:
         self._plans = None if tools is None else tools.plans
         self._asked = ""
         self._running = None if running is None else RunningEngine.of(running)

@@ -24,8 +24,16 @@ from app.gui.server_key import ServerKey
 from app.gui.themes import ThemeChoice
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
-from app.settings import PREFERRED, Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
-from engine_runtime.options import Dtype, EngineOptions, FlowSchedule, WeightFormat
+from app.settings import (
+    FIXED_IN_AN_ENGINE,
+    NAMES_AN_ENGINE,
+    Eagerness,
+    EchoLibrary,
+    InputMode,
+    SpeculationMode,
+    StartSettings,
+)
+from engine_runtime.options import Backend, Dtype, FlowSchedule, WeightFormat
 from engine_runtime.types import Modality
 
 Choice = TypeVar("Choice", ThemeChoice, Modality)
@@ -55,9 +63,23 @@ FLOW_STEPS_RANGE = (1, 20)
 DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 ENGINE_FIELDS = (
     *("server", "server_key", "bundle", "voice", "device", "weights", "saves_memory"),
-    *("flow_steps", "flow_schedule", "codec_dtype", "exact_encoding"),
+    *("backend", "engine", "engine_python"),
+    *("flow_steps", "flow_schedule", "codec_dtype", "exact_encoding", "trt_codec"),
 )
 """Preferences that take another engine."""
+_OPTIONS = {
+    "weights": ("weight_format",),
+    "saves_memory": ("rounds_tails", "kv_dtype"),
+    "backend": ("backend", "engine"),
+    "engine": ("backend", "engine"),
+    "server": ("server", "server_key"),
+    "server_key": ("server", "server_key"),
+}
+"""Options of the command line that a preference decides, where that is not the one of its own name."""
+ENGINE_OPTIONS = (NAMES_AN_ENGINE | FIXED_IN_AN_ENGINE).union(
+    *(_OPTIONS.get(name, (name,)) for name in ENGINE_FIELDS)
+)
+"""Options of the command line that take another engine."""
 LARGEST_SEED = 2**31 - 1
 LANGUAGES = ("system", "en", "zh_CN")
 
@@ -102,6 +124,12 @@ class Preferences:
     """On a GPU; the CPU computes with the weights as they are."""
     saves_memory: bool = False
     """Whether both tails use that format, too, and keys and values fp8."""
+    backend: Backend = "torch"
+    engine: str = ""
+    """Folder of a TensorRT-LLM engine; it belongs to the bundle, and is used with its backend."""
+    engine_python: str = ""
+    """Interpreter of the environment that runs the engine, or empty for this program's own."""
+    trt_codec: bool = False
     keep: Keep = "nothing"
     latency_panel: bool = True
     latency_window: bool = False
@@ -109,10 +137,9 @@ class Preferences:
     closes_to_tray: bool = False
     starts_minimised: bool = False
 
-    def session_settings(self, base: SessionSettings | None = None) -> SessionSettings:
-        """The settings of a session with these choices; all else, and seed, eagerness and input mode that are
-        set, as in `base`."""
-        base = SessionSettings() if base is None else base
+    def session_settings(self) -> SessionSettings:
+        """The settings of a session with these choices."""
+        base = SessionSettings()
         turns = base.turn_taking
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
         speculate_ms = min(turns.speculate_ms, pause_ms)
@@ -120,27 +147,24 @@ class Preferences:
         recording = Recording(paths.conversations_dir(), with_sound=self.keep == "sound")
         return dataclasses.replace(
             base,
-            recording=base.recording if self.keep == "nothing" else recording,
+            recording=None if self.keep == "nothing" else recording,
             reply=self.reply,
             input_device=self.input_device or None,
             output_device=self.output_device or None,
             device_latency_s=self.latency_ms / 1e3,
             volume=self.volume / 100,
-            seed=self.seed if base.seed is None else base.seed,
-            speculate=base.speculate or self.speculate,
+            seed=self.seed,
+            speculate=self.speculate,
             audio_processing=AudioProcessing(
-                self.echo_cancellation,
-                self.noise_suppression,
-                self.gain_control,
-                base.audio_processing.library or self.echo_library,
+                self.echo_cancellation, self.noise_suppression, self.gain_control, self.echo_library
             ),
             turn_taking=dataclasses.replace(
                 turns,
                 start_threshold=SENSITIVITY[self.sensitivity][0],
                 end_threshold=SENSITIVITY[self.sensitivity][1],
                 end_ms=self.endpointing_ms,
-                eagerness=turns.eagerness or self.eagerness,
-                input_mode=turns.input_mode or self.input_mode,
+                eagerness=self.eagerness,
+                input_mode=self.input_mode,
                 pause_ms=pause_ms,
                 speculate_ms=speculate_ms,
                 tail_ms=min(turns.tail_ms, speculate_ms),
@@ -151,64 +175,113 @@ class Preferences:
         )
 
     def start_settings(self, given: StartSettings) -> StartSettings:
-        """Complete what the command line left open: bundle, voice, device, and how the networks run.
-
-        The voice was chosen for the bundle of these preferences, so it is left out with another one.
-        """
-        bundle, voice = given.bundle, given.voice
-        if bundle == StartSettings().bundle:
-            bundle = paths.user_path(self.bundle) if self.bundle else bundle
-            voice = paths.user_path(self.voice) if self.voice and voice is None else voice
-        engine = given.engine
-        engine = dataclasses.replace(
-            engine,
-            flow_steps=self.flow_steps if engine.flow_steps is None else engine.flow_steps,
-            flow_schedule=engine.flow_schedule or self.flow_schedule,
-            codec_dtype=engine.codec_dtype or self.codec_dtype,
-            exact_encoding=engine.exact_encoding or self.exact_encoding,
-            **{name: value for name, value in self._preferred().items() if name in given.left_open},
-        )
-        # A model that the command line names is one of this computer.
-        is_open = not given.is_remote and given.bundle == StartSettings().bundle
-        if not (self.server and is_open and engine.random_weights is None):
-            return dataclasses.replace(given, bundle=bundle, voice=voice, engine=engine)
-        return dataclasses.replace(
-            given, bundle=bundle, voice=voice, engine=engine, server=self.server, server_key=self.server_key
-        )
-
-    def _preferred(self) -> dict[str, Any]:
-        """Values of `app.settings.PREFERRED`."""
-        if self.device == "cpu":
-            default = EngineOptions()
-            return {name: getattr(default, name) for name in PREFERRED}
-        return {
-            "device": self.device,
-            "weight_format": self.weights,
-            "rounds_tails": self.saves_memory,
-            "kv_dtype": "fp8" if self.saves_memory else "native",
+        """The command line, completed by these preferences."""
+        chosen = self.with_given(given)
+        on_engine = chosen.uses_engine
+        on_cpu = chosen.device == "cpu" and not on_engine
+        is_native = on_cpu or on_engine
+        saves_memory = chosen.saves_memory and not is_native
+        decided: dict[str, Any] = {
+            "device": "cuda" if on_engine and chosen.device == "cpu" else chosen.device,
+            "weight_format": "native" if is_native else chosen.weights,
+            "rounds_tails": saves_memory,
+            "kv_dtype": "fp8" if saves_memory else "native",
+            "flow_steps": chosen.flow_steps,
+            "flow_schedule": chosen.flow_schedule,
+            "codec_dtype": chosen.codec_dtype,
+            "exact_encoding": chosen.exact_encoding,
+            "trt_codec": chosen.trt_codec,
+            "backend": "trtllm" if on_engine else "torch",
+            "engine": paths.user_path(chosen.engine) if on_engine else None,
         }
+        of_start: dict[str, Any] = {
+            "bundle": paths.user_path(chosen.bundle) if chosen.bundle else StartSettings().bundle,
+            "voice": paths.user_path(chosen.voice) if chosen.voice else None,
+            "server": chosen.server,
+            "server_key": chosen.server_key,
+            "engine_python": paths.user_path(chosen.engine_python)
+            if chosen.engine_python and not chosen.server
+            else None,
+        }
+        if of_start["engine_python"] is not None:
+            of_start["seed"] = chosen.seed  # which the other process gets at its start only
+        fixed = _given_options(given)
+        engine = dataclasses.replace(
+            given.engine, **{name: value for name, value in decided.items() if name not in fixed}
+        )
+        engine = dataclasses.replace(engine, engine_cache=paths.engines_dir() if engine.trt_codec else None)
+        return dataclasses.replace(
+            given,
+            engine=engine,
+            **{name: value for name, value in of_start.items() if name not in fixed},
+        )
+
+    @property
+    def uses_engine(self) -> bool:
+        """Whether a TensorRT-LLM engine is the language model."""
+        return self.backend == "trtllm" and bool(self.engine)
+
+    def with_given(self, given: StartSettings) -> Preferences:
+        """These with what the command line gave, and without what contradicts it: the preferences in force.
+
+        Voice and engine were chosen for the bundle of these preferences, so both are left out with another
+        one; the engine also where the command line gives what is fixed in an engine. A server is left out
+        where the command line names an engine of this computer.
+        """
+        fixed = _given_options(given)
+        known = {
+            "bundle": "" if given.bundle == StartSettings().bundle else str(given.bundle),
+            "voice": "" if given.voice is None else str(given.voice),
+            "server": given.server,
+            "server_key": given.server_key,
+            "engine_python": "" if given.engine_python is None else str(given.engine_python),
+            "weights": given.engine.weight_format,
+            "saves_memory": given.engine.rounds_tails or given.engine.kv_dtype == "fp8",
+            "engine": self.engine if given.engine.engine is None else str(given.engine.engine),
+        }
+        changed: dict[str, Any] = {}
+        is_other_bundle = "bundle" in fixed and known["bundle"] != self.bundle
+        is_on_cpu = "device" in fixed and given.engine.device == "cpu"
+        if is_other_bundle:
+            changed["voice"] = ""
+        if is_other_bundle or is_on_cpu or given.given & (FIXED_IN_AN_ENGINE | {"random_weights"}):
+            changed |= {"backend": "torch", "engine_python": ""}
+        if given.given & NAMES_AN_ENGINE:
+            changed |= {"server": "", "server_key": ""}
+        if given.server:
+            changed["engine_python"] = ""
+        for name in (preference.name for preference in dataclasses.fields(self)):
+            if fixed.issuperset(_options_of(name)):
+                own = given.engine if hasattr(given.engine, name) else given
+                changed[name] = known[name] if name in known else getattr(own, name)
+        return dataclasses.replace(self, **changed)
+
+    def releases(self, before: Preferences) -> frozenset[str]:
+        """Options of the command line that hold no longer, because the user has changed `before` to these."""
+        names = [known.name for known in dataclasses.fields(self)]
+        changed = {name for name in names if getattr(self, name) != getattr(before, name)}
+        options = {option for name in changed for option in _options_of(name)}
+        if "bundle" in changed:
+            options.add("random_weights")
+        if "server" in changed and self.server:
+            options |= NAMES_AN_ENGINE
+        if changed & {"backend", "engine"} and self.uses_engine:
+            options |= FIXED_IN_AN_ENGINE | {"random_weights"}
+        return frozenset(options)
 
     def with_engine_of(self, other: Preferences) -> Preferences:
         """These, with the engine of others."""
         return dataclasses.replace(self, **{name: getattr(other, name) for name in ENGINE_FIELDS})
 
-    def with_engine(self, start: StartSettings) -> Preferences:
-        """These, with the engine that runs, which the command line may have chosen."""
-        engine = start.engine
-        return dataclasses.replace(
-            self,
-            server=start.server,
-            server_key=start.server_key,
-            bundle="" if start.bundle == StartSettings().bundle else str(start.bundle),
-            voice="" if start.voice is None else str(start.voice),
-            device=engine.device,
-            weights=engine.weight_format,
-            saves_memory=engine.rounds_tails or engine.kv_dtype == "fp8",
-            flow_steps=engine.flow_steps,
-            flow_schedule=engine.flow_schedule or self.flow_schedule,
-            codec_dtype=engine.codec_dtype,
-            exact_encoding=engine.exact_encoding,
-        )
+
+def _options_of(preference: str) -> tuple[str, ...]:
+    return _OPTIONS.get(preference, (preference,))
+
+
+def _given_options(given: StartSettings) -> frozenset[str]:
+    """What the command line gave; options that one preference decides together count as given together."""
+    together = (set(options) for options in _OPTIONS.values() if given.given.intersection(options))
+    return given.given.union(*together)
 
 
 class PreferenceStore:
@@ -260,6 +333,10 @@ class PreferenceStore:
             device=self._text("device") if DEVICE_NAME.fullmatch(self._text("device")) else default.device,
             weights=_known(get_args(WeightFormat), self._text("weights"), default.weights),
             saves_memory=self._text("saves_memory") == "true",
+            backend=_known(get_args(Backend), self._text("backend"), default.backend),
+            engine=self._text("engine"),
+            engine_python=self._text("engine_python"),
+            trt_codec=self._text("trt_codec") == "true",
             keep=_known(get_args(Keep), self._text("keep"), default.keep),
             latency_panel=self._text("latency_panel") != "false",
             latency_window=self._text("latency_window") == "true",

@@ -14,7 +14,6 @@ from app.gui.engine_switch import EngineLoader
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.process import caught_signals
-from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def stored_start_settings(settings: StartSettings) -> StartSettings:
-    """Complete the command line by the choices of the settings dialog (bundle, flow steps).
+    """Complete the command line by the choices of the settings dialog.
 
     For the composition root, before it loads an engine. Needs no display.
     """
@@ -31,7 +30,6 @@ def stored_start_settings(settings: StartSettings) -> StartSettings:
 
 def run_gui(
     session: Session,
-    settings: SessionSettings | None = None,
     *,
     start: StartSettings | None = None,
     loader: EngineLoader | None = None,
@@ -48,7 +46,7 @@ def run_gui(
     application.setApplicationName(paths.APP_NAME)
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APPLICATION_ID)
-    window = MainWindow(session, settings, start=start, loader=loader)
+    window = MainWindow(session, start=start, loader=loader)
     # A window that is hidden in the tray would count for Qt as the last one closed.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)

@@ -1,7 +1,7 @@
 """Errors of the session and of the program's start, shown in the banner.
 
-In: errors of the session, its loss, changes of the devices, the GPU runtime that cannot be used. Out: the
-banner, whose button looks for devices again or opens the settings. GUI thread.
+In: errors of the session, its loss, changes of the devices, engines that are ready, the GPU runtime that
+cannot be used. Out: the banner, whose button looks for devices again or opens the settings. GUI thread.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from PySide6.QtWidgets import QWidget
 
 from app.gpu_runtime.activation import take_notice
 from app.gui.bridge import SessionBridge
+from app.gui.engine_switch import EngineSwitch
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
 from app.session.commands import RescanDevices
 from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped
+from app.settings import NAMES_AN_ENGINE
+from engine_runtime.errors import SENTENCE_END
 
 _log = logging.getLogger(__name__)
 
 
 class SessionErrors(QObject):
-    """An error of a device stays until it is dismissed or the device is back.
+    """An error stays until it is dismissed or over: that of a device when the device is back, that of an
+    engine when a chosen one is ready, that of a turn when the next one begins.
 
     Signals:
         settings_wanted: the remedy of an engine that could not be loaded: another model or device.
@@ -30,45 +34,97 @@ class SessionErrors(QObject):
 
     settings_wanted = Signal()
 
-    def __init__(self, window: QWidget, bridge: SessionBridge, banner: ErrorBanner) -> None:
+    def __init__(
+        self, window: QWidget, bridge: SessionBridge, banner: ErrorBanner, engine: EngineSwitch
+    ) -> None:
         super().__init__(window)
-        self._banner, self._bridge = banner, bridge
-        self._shows_fatal = False
-        self._device_error = ""
-        """The error of a device that the banner shows."""
+        self._banner, self._bridge, self._engine = banner, bridge, engine
+        self._shown: ErrorRaised | RecordingStopped | None = None
+        """What the banner shows, unless something else has been shown there since."""
         bridge.error_raised.connect(self._show_error)
         bridge.recording_stopped.connect(self._show_error)
         bridge.lost.connect(self._show_loss)
         bridge.devices_changed.connect(self._follow_devices)
+        engine.chosen_runs.connect(self._follow_engine)
+        bridge.turn_opened.connect(self._follow_turns)
         banner.remedied.connect(self._remedy)
 
     def show_gpu_runtime(self) -> None:
         """Show once why the GPU runtime is not used."""
         if notice := take_notice():
             _log.warning("%s", notice)
-            self._banner.show_error(in_words(notice.what_is_wrong), in_words(notice.what_to_do))
+            self._banner.show_error(notice.what_is_wrong, notice.what_to_do)
 
     def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
-        is_about_sound = isinstance(event, ErrorRaised) and event.is_about_sound
-        self._shows_fatal = isinstance(event, ErrorRaised) and event.is_fatal
-        remedy = self.tr("Look for devices again") if is_about_sound else ""
-        if self._shows_fatal:
-            remedy = self.tr("Open the settings")
-        self._banner.show_error(in_words(event.message), in_words(event.what_to_do), remedy)
-        self._device_error = self._banner.message if is_about_sound else ""
+        self._shown = event
+        if isinstance(event, ErrorRaised) and event.is_fatal:
+            advice, stands_in = self._advice(event), self._engine.wanted.bundle.name
+            if self._engine.stands_in:
+                self._banner.show_words(lambda: self._words_of_stand_in(event, advice, stands_in))
+            else:
+                self._banner.show_words(lambda: self._words_of_engine(event, advice))
+        elif isinstance(event, ErrorRaised) and event.is_about_sound:
+            self._banner.show_words(
+                lambda: (
+                    in_words(event.message),
+                    in_words(event.what_to_do),
+                    self.tr("Look for devices again"),
+                )
+            )
+        else:
+            self._banner.show_error(event.message, event.what_to_do)
+
+    def _advice(self, event: ErrorRaised) -> str:
+        """What to do about an engine. Without options of the command line if that has not named it."""
+        if self._engine.failed is None or self._engine.failed.given & NAMES_AN_ENGINE:
+            return event.what_to_do
+        sentences = SENTENCE_END.split(event.what_to_do)
+        return " ".join(sentence for sentence in sentences if "--" not in sentence)
+
+    def _words_of_engine(self, event: ErrorRaised, advice: str) -> tuple[str, str, str]:
+        where = self.tr("Choose another one in the settings, on the page Model or Engine.")
+        return in_words(event.message), in_words(advice) or where, self.tr("Open the settings")
+
+    def _words_of_stand_in(self, event: ErrorRaised, advice: str, name: str) -> tuple[str, str, str]:
+        text = self.tr("The engine of the settings cannot be used: %1").replace("%1", in_words(event.message))
+        instead = self.tr("%1 answers in its place. Check the page Engine of the settings.")
+        return text, f"{in_words(advice)} {instead.replace('%1', name)}".strip(), self.tr("Open the settings")
 
     def _remedy(self) -> None:
-        if self._shows_fatal:
+        if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
             self.settings_wanted.emit()
         else:
             self._bridge.send(RescanDevices())
 
     def _show_loss(self, reason: str) -> None:
-        self._banner.show_error(
-            self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
-            self.tr("Close the window and start the program again. See the log file for details."),
+        self._banner.show_words(
+            lambda: (
+                self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
+                self.tr("Close the window and start the program again. See the log file for details."),
+                "",
+            )
         )
 
     def _follow_devices(self, event: DevicesChanged) -> None:
-        if event.input and event.output and self._banner.message == self._device_error:
+        if (
+            event.input
+            and event.output
+            and isinstance(self._shown, ErrorRaised)
+            and self._shown.is_about_sound
+        ):
+            self._end()
+
+    def _follow_engine(self) -> None:
+        if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
+            self._end()
+
+    def _follow_turns(self) -> None:
+        error = self._shown
+        if isinstance(error, ErrorRaised) and (error.is_past or error.turn_id is not None):
+            self._end()
+
+    def _end(self) -> None:
+        """What was shown is over."""
+        if self._shown is not None and in_words(self._shown.message) in self._banner.message:
             self._banner.dismiss()
+        self._shown = None

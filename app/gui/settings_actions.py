@@ -18,8 +18,11 @@ from app.gui.guide_dialog import GuideDialog
 from app.gui.model_jobs import Job
 from app.gui.model_page import ModelTools
 from app.gui.notice_line import NoticeLine
+from app.gui.preferences import Preferences
+from app.gui.question import is_confirmed
 from app.gui.settings_dialog import SettingsDialog
 from app.session.events import DevicesChanged
+from app.settings import StartSettings
 
 
 class SettingsActions(QObject):
@@ -55,18 +58,26 @@ class SettingsActions(QObject):
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
         dialog = SettingsDialog(
-            self._engine.shown(), self._devices, self._window, self._bridge, self.tools, self.gpu
+            self._applied.current,
+            self._devices,
+            self._window,
+            self._bridge,
+            self.tools,
+            self.gpu,
+            self._engine.wanted,
         )
         if dialog.exec() == QDialog.DialogCode.Accepted:
-            self._engine.apply(dialog.preferences())
+            self._apply(dialog.preferences())
         dialog.deleteLater()
 
     def open_guide(self) -> GuideDialog:
         """Show the guide; its last step applies. Returns at once."""
-        guide = GuideDialog(self._engine.shown(), self._devices, self._window, self._bridge, self.tools)
+        guide = GuideDialog(
+            self._applied.current, self._devices, self._window, self._bridge, self.tools, self._engine.wanted
+        )
         guide.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         guide.devices_chosen.connect(self._applied.choose_devices)
-        guide.accepted.connect(lambda: self._engine.apply(guide.preferences()))
+        guide.accepted.connect(lambda: self._apply(guide.preferences()))
         guide.rejected.connect(lambda: self._applied.apply(self._applied.current))  # not shown again
         guide.open()
         return guide
@@ -74,6 +85,23 @@ class SettingsActions(QObject):
     def close(self) -> None:
         """End what runs in processes of its own: the window closes."""
         self.tools.close()
+
+    def _apply(self, edited: Preferences) -> None:
+        """Apply what was edited; a TensorRT-LLM engine is given up only if the user confirms that."""
+        start = self._engine.gives_up(edited)
+        if start is not None and not self._gives_up_engine(start):
+            edited = edited.with_engine_of(self._applied.current)
+        self._engine.apply(edited)
+
+    def _gives_up_engine(self, start: StartSettings) -> bool:
+        engine = self._engine.wanted.engine.engine
+        name = "" if engine is None else engine.name
+        question = self.tr("Give up the TensorRT-LLM engine %1?").replace("%1", name)
+        text = (
+            self.tr("%1 answers in its place.") if start.server else self.tr("PyTorch loads %1 in its place.")
+        )
+        name = start.server or start.bundle.name
+        return is_confirmed(self._window, question, text.replace("%1", name), self.tr("Give it up"))
 
     def _take_devices(self, event: DevicesChanged) -> None:
         self._devices = event

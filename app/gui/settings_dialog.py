@@ -25,11 +25,12 @@ from app.gui.sound_check_page import SoundCheckPage
 from app.gui.sound_page import SoundPage
 from app.gui.talk_page import TalkPage
 from app.session.events import DevicesChanged
+from app.settings import StartSettings
 
 
 class SettingsDialog(QDialog):
     """All settings, one page for each subject; `bridge` is for the sound check, `tools` for the models,
-    `gpu` for its page."""
+    `gpu` for its page, `running` is the engine that runs."""
 
     def __init__(
         self,
@@ -39,12 +40,13 @@ class SettingsDialog(QDialog):
         bridge: SessionBridge | None = None,
         tools: ModelTools | None = None,
         gpu: GpuInstaller | None = None,
+        running: StartSettings | None = None,
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
         self.setMinimumWidth(820)
         self._given = preferences
-        self.model, self.sound_check = ModelPage(tools, preferences), SoundCheckPage(bridge)
+        self.model, self.sound_check = ModelPage(tools, running), SoundCheckPage(bridge)
         self.server = ServerPage()
         self.tabs = QTabWidget()
         self._pages: list[SettingsPage] = []

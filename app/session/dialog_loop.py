@@ -168,6 +168,7 @@ class DialogLoop:
                 ErrorRaised(
                     f"The program stood still for {standstill_s:,.0f} s, as while the computer sleeps.",
                     "What was being said or played then was dropped; continue as before.",
+                    is_past=True,
                 )
             )
         self._sources.reopen()

@@ -254,7 +254,7 @@ class ErrorRaised:
     """Something failed, in words for the user. The conversation so far is kept.
 
     `turn_id` is the turn that it ended, `is_fatal` if the session cannot continue, `is_about_sound` if it is
-    over once DevicesChanged names an open microphone and loudspeaker.
+    over once DevicesChanged names an open microphone and loudspeaker, `is_past` if it is over already.
     """
 
     message: str
@@ -262,6 +262,7 @@ class ErrorRaised:
     turn_id: int | None = None
     is_fatal: bool = False
     is_about_sound: bool = False
+    is_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)

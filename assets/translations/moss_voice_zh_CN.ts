@@ -2432,6 +2432,18 @@
         <source>Open the settings</source>
         <translation>打开设置</translation>
     </message>
+    <message>
+        <source>Choose another one in the settings, on the page Model or Engine.</source>
+        <translation>请在设置的“模型”或“引擎”页面中另选一个。</translation>
+    </message>
+    <message>
+        <source>The engine of the settings cannot be used: %1</source>
+        <translation>无法使用设置中的引擎：%1</translation>
+    </message>
+    <message>
+        <source>%1 answers in its place. Check the page Engine of the settings.</source>
+        <translation>现由 %1 代为回答。请检查设置的“引擎”页面。</translation>
+    </message>
 </context>
 <context>
     <name>EngineSwitch</name>
@@ -2711,6 +2723,22 @@
     <message>
         <source>%1 is downloaded. Choose it in the settings, on the page Model.</source>
         <translation>%1 已下载。请在设置的“模型”页中选择它。</translation>
+    </message>
+    <message>
+        <source>Give up the TensorRT-LLM engine %1?</source>
+        <translation>放弃 TensorRT-LLM 引擎 %1？</translation>
+    </message>
+    <message>
+        <source>%1 answers in its place.</source>
+        <translation>将由 %1 代为回答。</translation>
+    </message>
+    <message>
+        <source>PyTorch loads %1 in its place.</source>
+        <translation>将改用 PyTorch 加载 %1。</translation>
+    </message>
+    <message>
+        <source>Give it up</source>
+        <translation>放弃</translation>
     </message>
 </context>
 <context>

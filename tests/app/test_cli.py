@@ -14,7 +14,6 @@ from app.cli import build_parser, main
 from app.commands.engine_options import start_settings
 from app.commands.window import find_display
 from app.session.session_settings import SessionSettings
-from app.settings import PREFERRED
 from engine_runtime.errors import BundleError
 from engine_runtime.options import EngineOptions
 
@@ -152,8 +151,11 @@ def test_how_the_engine_runs_is_read_from_the_command_line() -> None:
 
 def test_what_the_window_may_complete_is_what_was_not_given() -> None:
     given = start_settings(build_parser().parse_args(["--device", "cpu", "--tails"]))
-    assert given.left_open == {"weight_format", "kv_dtype"}
-    assert start_settings(build_parser().parse_args([])).left_open == PREFERRED
+    assert given.given == {"device", "rounds_tails"}
+    assert start_settings(build_parser().parse_args([])).given == frozenset()
+    words = ["--bundle", "nano", "--backend", "torch", "--trt-codec", "--seed", "3", "--eagerness", "off"]
+    given = start_settings(build_parser().parse_args(words))
+    assert given.given == {"bundle", "backend", "trt_codec", "engine_cache", "seed", "eagerness"}
 
 
 def test_without_a_display_the_window_says_what_else_there_is(

@@ -88,13 +88,16 @@ def test_the_window_gets_a_session_that_is_not_started(
 
     given: dict[str, Any] = {}
 
-    def run_gui(session: Session, settings: object, **named: Any) -> int:
-        given.update(named, session=session, settings=settings, events=session.poll())
+    def run_gui(session: Session, **named: Any) -> int:
+        given.update(named, session=session, events=session.poll())
         return 7
 
     monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
-    assert main.open_window(StartSettings(bundle=random_bundle, seed=5)) == 7
-    assert given["settings"].seed == 5
+    assert (
+        main.open_window(StartSettings(bundle=random_bundle, seed=5, given=frozenset({"bundle", "seed"})))
+        == 7
+    )
+    assert given["start"].seed == 5
     assert given["is_minimised"] is False
     assert given["events"] == []
     with given["loader"](given["start"])() as engine:

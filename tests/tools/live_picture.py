@@ -67,7 +67,7 @@ def hold_conversation(folder: Path) -> None:
         store = PreferenceStore(Path(tempfile.mkdtemp()) / "window.ini")
         store.save(Preferences(theme=theme, language="en"))
         if theme is ThemeChoice.LIGHT:
-            window = MainWindow(session, None, store)
+            window = MainWindow(session, store)
             window.resize(1440, 920)
             window.show()
             window.begin()

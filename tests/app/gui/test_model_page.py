@@ -14,8 +14,10 @@ from app.audio.wav import WavWriter
 from app.gui.device_plans import DeviceRoom
 from app.gui.model_page import ModelPage, ModelTools
 from app.gui.preferences import Preferences
+from app.settings import StartSettings
 from engine_runtime.bundle.released.assembly import assemble
 from engine_runtime.bundle.released.layout import find_released, locate
+from engine_runtime.options import EngineOptions
 
 
 def make(qtbot: QtBot, **preferences: str) -> ModelPage:
@@ -126,10 +128,10 @@ def room(free: int) -> list[DeviceRoom]:
 def test_the_memory_of_the_running_engine_counts_as_free(
     qtbot: QtBot, tools: ModelTools, nano_bundle: Path
 ) -> None:
-    running = Preferences(device="cuda:0", weights="fp8")
+    running = StartSettings(engine=EngineOptions(device="cuda:0", weight_format="fp8"))
     page = ModelPage(tools, running)
     qtbot.addWidget(page)
-    page.show_preferences(running)
+    page.show_preferences(Preferences(device="cuda:0", weights="fp8"))
     tools.plans.rooms[str(nano_bundle)] = room(free=6 * GB)
     tools.plans.found.emit(str(nano_bundle))
     assert page.device.note.text() == "The model takes about 17.0 GB of the 23.0 GB of memory."
@@ -144,7 +146,7 @@ def test_the_memory_of_the_running_engine_counts_as_free(
 def test_another_model_that_does_not_fit_here_gets_a_device_where_it_does(
     qtbot: QtBot, tools: ModelTools, random_bundle: Path
 ) -> None:
-    page = ModelPage(tools, Preferences())
+    page = ModelPage(tools, StartSettings())
     qtbot.addWidget(page)
     page.show_preferences(Preferences(bundle=str(random_bundle)))
     processor = DeviceRoom("cpu", "a processor", 32 * GB, 30 * GB, {("native", False): 40 * GB})

@@ -210,18 +210,25 @@ def test_every_endpointing_yields_valid_settings(endpointing_ms: int) -> None:
 
 
 def test_the_command_line_wins() -> None:
-    assert EVERYTHING.session_settings(SessionSettings(seed=5)).seed == 5
-    turns = TurnTakingSettings(eagerness="patient", input_mode="push")
-    chosen = EVERYTHING.session_settings(SessionSettings(turn_taking=turns)).turn_taking
-    assert (chosen.eagerness, chosen.input_mode) == ("patient", "push")
-    base = SessionSettings(audio_processing=AudioProcessing(library="pywebrtc"))
-    assert EVERYTHING.session_settings(base).audio_processing.library == "pywebrtc"
+    names = frozenset({"seed", "eagerness", "input_mode", "speculate", "echo_library"})
+    given = StartSettings(
+        seed=5, eagerness="patient", input_mode="push", speculate="on", echo_library="pywebrtc", given=names
+    )
+    chosen = EVERYTHING.with_given(given).session_settings()
+    assert (chosen.seed, chosen.speculate) == (5, "on")
+    assert (chosen.turn_taking.eagerness, chosen.turn_taking.input_mode) == ("patient", "push")
+    assert chosen.audio_processing.library == "pywebrtc"
     given = StartSettings(
         bundle=Path("given"),
         engine=EngineOptions(
             flow_steps=2, flow_schedule="quadratic", codec_dtype="float16", exact_encoding=True
         ),
-        left_open=frozenset(),
+        given=frozenset(
+            {
+                *("bundle", "device", "weight_format", "rounds_tails", "kv_dtype"),
+                *("flow_steps", "flow_schedule", "codec_dtype", "exact_encoding", "trt_codec"),
+            }
+        ),
     )
     assert EVERYTHING.start_settings(given) == given
 
@@ -253,32 +260,48 @@ def test_the_weights_stay_as_they_are_on_the_processor() -> None:
 
 
 def test_the_engine_that_runs_is_shown() -> None:
-    start = EVERYTHING.start_settings(StartSettings())
-    shown = Preferences(endpointing_ms=700).with_engine(start)
-    assert shown == Preferences(endpointing_ms=700).with_engine_of(EVERYTHING)
-    assert Preferences().with_engine(StartSettings()).bundle == ""
+    engine = EngineOptions(device="cuda:1", rounds_tails=True, trt_codec=True, flow_steps=2)
+    names = frozenset({"bundle", "device", "rounds_tails", "trt_codec", "flow_steps"})
+    shown = EVERYTHING.with_given(StartSettings(bundle=Path("/given"), engine=engine, given=names))
+    assert shown == dataclasses.replace(
+        EVERYTHING,
+        server="",
+        server_key="",
+        bundle="/given",
+        voice="",
+        device="cuda:1",
+        saves_memory=True,
+        trt_codec=True,
+        flow_steps=2,
+    )
+    assert EVERYTHING.with_given(StartSettings()) == EVERYTHING
 
 
 @pytest.mark.parametrize(("given", "chosen"), [(False, False), (True, False), (False, True)])
 def test_exact_encoding_is_used_where_command_line_or_window_ask_for_it(given: bool, chosen: bool) -> None:
-    start = StartSettings(engine=EngineOptions(exact_encoding=given))
+    names = frozenset({"exact_encoding"} if given else ())
+    start = StartSettings(engine=EngineOptions(exact_encoding=given), given=names)
     engine = Preferences(exact_encoding=chosen).start_settings(start).engine
     assert engine.exact_encoding == (given or chosen)
 
 
 def test_a_voice_stays_with_the_bundle_that_it_was_chosen_for() -> None:
-    assert EVERYTHING.start_settings(StartSettings(bundle=Path("given"))).voice is None
-    assert EVERYTHING.start_settings(StartSettings(voice=Path("other.wav"))).voice == Path("other.wav")
+    assert (
+        EVERYTHING.start_settings(StartSettings(bundle=Path("given"), given=frozenset({"bundle"}))).voice
+        is None
+    )
+    given = StartSettings(voice=Path("other.wav"), given=frozenset({"voice"}))
+    assert EVERYTHING.start_settings(given).voice == Path("other.wav")
 
 
 @pytest.mark.parametrize(
     ("given", "server"),
     [
         (StartSettings(), "wss://saved"),
-        (StartSettings(server="wss://given"), "wss://given"),
-        (StartSettings(bundle=Path("/a/bundle")), ""),
-        (StartSettings(engine_python=Path("/a/python")), ""),
-        (StartSettings(engine=EngineOptions(random_weights=1)), ""),
+        (StartSettings(server="wss://given", given=frozenset({"server"})), "wss://given"),
+        (StartSettings(bundle=Path("/a/bundle"), given=frozenset({"bundle"})), ""),
+        (StartSettings(engine_python=Path("/a/python"), given=frozenset({"engine_python"})), ""),
+        (StartSettings(engine=EngineOptions(random_weights=1), given=frozenset({"random_weights"})), ""),
     ],
 )
 def test_the_saved_server_is_used_unless_the_command_line_names_an_engine(

@@ -9,14 +9,12 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
-from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.session.commands import HoldToTalk
 from app.session.events import TurnCancelled, TurnOpened
-from app.session.session_settings import SessionSettings
-from app.settings import InputMode
+from app.settings import InputMode, StartSettings
 from tests.doubles.scripted_session import ScriptedSession, opening
 
 
@@ -63,11 +61,11 @@ def test_a_window_that_is_closed_lets_go(qtbot: QtBot, ready: MainWindow, sessio
 
 @pytest.mark.slow
 def test_the_command_line_wins(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> None:
-    settings = SessionSettings(turn_taking=TurnTakingSettings(input_mode="push"))
-    window = MainWindow(session, settings, store)
+    start = StartSettings(input_mode="push", given=frozenset({"input_mode"}))
+    window = MainWindow(session, store, start=start)
     window.show()
     assert window.controls.talk_button.isVisible()
-    assert window.applied.current.input_mode == "voice"
+    assert store.load().input_mode == "voice"
     window.close()
 
 
