@@ -15,7 +15,8 @@ from engine_runtime.errors import MossVoiceError
 
 
 def build(args: dict[str, str]) -> Any:
-    """The application. MossVoiceError without a key: Ray, which listens, does not say to whom."""
+    """The application. MossVoiceError without a key: Ray, which listens, does not say to whom; and in a
+    cluster that demands no token."""
     arguments = build_parser().parse_args(["serve", *shlex.split(args.get("options", ""))])
     settings, start = serve_settings(arguments), engine_settings(arguments)
     if not settings.access.keys:
@@ -24,7 +25,10 @@ def build(args: dict[str, str]) -> Any:
             "--api-key-file among its options."
         )
     from app.main import engine_factory, load_turn_end_detector
+    from app.server.access import check_cluster
     from app.server.ray_replica import Replicas, application
+
+    check_cluster()
 
     return application(
         settings,

@@ -171,18 +171,23 @@ def engine_settings(arguments: argparse.Namespace) -> StartSettings:
 
 
 def serve_settings(arguments: argparse.Namespace) -> ServeSettings:
-    """The settings of the server. MossVoiceError for keys that cannot be read."""
-    from app.server.access import Access, read_keys
+    """The settings of the server, with a line on stderr for what is allowed but unsafe. MossVoiceError for
+    keys that cannot be read."""
+    from app.server.access import Access, read_keys, warnings
     from app.server.connection import ConnectionLimits
     from app.server.service import ServeSettings
 
+    keys = read_keys(arguments.api_key_file)
+    secrets = (arguments.api_key_file, arguments.tls_key)
+    for text in warnings(arguments.host, arguments.tls_cert, secrets):
+        note(text)
     return ServeSettings(
         host=arguments.host,
         port=arguments.port,
         conversations=arguments.conversations,
         batch_invariant=arguments.batch_invariant,
         seed=arguments.seed,
-        access=Access(read_keys(arguments.api_key_file), tuple(arguments.allow_origin)),
+        access=Access(keys, tuple(arguments.allow_origin)),
         tls_certificate=arguments.tls_cert,
         tls_key=arguments.tls_key,
         limits=ConnectionLimits(session_s=arguments.session_minutes * 60),

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 import os
+import re
+import shlex
 import ssl
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +22,10 @@ from engine_runtime.errors import MossVoiceError
 
 KEYS_VARIABLE = "MOSS_VOICE_API_KEYS"
 SHORTEST_KEY = 16
+_CLUSTER_MODE = "RAY_AUTH_MODE"
 _SUBPROTOCOL_KEY = "openai-insecure-api-key."
 """How browsers, which cannot set headers, send a key."""
+_log = logging.getLogger(__name__)
 
 
 class AccessError(MossVoiceError):
@@ -61,17 +67,18 @@ def _key_of(headers: Mapping[str, str]) -> str:
 
 
 def read_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The keys of a file, one per line, or of the environment, separated by commas. AccessError for a file
-    that cannot be read or a key that is easy to guess."""
+    """The keys of a file, one per line, or of the environment, separated by commas or white space
+    (`$(cat keys.txt)` has lines). AccessError for a file that cannot be read or a key that is easy to guess.
+    """
     if file is None:
-        keys = [key.strip() for key in environ.get(KEYS_VARIABLE, "").split(",")]
+        keys = re.split(r"[,\s]+", environ.get(KEYS_VARIABLE, ""))
     else:
         try:
             keys = [line.strip() for line in file.read_text("utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise AccessError(f"The keys in {file} cannot be read: {error}. Check the file.") from error
     found = tuple(key for key in keys if key and not key.startswith("#"))
-    if any(len(key) < SHORTEST_KEY or not key.isascii() or " " in key for key in found):
+    if any(len(key) < SHORTEST_KEY or not key.isascii() or re.search(r"\s", key) for key in found):
         raise AccessError(
             f"An API key is too short or has characters that a header cannot carry. Use {SHORTEST_KEY} or "
             "more letters and digits, for example of `openssl rand -hex 24`."
@@ -79,6 +86,20 @@ def read_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> tup
     if file is not None and not found:
         raise AccessError(f"{file} has no key. Write one per line.")
     return found
+
+
+def warnings(host: str, certificate: Path | None, secrets: Iterable[Path | None]) -> Iterator[str]:
+    """What an administrator should know of a configuration that is allowed; `secrets` are the files of API
+    keys and of the certificate's private key."""
+    if not is_loopback(host) and certificate is None:
+        yield (
+            f"Without TLS everybody on the way to {host} can hear the conversations and read the API key. "
+            "Use --tls-cert and --tls-key, or a proxy that terminates TLS."
+        )
+    for file in secrets:
+        if file is not None and stat.S_IMODE(file.stat().st_mode) & 0o077:
+            name = shlex.quote(str(file))
+            yield f"{file} can be read by other users of this machine. Run: chmod 600 {name}"
 
 
 def check_address(host: str, access: Access) -> None:
@@ -99,6 +120,23 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_cluster(environ: Mapping[str, str] = os.environ) -> None:
+    """AccessError in the environment of a Ray cluster that demands no token, unless somebody has decided so.
+
+    `ray start` and KubeRay demand none by default. Whoever reaches a port of such a cluster runs code as its
+    user, and reads the API keys.
+    """
+    mode = environ.get(_CLUSTER_MODE, "")
+    if mode == "disabled":
+        _log.warning("cluster_without_authentication", extra={"fields": {_CLUSTER_MODE: mode}})
+    elif mode != "token":
+        raise AccessError(
+            "This Ray cluster runs the code of anybody who reaches one of its ports. Set "
+            f"{_CLUSTER_MODE}=token before `ray start` on each machine and here (packaging/SERVE.md), or "
+            f"{_CLUSTER_MODE}=disabled where nobody else can reach it."
+        )
 
 
 def check_tls(certificate: Path | None, key: Path | None) -> None:

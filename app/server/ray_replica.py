@@ -24,6 +24,7 @@ from app.server.service import RealtimeService, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_source import EngineFactory
 
+HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 DEPLOYMENT = "Realtime"
 APPLICATION = "moss-voice"
 _REPORT_S = 5.0
@@ -133,7 +134,7 @@ def application(
 
 def _routing() -> dict[str, Any]:
     # HAProxy takes the replica with the fewest connections itself, and Ray refuses another router beside it.
-    if os.environ.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
+    if os.environ.get(HAPROXY) == "1":
         return {}
     return {"request_router_config": {"request_router_class": LeastConversations}}
 

@@ -27,6 +27,11 @@ def test_options_of_the_file_are_those_of_the_command(monkeypatch: pytest.Monkey
     )
     monkeypatch.setitem(sys.modules, replica.__name__, replica)
     monkeypatch.setenv("MOSS_VOICE_API_KEYS", "0123456789abcdef")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(MossVoiceError, match="RAY_AUTH_MODE=token"):
+        build({})
+    assert seen == [], "a cluster in which anybody can run code"
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
     assert build({"options": "--device cuda --conversations 32 --kv-blocks 64"}) == "it"
     ((settings, replicas, *_),) = seen
     assert (settings.conversations, settings.access.keys) == (32, ("0123456789abcdef",))

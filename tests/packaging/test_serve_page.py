@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.cli import build_parser
 
@@ -34,3 +35,23 @@ def test_the_files_name_what_is_there(repository: Path, name: str) -> None:
     replica = (repository / "app" / "server" / "ray_replica.py").read_text(encoding="utf-8")
     (deployment,) = re.findall(r"- name: (\S+)\n\s+(?:#.*\n\s+)*ray_actor_options", text)
     assert f'DEPLOYMENT = "{deployment}"' in replica
+
+
+def test_the_cluster_of_kubernetes_is_closed(repository: Path) -> None:
+    text = (repository / "packaging" / "ray_service.yaml").read_text(encoding="utf-8")
+    service, policy, ingress = yaml.safe_load_all(text)
+    cluster = service["spec"]["rayClusterConfig"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert len(groups) == 2
+    for pod in (group["template"] for group in groups):
+        assert pod["metadata"]["labels"] == policy["spec"]["podSelector"]["matchLabels"]
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        for container in pod["spec"]["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    others = [rule for rule in policy["spec"]["ingress"] if "ports" in rule]
+    assert all("namespaceSelector" in source for rule in others for source in rule["from"])
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    assert ingress["spec"]["tls"], "keys and speech cross the network"

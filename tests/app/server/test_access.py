@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from app.server.access import Access, AccessError, check_address, check_tls, is_loopback, read_keys
+from app.server.access import (
+    Access,
+    AccessError,
+    check_address,
+    check_cluster,
+    check_tls,
+    is_loopback,
+    read_keys,
+    warnings,
+)
 
 KEY = "0123456789abcdef"
 
@@ -63,6 +72,34 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
             read_keys(file)
     with pytest.raises(AccessError, match="cannot be read"):
         read_keys(tmp_path / "missing")
+
+
+def test_keys_of_the_environment_may_be_the_lines_of_a_file() -> None:
+    assert read_keys(None, {"MOSS_VOICE_API_KEYS": f"{KEY}\n{KEY}2\n"}) == (KEY, f"{KEY}2")
+
+
+def test_what_is_allowed_but_unsafe_is_named(tmp_path: Path) -> None:
+    keys = tmp_path / "my keys"
+    keys.write_text(KEY)
+    keys.chmod(0o600)
+    assert list(warnings("127.0.0.1", None, [keys, None])) == []
+    assert list(warnings("0.0.0.0", tmp_path / "cert.pem", [keys])) == []
+    (text,) = warnings("0.0.0.0", None, [keys])
+    assert "--tls-cert" in text
+    for mode in (0o640, 0o604):
+        keys.chmod(mode)
+        (text,) = warnings("127.0.0.1", None, [keys])
+        assert f"chmod 600 '{keys}'" in text
+
+
+def test_a_cluster_has_to_demand_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    check_cluster({"RAY_AUTH_MODE": "token"})
+    assert caplog.messages == []
+    for environ in ({}, {"RAY_AUTH_MODE": ""}, {"RAY_AUTH_MODE": "Token"}):
+        with pytest.raises(AccessError, match="RAY_AUTH_MODE=token"):
+            check_cluster(environ)
+    check_cluster({"RAY_AUTH_MODE": "disabled"})
+    assert caplog.messages == ["cluster_without_authentication"]
 
 
 def test_a_certificate_is_checked_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -21,6 +21,11 @@ from tests.tools.replica_kills import TARGET_S, Service, kill_in_mid_reply, ray_
 from tests.tools.server_faults import answer_to, ask, await_quiet, conversations
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install '.[ray]')")
+
+from app.server.ray_run import _check_haproxy, haproxy_files
+from app.server.run import ServeError
+from app.server.service import ServeSettings
+
 pytestmark = pytest.mark.slow
 
 
@@ -62,6 +67,20 @@ def test_the_official_client_gets_an_answer(service: Service) -> None:
     assert asyncio.run(asyncio.wait_for(converse(), 60)) == "Two plus three is five."
 
 
+def test_no_other_user_can_reach_the_files_of_ray(service: Service) -> None:
+    sockets = [
+        Path(part)
+        for process in psutil.Process(service.process.pid).children(recursive=True)
+        for part in " ".join(process.cmdline()).replace("=", " ").split()
+        if part.endswith(("/plasma_store", "/raylet")) and "/sockets/" in part
+    ]
+    assert sockets
+    for socket in sockets:
+        assert socket.exists()
+        above = [folder.stat() for folder in socket.parents]
+        assert any(found.st_mode & 0o077 == 0 and found.st_uid == os.getuid() for found in above), socket
+
+
 def test_both_replicas_are_used_and_the_next_client_is_refused(service: Service) -> None:
     await_quiet(service.address)
     url = f"ws://{service.address}/v1/realtime"
@@ -99,6 +118,24 @@ def test_the_number_of_replicas_is_changed_while_they_serve(service: Service) ->
         subprocess.run([sys.executable, "-c", code], check=True, env=token, timeout=60)
         service.await_replicas(count)
     assert answer_to(service.address, "what is two plus three") == "Two plus three is five."
+
+
+def test_haproxy_keeps_its_files_with_the_others(tmp_path: Path) -> None:
+    environ = {"RAY_SERVE_HAPROXY_SOCKET_PATH": "/run/chosen.sock"}
+    haproxy_files(tmp_path, environ)
+    assert environ.pop("RAY_SERVE_HAPROXY_SOCKET_PATH") == "/run/chosen.sock"
+    assert len(environ) == 3
+    assert all(Path(place).is_relative_to(tmp_path) for place in environ.values())
+
+
+def test_haproxy_without_tls_is_not_taken_for_one_with(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    _check_haproxy(ServeSettings())
+    assert "8404 and 9101" in capsys.readouterr().err
+    with pytest.raises(ServeError, match="without TLS"):
+        _check_haproxy(ServeSettings(tls_certificate=Path("cert.pem")))
 
 
 _SIGNALLED_TWICE = """
