@@ -237,8 +237,11 @@ class SoundInput(_SoundStream):
         clean = self._block[:frames]
         np.clip(block[:, 0], -1.0, 1.0, out=clean)
         np.nan_to_num(clean, copy=False)
+        end_ns = self._end_ns(time_info.inputBufferAdcTime, frames)
+        if frames <= self.ring.free:  # otherwise the next one that fits comes after a gap
+            # Before its samples are published: who reads them finds their time.
+            self._clock.stamp(self.ring.written, frames, end_ns - frames * 1_000_000_000 // self.sample_rate)
         self.ring.write(clean)
-        self._clock.stamp(self.ring.written, self._end_ns(time_info.inputBufferAdcTime, frames))
         self._callbacks += 1
         if status.input_overflow:
             self._overflows += 1
@@ -256,20 +259,19 @@ class SoundOutput(_SoundStream):
         self.gain = 1.0
         self.is_expecting = False
         self.underruns = 0
-        self.played = Ring(int(_RING_SECONDS * self.sample_rate))
-        self.recorded = PlayedTap(self.sample_rate)
-        self._played_clock = SampleClock(self.sample_rate)
+        self.played, self.recorded = PlayedTap(self.sample_rate), PlayedTap(self.sample_rate)
         self._is_starved = False
         self._gap_ns = 0
         """When the device ran dry last."""
 
     def close(self) -> None:
         """Stop immediately; what was handed to the device but is not in the air yet stays in the ring."""
-        handed_ns = self._clock.time_ns(self.ring.consumed)
-        is_open = self._stream is not None
+        is_open, closed_ns = self._stream is not None, time.perf_counter_ns()
         super().close()
+        # Only now, as the callback no longer runs, do its count and its clock belong together.
+        handed_ns = self._clock.time_ns(self.ring.consumed)
         if is_open and handed_ns is not None:
-            on_the_way_s = (handed_ns - time.perf_counter_ns()) / 1e9 + self.latency_s
+            on_the_way_s = (handed_ns - closed_ns) / 1e9 + self.latency_s
             self.ring.rewind(max(round(on_the_way_s * self.sample_rate), 0))
 
     def _handed_ns(self, dac_s: float, now_ns: int) -> int:
@@ -279,18 +281,11 @@ class SoundOutput(_SoundStream):
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was handed to PortAudio."""
-        return self._clock.time_ns(index) if self.ring.consumed > index else None
-
-    def played_index(self, time_ns: int) -> float | None:
-        """Which sample of `played` was handed to PortAudio at `time_ns`."""
-        return self._played_clock.index_at(time_ns)
+        return self._clock.stamped_ns(index)
 
     def _prepare(self, rate: int) -> None:
         is_new_rate = rate != self.sample_rate
-        if is_new_rate:
-            self.played = Ring(int(_RING_SECONDS * rate))
-        self.recorded = PlayedTap(rate)
-        self._played_clock = SampleClock(rate)
+        self.played, self.recorded = PlayedTap(rate), PlayedTap(rate)
         super()._prepare(rate)
         if is_new_rate:
             self.is_expecting = False  # a reply in progress comes in the next round of the dialog loop
@@ -309,12 +304,11 @@ class SoundOutput(_SoundStream):
         played = self._block[:frames]
         count = self.ring.play_into(played, self.gain)
         block[:] = played[:, None]
-        now_ns, first = time.perf_counter_ns(), self.played.written
+        now_ns = time.perf_counter_ns()
         handed_ns = self._handed_ns(time_info.outputBufferDacTime, now_ns)
         if count:
-            self._clock.stamp(self.ring.consumed - count, handed_ns)
-        if self.played.write(played) == frames:
-            self._played_clock.stamp(first, now_ns)
+            self._clock.stamp(self.ring.consumed - count, count, handed_ns)
+        self.played.write(played, now_ns)
         self.recorded.write(played, now_ns)
         starves = count < frames and self.is_expecting and not self.ring.is_silent
         has_gap = self._latency.ran_dry(frames * 1_000_000_000 // self.sample_rate)

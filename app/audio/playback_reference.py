@@ -45,10 +45,12 @@ class PlaybackReference:
 
     def __init__(self, output: AudioOutput) -> None:
         self._output = output
-        self._ring = output.played
-        self._resampler = Resampler(output.sample_rate, RATE_HZ)
+        self._tap = output.played
+        self._resampler = Resampler(self._tap.sample_rate, RATE_HZ)
         self._next = 0
         """Captured frame that the device samples at `_position` belong to."""
+        self._taken = 0
+        """Captured frame that the next one of `take` belongs to."""
         self._position: float | None = None
         """Where in the ring the next frame begins; None until the clocks of both devices are known."""
         self._age = 0
@@ -83,33 +85,34 @@ class PlaybackReference:
 
     def restart(self, frame: int) -> None:
         """Forget the alignment; the next frame belongs to captured frame `frame`."""
-        self._next = frame
-        if self._position is None and self._ring is self._output.played:
+        self._next = self._taken = frame
+        if self._position is None and self._tap is self._output.played:
             return
-        self._ring = self._output.played
-        self._resampler = Resampler(self._output.sample_rate, RATE_HZ)
-        self._position = None
+        self._tap = self._output.played
+        self._resampler = Resampler(self._tap.sample_rate, RATE_HZ)
+        self._position, self._age = None, 0
+        self._held, self._held_from = self._held[:0], 0
         self._ready = self._ready[:0]
 
     def pull(self, received_at: ReceivedAt, captured_frames: int) -> None:
         """Read what was played meanwhile; so many frames were captured until now."""
-        if not self._output.name or self._ring is not self._output.played:
-            self.restart(self._next)
-        rate = self._output.sample_rate
+        if not self._output.name or self._tap is not self._output.played:
+            self.restart(self._taken)  # what was read ahead is of the device before
+        ring, rate = self._tap.ring, self._tap.sample_rate
         while self._output.name:
-            here = self._output.played_index(received_at(self._next * FRAME_SAMPLES))
-            if here is None or here < self._ring.consumed - rate:
+            here = self._tap.index_at(received_at(self._next * FRAME_SAMPLES))
+            if here is None or here < ring.consumed - rate:
                 return
-            if here > self._ring.written + _JUMP_S * rate:
+            if here > ring.written + _JUMP_S * rate:
                 # No callback for long, or a ring that nobody read: full, it takes neither samples nor times.
-                self._ring.read(self._ring.available)
+                ring.read(ring.available)
                 return
             # Of the first sample of this frame, if their number at this rate is not an integer.
             here -= self._chunk * rate / _FRAMES_PER_S - self._chunk * rate // _FRAMES_PER_S
             error = self._align(here, rate, captured_frames)
             assert self._position is not None
             count = self._chunk_samples()
-            if self._position + count * (1.0 + self._drift) + 2 > self._ring.written:
+            if self._position + count * (1.0 + self._drift) + 2 > ring.written:
                 return
             self._advance(self._read(count))
             self._correct(error, count)
@@ -123,6 +126,7 @@ class PlaybackReference:
         """The next frames [frames * 160]; as many as are ready at most."""
         size = frames * FRAME_SAMPLES
         taken, self._ready = self._ready[:size], self._ready[size:]
+        self._taken += len(taken) // FRAME_SAMPLES
         return taken
 
     def _align(self, here: float, rate: int, captured_frames: int) -> float:
@@ -139,7 +143,7 @@ class PlaybackReference:
 
     def _chunk_samples(self) -> int:
         """Device samples of the next frame."""
-        rate = self._output.sample_rate
+        rate = self._tap.sample_rate
         return (self._chunk + 1) * rate // _FRAMES_PER_S - self._chunk * rate // _FRAMES_PER_S
 
     def _advance(self, samples: Pcm) -> None:
@@ -186,7 +190,7 @@ class PlaybackReference:
 
     def _hold(self, first: int, end: int) -> None:
         """Have the ring's samples from `first` to `end` in `_held`; what was not kept is silence."""
-        ring, reached = self._ring, self._held_from + len(self._held)
+        ring, reached = self._tap.ring, self._held_from + len(self._held)
         if reached != ring.consumed or not self._held_from <= first <= reached:
             ring.read(max(min(first - ring.consumed, ring.available), 0))
             self._held = np.zeros(max(ring.consumed - first, 0), dtype=np.float32)

@@ -17,37 +17,54 @@ _TAP_SECONDS = 2
 
 
 class SampleClock:
-    """Links sample indices to time through the latest stamp. One writer; readers always see a consistent
-    stamp."""
+    """Links sample indices to time through the latest stamp: one immutable value, so that a reader never
+    combines the count of one block with the time of another. One writer, any readers."""
 
     __slots__ = ("_rate", "_stamp")
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
+        """(first sample of the latest block, the one after its last, when its first sample is or was)."""
 
-    def stamp(self, index: int, time_ns: int) -> None:
-        """Sample `index` is at `time_ns`."""
-        self._stamp = (index, time_ns)
+    def stamp(self, first: int, count: int, time_ns: int) -> None:
+        """Sample `first`, the first of a block of `count`, is at `time_ns`."""
+        self._stamp = (first, first + count, time_ns)
 
     def time_ns(self, index: float) -> int | None:
         """When sample `index` is or was, or None before the first stamp."""
         stamp = self._stamp
         if stamp is None:
             return None
-        return stamp[1] + round((index - stamp[0]) * 1e9 / self._rate)
+        first, _, first_ns = stamp
+        return first_ns + round((index - first) * 1e9 / self._rate)
+
+    def stamped_ns(self, index: float) -> int | None:
+        """When sample `index` was; None until its block, or a later one, was stamped. After a gap a time
+        extrapolated from the block before would be too early by the gap."""
+        stamp = self._stamp
+        if stamp is None or index >= stamp[1]:
+            return None
+        first, _, first_ns = stamp
+        return first_ns + round((index - first) * 1e9 / self._rate)
 
     def index_at(self, time_ns: int) -> float | None:
         """Which sample is or was at `time_ns`, or None before the first stamp."""
         stamp = self._stamp
         if stamp is None:
             return None
-        return stamp[0] + (time_ns - stamp[1]) * self._rate / 1e9
+        first, _, first_ns = stamp
+        return first + (time_ns - first_ns) * self._rate / 1e9
 
 
 class PlayedTap:
     """What a device was given since it was opened, silence included, and when: for one reader. The device
-    writes; while nobody reads, the tap is full and takes nothing more."""
+    writes; while nobody reads, the tap is full and takes nothing more.
+
+    Ring and clock live and die together, with one opening of the device: a ring that is full before its clock
+    has a stamp would never take a block again, and so never get one. Each sample that can be read has a time:
+    a block is stamped before it is published, and is taken as a whole or not at all.
+    """
 
     __slots__ = ("_clock", "ring", "sample_rate")
 
@@ -58,16 +75,20 @@ class PlayedTap:
 
     def write(self, block: Pcm, time_ns: int) -> None:
         """The device was given `block` [n] at `time_ns`."""
-        first = self.ring.written
-        if self.ring.write(block) == len(block):
-            self._clock.stamp(first, time_ns)
+        if len(block) <= self.ring.free:
+            self._clock.stamp(self.ring.written, len(block), time_ns)
+            self.ring.write(block)
 
     def read(self) -> tuple[Pcm, int]:
         """What came since the last call, and when its first sample was given to the device (0 if nothing
         came)."""
-        first = self.ring.consumed
-        pcm = self.ring.read(self.ring.available)
-        return pcm, self._clock.time_ns(first) or 0
+        # NOTE: the time comes first: once read, a full ring takes a block again, stamped after a gap.
+        count, first_ns = self.ring.available, self._clock.time_ns(self.ring.consumed)
+        return self.ring.read(count), first_ns or 0
+
+    def index_at(self, time_ns: int) -> float | None:
+        """Which sample of `ring` was given to the device at `time_ns`; None before the first block."""
+        return self._clock.index_at(time_ns)
 
 
 class AudioInput(Protocol):
@@ -115,11 +136,10 @@ class AudioOutput(Protocol):
     """Set while a reply is being played, so that an empty ring is an under-run and not just silence."""
     underruns: int
     """Gaps heard so far: the ring ran empty while expecting, or the device asked too late."""
-    played: Ring
-    """What the device was given, silence included, mono at `sample_rate`: the reference of echo cancellation.
-    While nobody reads it, it is full and takes nothing more."""
+    played: PlayedTap
+    """What the device was given: the reference of echo cancellation. A new one at each opening."""
     recorded: PlayedTap
-    """The same for a recording; a new one at each opening."""
+    """The same for a recording."""
 
     @property
     def latency_s(self) -> float:
@@ -140,6 +160,3 @@ class AudioOutput(Protocol):
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` of the ring was handed to the device (latency not added), None if it was not
         yet."""
-
-    def played_index(self, time_ns: int) -> float | None:
-        """Which sample of `played` was handed to the device at `time_ns`; None while that is not known."""

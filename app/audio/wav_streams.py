@@ -146,18 +146,16 @@ class WavSpeaker:
         self.gain = 1.0
         self.is_expecting = False
         self.underruns = 0
-        self.played = Ring(int(_RING_SECONDS * sample_rate))
-        self.recorded = PlayedTap(sample_rate)
+        self.played, self.recorded = PlayedTap(sample_rate), PlayedTap(sample_rate)
         self._listener = listener
         self._clock = SampleClock(sample_rate)
-        self._played_clock = SampleClock(sample_rate)
         self._pace = _Pace(sample_rate)
         self._is_starved = False
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Start at the next `service`; the arguments are ignored."""
         self.name = "file"
-        self.recorded = PlayedTap(self.sample_rate)
+        self.played, self.recorded = PlayedTap(self.sample_rate), PlayedTap(self.sample_rate)
         self._pace.restart()
 
     def close(self) -> None:
@@ -175,14 +173,12 @@ class WavSpeaker:
         block = np.zeros(due, dtype=np.float32)
         count = self.ring.play_into(block, self.gain)
         if count:
-            self._clock.stamp(self.ring.consumed - count, self._pace.time_ns(start))
+            self._clock.stamp(self.ring.consumed - count, count, self._pace.time_ns(start))
         starves = count < due and self.is_expecting and not self.ring.is_silent
         if starves and not self._is_starved:
             self.underruns += 1
         self._is_starved = starves
-        first = self.played.written
-        if self.played.write(block) == due:
-            self._played_clock.stamp(first, self._pace.time_ns(start))
+        self.played.write(block, self._pace.time_ns(start))
         self.recorded.write(block, self._pace.time_ns(start))
         if self._listener is not None:
             self._listener(block)
@@ -193,8 +189,4 @@ class WavSpeaker:
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was due."""
-        return self._clock.time_ns(index) if self.ring.consumed > index else None
-
-    def played_index(self, time_ns: int) -> float | None:
-        """Which sample of `played` was due at `time_ns`."""
-        return self._played_clock.index_at(time_ns)
+        return self._clock.stamped_ns(index)

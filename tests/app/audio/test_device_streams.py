@@ -72,17 +72,17 @@ def test_the_loudspeaker_plays_the_ring_then_silence(channels: int) -> None:
 
 def test_the_reference_of_echo_cancellation_is_what_the_device_was_given() -> None:
     loudspeaker = SoundOutput()
-    assert loudspeaker.played_index(0) is None
+    assert loudspeaker.played.index_at(0) is None
     loudspeaker.ring.write(np.full(500, 0.25, dtype=np.float32))
     block = np.ones((BLOCK_FRAMES, 2), dtype=np.float32)
     before_ns = time.perf_counter_ns()
     for _ in range(3):
         loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
     after_ns = time.perf_counter_ns()
-    played = loudspeaker.played.read(3 * BLOCK_FRAMES)
+    played = loudspeaker.played.ring.read(3 * BLOCK_FRAMES)
     assert (played[:500] == 0.25).all()
     assert not played[500:].any()
-    first, last = loudspeaker.played_index(before_ns), loudspeaker.played_index(after_ns)
+    first, last = loudspeaker.played.index_at(before_ns), loudspeaker.played.index_at(after_ns)
     assert first is not None
     assert last is not None
     assert first <= 2 * BLOCK_FRAMES <= last
@@ -93,14 +93,15 @@ def test_a_reference_that_nobody_reads_stops_at_its_size() -> None:
     block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
     for _ in range(400):
         loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    assert loudspeaker.played.written == loudspeaker.played.capacity
+    ring = loudspeaker.played.ring
+    assert ring.capacity - BLOCK_FRAMES < ring.written <= ring.capacity
     now_ns = time.perf_counter_ns()
-    at = loudspeaker.played_index(now_ns)
-    loudspeaker.played.read(loudspeaker.played.capacity)
+    at = loudspeaker.played.index_at(now_ns)
+    ring.read(ring.capacity)
     loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    assert loudspeaker.played.available == BLOCK_FRAMES
+    assert ring.available == BLOCK_FRAMES
     assert at is not None
-    assert loudspeaker.played_index(time.perf_counter_ns()) != at
+    assert loudspeaker.played.index_at(time.perf_counter_ns()) != at
 
 
 def test_a_gap_that_portaudio_does_not_tell_of_is_counted() -> None:
@@ -260,3 +261,64 @@ def test_a_standstill_is_a_loss_but_not_a_busy_program() -> None:
         now_ns += 10_000_000
         stall.update(9, now_ns)
     assert stall.is_stalled
+
+
+def test_a_device_that_is_opened_again_says_when_it_plays_although_nobody_read_the_reference() -> None:
+    """A reply is played while the microphone is closed: nobody reads what was played."""
+    loudspeaker = SoundOutput()
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    for _ in range(400):
+        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    loudspeaker._prepare(DEVICE_RATE_HZ)
+    assert loudspeaker.played.index_at(time.perf_counter_ns()) is None
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    at = loudspeaker.played.index_at(time.perf_counter_ns())
+    assert at is not None
+    assert 0.0 <= at < DEVICE_RATE_HZ
+    assert loudspeaker.played.ring.available == BLOCK_FRAMES
+
+
+def test_a_sample_that_was_handed_over_has_no_time_before_its_block_was_stamped() -> None:
+    """The callback takes samples first and stamps them then; who looks in between must not get the time that
+    continues the reply before."""
+    loudspeaker = SoundOutput()
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    loudspeaker.ring.write(np.ones(BLOCK_FRAMES, dtype=np.float32))
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    assert loudspeaker.sample_time_ns(BLOCK_FRAMES - 1) is not None
+    first = loudspeaker.ring.written
+    loudspeaker.ring.write(np.ones(2 * BLOCK_FRAMES, dtype=np.float32))
+    loudspeaker.ring.play_into(block[:, 0])
+    assert loudspeaker.ring.consumed > first
+    assert loudspeaker.sample_time_ns(first) is None
+    before_ns = time.perf_counter_ns()
+    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    handed_ns = loudspeaker.sample_time_ns(first + BLOCK_FRAMES)
+    assert handed_ns is not None
+    assert handed_ns >= before_ns
+
+
+def test_a_block_that_is_taken_while_the_device_closes_stays_in_the_ring() -> None:
+    loudspeaker = SoundOutput()
+    loudspeaker._latency = DeviceLatency(0.5)
+    loudspeaker._clock.stamp(0, 0, time.perf_counter_ns() - 10_000_000_000)  # of a reply long ago
+    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+
+    def close(ignore_errors: bool) -> None:
+        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+
+    loudspeaker._stream = SimpleNamespace(time=0.0, close=close)
+    loudspeaker.ring.write(np.full(4 * BLOCK_FRAMES, 0.25, dtype=np.float32))
+    loudspeaker.close()
+    assert loudspeaker.ring.available == 4 * BLOCK_FRAMES
+
+
+def test_captured_samples_keep_their_time_while_the_ring_is_full() -> None:
+    microphone = SoundInput()
+    block = np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
+    for _ in range(microphone.ring.capacity // BLOCK_FRAMES):
+        microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    spoken_ns = microphone.sample_time_ns(0)
+    for _ in range(3):
+        microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    assert microphone.sample_time_ns(0) == spoken_ns

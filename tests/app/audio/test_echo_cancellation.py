@@ -149,10 +149,10 @@ def test_another_rate_is_passed_on() -> None:
 
 
 class SilentClock(WavSpeaker):
-    """Plays, but never says when."""
+    """Is open, but never plays anything, so that it has no time."""
 
-    def played_index(self, time_ns: int) -> float | None:
-        return None
+    def service(self, now_ns: int) -> None:
+        pass
 
 
 def test_a_loudspeaker_without_a_clock_delays_nothing_and_is_reported() -> None:

@@ -91,10 +91,10 @@ def test_nothing_is_captured_without_a_source() -> None:
 
 
 class SilentClock(WavSpeaker):
-    """Plays, but never says when."""
+    """Is open, but never plays anything, so that it has no time."""
 
-    def played_index(self, time_ns: int) -> float | None:
-        return None
+    def service(self, now_ns: int) -> None:
+        pass
 
 
 def test_a_loudspeaker_without_a_clock_is_reported_once() -> None:

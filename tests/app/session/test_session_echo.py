@@ -7,24 +7,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from app.audio import echo_libraries
+from app.audio import device_streams, echo_libraries
+from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundOutput
 from app.audio.devices import DeviceList
 from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
 from app.duplex.room import RATE, EchoRoom
-from app.session.clocks import VirtualClock
-from app.session.commands import ApplySettings, Start
+from app.session.clocks import Clock, VirtualClock
+from app.session.commands import ApplySettings, AskText, SetDevices, Start, Stop
 from app.session.events import (
     EchoMeasured,
     ErrorRaised,
     PlaybackFinished,
     PlaybackStarted,
+    SessionState,
+    StateChanged,
     Timing,
     TurnCancelled,
     TurnOpened,
@@ -65,23 +69,70 @@ class SpeakingEngine(ScriptedEngine):
         return turn
 
 
+class Loudspeaker(SoundOutput):
+    """The loudspeaker of the program with its own callback, which the clock of the session calls."""
+
+    def __init__(self, room: EchoRoom) -> None:
+        super().__init__(lambda: DeviceList((), ()))
+        self.room = room
+        self.openings = 0
+        self.goes = False
+        self._next_ns: int | None = None
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        self.close()
+        self._prepare(DEVICE_RATE_HZ)
+        self.name, self._next_ns = device or "default", None
+        self.openings += 1
+
+    def close(self) -> None:
+        super().close()
+        self.goes = False
+
+    def is_lost(self) -> bool:
+        return self.goes
+
+    def service(self, now_ns: int) -> None:
+        if not self.name:
+            return
+        no_times = SimpleNamespace(outputBufferDacTime=0.0)
+        self._next_ns = now_ns if self._next_ns is None else self._next_ns
+        while self._next_ns <= now_ns:
+            self._next_ns += BLOCK_FRAMES * 1_000_000_000 // DEVICE_RATE_HZ
+            block = np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
+            self._callback(block, BLOCK_FRAMES, no_times, SimpleNamespace(output_underflow=False))
+            if self.room.name:
+                self.room.hear(block[:, 0])
+
+
+class Room(EchoRoom):
+    """A room whose microphone begins anew each time it is opened."""
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        self.__init__(12, 100)  # type: ignore[misc]
+        super().open(device, latency_s)
+
+
 @contextmanager
-def talking(room: EchoRoom, mode: EchoMode = "auto") -> Iterator[Driver]:
-    """A session that listens in the room."""
+def talking(
+    room: EchoRoom, mode: EchoMode = "auto", *, speaker: SoundOutput | None = None, clock: Clock | None = None
+) -> Iterator[Driver]:
+    """A session that listens in the room; with a `speaker` of its own it does not listen yet."""
     engine = SpeakingEngine()
     session = Session(
         lambda: engine,
         SessionSettings(audio_processing=AudioProcessing(mode)),
         room,
-        room.speaker,
-        clock=VirtualClock(),
+        speaker or room.speaker,
+        clock=clock or VirtualClock(),
         vad=SileroVad(),
         find_devices=lambda: DeviceList((), ()),
         look_for_devices=lambda: None,
     )
     session.start()
     try:
-        session.send(Start())
+        if speaker is None:
+            session.send(Start())
         yield Driver(session, engine)
     finally:
         assert session.stop()
@@ -196,3 +247,53 @@ def test_the_obstacle_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(driver.of(ErrorRaised)) == 1
     assert "pywebrtc-audio" in driver.of(ErrorRaised)[0].message
     assert driver.of(ErrorRaised)[0].what_to_do
+
+
+def test_the_echo_is_cancelled_however_often_the_loudspeaker_was_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reply is heard while the microphone is closed, so that nobody reads what was played. Then the user
+    talks: after Start, after another device, after a loss, after Stop, and after a reply during a stop."""
+    clock, room = VirtualClock(), Room(12, 100)
+    monkeypatch.setattr(device_streams, "time", SimpleNamespace(perf_counter_ns=clock.now_ns))
+    loudspeaker = Loudspeaker(room)
+
+    def hear_reply(driver: Driver) -> None:
+        heard = replies_heard(driver)
+        driver.session.send(AskText("Who are you?"))
+        driver.until(lambda: replies_heard(driver) > heard, 60)
+
+    def await_state(driver: Driver, state: SessionState) -> None:
+        driver.until(lambda: driver.of(StateChanged)[-1].state is state)
+
+    def talk(driver: Driver) -> None:
+        await_state(driver, SessionState.LISTENING)
+        for _ in range(2):
+            heard = replies_heard(driver)
+            ask(driver, room, lambda heard=heard: replies_heard(driver) > heard or interruptions(driver) > 0)  # type: ignore[misc]
+            assert interruptions(driver) == 0
+            assert not loudspeaker.played.ring.available > DEVICE_RATE_HZ
+
+    with talking(room, speaker=loudspeaker, clock=clock) as driver:
+        hear_reply(driver)
+        assert loudspeaker.played.ring.free < BLOCK_FRAMES
+        driver.session.send(Start())
+        talk(driver)
+        driver.session.send(SetDevices(output="another"))
+        driver.until(lambda: loudspeaker.name == "another")
+        talk(driver)
+        openings, loudspeaker.goes = loudspeaker.openings, True
+        driver.until(lambda: loudspeaker.openings > openings)
+        talk(driver)
+        for has_reply in (False, True):
+            driver.session.send(Stop())
+            await_state(driver, SessionState.STOPPED)
+            if has_reply:
+                hear_reply(driver)
+            driver.session.send(Start())
+            talk(driver)
+        driver.until(
+            lambda: bool(driver.of(EchoMeasured)) and driver.of(EchoMeasured)[-1].echo.erle_db is not None
+        )
+    assert all("does not say when" not in event.message for event in driver.of(ErrorRaised))
+    assert driver.of(EchoMeasured)[-1].echo.state == "cancelling"
