@@ -1,11 +1,13 @@
 """Timing bus: every duration of the pipeline as one event, from any thread to any listener.
 
 In: `emit(...)` or `span(...)` in a stage. Out: listeners called in the emitting thread; they must not block
-(a GUI appends to a deque and draws later).
+(a GUI appends to a deque and draws later). A negative duration is a defect of the clock that measured it: it
+is logged as an error and reaches no listener, so that it cannot hide in a percentile.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,8 @@ STAGE_FIGURES = ("rows", "rows_at_commit", "audio_ms")
 """Those of their attributes that are figures of the latency view."""
 REPLY_RATIOS = ("rtf_total", "rtf_steady", "first_chunk_ratio")
 """The same of a whole reply."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,9 @@ class TimingBus:
 
     def publish(self, event: TimingEvent) -> None:
         """Publish an event that another bus took."""
+        if event.duration_ns < 0:
+            _log.error("%s of turn %d took %.3f ms: dropped", event.name, event.turn_id, event.duration_ms)
+            return
         for listener in self._listeners:
             listener(event)
 
