@@ -10,24 +10,57 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from pathlib import Path
 
 _PACKAGES = ("app", "engine_runtime")
 
 
-def restore_library_path() -> None:
-    """Give child processes the LD_LIBRARY_PATH of the user: PyInstaller's loader has put the bundle's folder
-    first, which the dynamic linker of this process has read by now, and other programs must not see.
+_OF_QT = ("QT_PLUGIN_PATH", "QML2_IMPORT_PATH")
+"""What PyInstaller's hook for PySide6 overwrites, keeping no copy."""
+
+
+def restore_environment() -> None:
+    """Give child processes the environment of the user: a file manager that is opened from here must not load
+    the libraries and the Qt plugins of the bundle.
+
+    PyInstaller's loader has put the bundle's folder first in LD_LIBRARY_PATH, which the dynamic linker of
+    this process has read by now. Qt reads its variables when a window is made, hence `_keep_own_plugins`.
     """
-    original = os.environ.pop("LD_LIBRARY_PATH_ORIG", None)
-    if original is not None:
-        os.environ["LD_LIBRARY_PATH"] = original
+    _keep_own_plugins()
+    given = _given_environment()
+    _restore("LD_LIBRARY_PATH", os.environ.pop("LD_LIBRARY_PATH_ORIG", None))
+    for name in _OF_QT:
+        _restore(name, given.get(name))
+
+
+def _keep_own_plugins() -> None:
+    """Let the Qt of this process load plugins of the bundle alone, whatever the user's variable says: those
+    of another build of Qt end the process."""
+    core, plugins = sys.modules.get("PySide6.QtCore"), os.environ.get("QT_PLUGIN_PATH")
+    if core is not None and plugins is not None:  # the hook has imported it
+        core.QCoreApplication.setLibraryPaths([plugins])
+
+
+def _given_environment() -> dict[str, str]:
+    """What this process was started with; empty where the system does not keep it."""
+    try:
+        content = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _restore(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
     else:
-        os.environ.pop("LD_LIBRARY_PATH", None)
+        os.environ[name] = value
 
 
 def main() -> int:
     """Run the command line or, after `-m`, a module."""
-    restore_library_path()
+    restore_environment()
     from app.process import end_without_traceback
 
     end_without_traceback()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,9 +28,37 @@ def test_other_programs_do_not_see_the_libraries_of_the_bundle(
     monkeypatch.setenv("LD_LIBRARY_PATH_ORIG", original or "")
     if original is None:
         monkeypatch.delenv("LD_LIBRARY_PATH_ORIG")
-    launch.restore_library_path()
+    launch.restore_environment()
     assert os.environ.get("LD_LIBRARY_PATH") == original
     assert "LD_LIBRARY_PATH_ORIG" not in os.environ
+
+
+@pytest.mark.parametrize("given", ["/users/own/plugins", None])
+def test_other_programs_do_not_see_the_plugins_of_the_bundle(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    """Qt itself takes those of the bundle alone, with the user's variable back in place."""
+    taken: list[list[str]] = []
+    core = ModuleType("PySide6.QtCore")
+    core.QCoreApplication = SimpleNamespace(setLibraryPaths=taken.append)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "PySide6.QtCore", core)
+    monkeypatch.setattr(launch, "_given_environment", lambda: {"QT_PLUGIN_PATH": given} if given else {})
+    monkeypatch.setenv("QT_PLUGIN_PATH", "/bundle/_internal/PySide6/Qt/plugins")
+    monkeypatch.setenv("QML2_IMPORT_PATH", "/bundle/_internal/PySide6/Qt/qml")
+    launch.restore_environment()
+    assert os.environ.get("QT_PLUGIN_PATH") == given
+    assert "QML2_IMPORT_PATH" not in os.environ
+    assert taken == [["/bundle/_internal/PySide6/Qt/plugins"]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps it")
+def test_what_a_process_was_started_with_is_read_from_the_system(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QML2_IMPORT_PATH", "/set/later")
+    given = launch._given_environment()
+    assert given["PATH"]
+    assert given.get("QML2_IMPORT_PATH") != "/set/later"
 
 
 def test_a_module_of_the_program_runs_as_with_python(
