@@ -60,6 +60,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "description": bundle.description,
         "licence": bundle.licence,
         "languages": list(bundle.card.languages),
+        "unknown_keys": list(bundle.unknown_keys),
         "bytes": bundle.total_bytes,
         "files": {name: entry.size for name, entry in bundle.files.items()},
         "parameters": {name: sum(map(count_parameters, files)) for name, files in networks.items()},
@@ -120,5 +121,6 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"  subtitles   {'yes' if about['subtitles'] else 'no'}",
         f"  turn end    {'detected by the language model' if about['detects_turn_end'] else 'not detected'}",
     ]
+    lines += [f"  ignored     {sentence}" for sentence in about["unknown_keys"]]
     lines += [f"  {name:<15} {count / 1e6:8.3f} M parameters" for name, count in about["parameters"].items()]
     return lines

@@ -8,9 +8,10 @@ torch import, so that a bundle can be inspected without loading it. Any thread; 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,6 +59,8 @@ _HASH_BLOCK = 1 << 20
 _HASHED_AT_MOST = 1 << 30
 """Maximum size of a bundle whose hashes are checked at every open: takes about a second."""
 
+_log = logging.getLogger(__name__)
+
 Verify = Literal["none", "size", "sha256"]
 
 
@@ -78,6 +81,8 @@ class Bundle:
     voice: VoiceSection | None = None
     """None for a bundle with a fixed voice."""
     card: ModelCard = field(default_factory=ModelCard)
+    unknown_keys: tuple[str, ...] = ()
+    """A sentence for each key of the manifest that this version of the program does not know and ignores."""
 
     @classmethod
     def open(
@@ -99,6 +104,8 @@ class Bundle:
         path = Path(directory)
         manifest = Manifest(_read_manifest(path), str(path / MANIFEST_NAME))
         bundle = _parse(path, manifest)
+        for sentence in bundle.unknown_keys:
+            _log.warning("%s %s, which is ignored", manifest.file, sentence)
         _check_mel(bundle)
         _check_choices(bundle, manifest)
         verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
@@ -164,7 +171,7 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         )
     if len(about.string("name")) > _LONGEST_NAME:  # errors repeat it
         raise about.error(f"has a name of more than {_LONGEST_NAME} characters")
-    return Bundle(
+    bundle = Bundle(
         path=path,
         name=about.string("name"),
         description=about.string("description"),
@@ -178,6 +185,7 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         voice=parse_voice(path, top.table("voice")) if "voice" in top.content else None,
         card=parse_card(top.table("card")) if "card" in top.content else ModelCard(),
     )
+    return replace(bundle, unknown_keys=tuple(manifest.unknown))
 
 
 def _check_mel(bundle: Bundle) -> None:

@@ -1,8 +1,8 @@
-"""Reads a TOML manifest strictly (unknown and missing keys, wrong types and values are errors), and writes
-one.
+"""Reads a TOML manifest strictly (missing keys, wrong types and values are errors), and writes one.
 
-In: a TOML file, or a parsed one. Out: typed values, or a BundleError that names file, table and key. For an
-unknown key the error suggests the most similar known one, because most are misspelt.
+In: a TOML file, or a parsed one. Out: typed values, or a BundleError that names file, table and key. Unknown
+keys are noted and read past, so that a manifest of a newer version of the same format can be used; the note
+suggests the most similar known key, because some are misspelt.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,11 +23,17 @@ from engine_runtime.models.limits import Limits, shown
 
 T = TypeVar("T")
 
-LARGEST_FILE = 1 << 20
-"""Bytes: hundreds of times the size of the manifest of a released model."""
+LARGEST_FILE = 1 << 16
+"""Bytes: ten times the manifest of a released model. tomllib needs gigabytes for what is little larger."""
 # NOTE: tomllib takes the square of the parts of a dotted key in time and memory: minutes for 30,000 of them.
-_KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
-_DEEP_KEY = re.compile(rf"^[ \t\[]*{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART}){{16}}", re.MULTILINE)
+_MOST_PARTS = 16
+_TEXT_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\[^\n]|[^"\\\n])*"' r"|'[^'\n]*'" r"|#[^\n]*", re.DOTALL
+)
+"""As tomllib reads them; what is malformed matches nothing, and tomllib stops at it."""
+_NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_\-. \t]+")
+_MOST_UNKNOWN = 16
+"""Keys of one table that this version does not know: more belong to another kind of file."""
 
 _TYPE_NAMES = {
     int: "an integer",
@@ -51,8 +57,10 @@ def read_toml(file: Path) -> dict[str, Any]:
         )
     try:
         text = content.decode("utf-8").replace("\r\n", "\n")
-        if _DEEP_KEY.search(text):
-            raise BundleError(f"{file} is not a manifest: a key has more than 16 parts. Restore the file.")
+        if _has_deep_key(text):
+            raise BundleError(
+                f"{file} is not a manifest: a key has more than {_MOST_PARTS} parts. Restore the file."
+            )
         return tomllib.loads(text)
     except RecursionError as error:
         raise BundleError(f"{file} is nested too deeply for a manifest. Restore the file.") from error
@@ -62,12 +70,23 @@ def read_toml(file: Path) -> dict[str, Any]:
         ) from error
 
 
+def _has_deep_key(text: str) -> bool:
+    """Whether a key, in a header, before a value or in an inline table, has more parts than a manifest needs.
+
+    Outside of texts and comments, only keys hold more than one point between other characters.
+    """
+    plain = _TEXT_OR_COMMENT.sub(lambda found: "" if found[0][0] == "#" else "t", text)
+    return any(part.count(".") >= _MOST_PARTS for part in _NOT_IN_KEY.split(plain))
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A complete manifest file; creates errors that name it."""
 
     content: Mapping[str, Any]
     file: str
+    unknown: list[str] = field(default_factory=list)
+    """A sentence for each key that was read past, because this version does not know it."""
 
     def error(self, text: str) -> BundleError:
         """A BundleError for this file."""
@@ -93,12 +112,25 @@ class Table:
         return self.manifest.error(f"[{self.name}] {text}" if self.name else text)
 
     def allow(self, known: Collection[str]) -> None:
-        """Refuse any key that is not `known`."""
-        for key in self.content:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"is it {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-                raise self.error(f"has an unknown key {shown(key)} ({hint})")
+        """Note each key that is not `known`: a newer version of the program may have added it.
+
+        A key that changes how the others are to be read raises the format instead. BundleError for so many
+        unknown keys that this is no such table.
+        """
+        unknown = [key for key in self.content if key not in known]
+        if len(unknown) > _MOST_UNKNOWN:
+            raise self.error(f"has {len(unknown)} unknown keys; known are {', '.join(sorted(known))}")
+        for key in unknown:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"is it {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            self.manifest.unknown.append(
+                f"{f'[{self.name}] ' if self.name else ''}has an unknown key {shown(key)} ({hint})"
+            )
+
+    def _missing(self, key: str) -> str:
+        """What was probably meant to be `key`, as part of a sentence."""
+        near = difflib.get_close_matches(key, self.content, n=1)
+        return f"; is {shown(near[0])} meant to be it?" if near else ""
 
     def hold(self, limits: Limits) -> None:
         """Raise BundleError if a number violates `limits`; keys may be absent."""
@@ -109,7 +141,7 @@ class Table:
     def value(self, key: str, kind: type) -> Any:
         """The value of `key`, which must be there and of type `kind`."""
         if key not in self.content:
-            raise self.error(f"lacks the key {key!r} ({_TYPE_NAMES[kind]})")
+            raise self.error(f"lacks the key {key!r} ({_TYPE_NAMES[kind]}){self._missing(key)}")
         found = self.content[key]
         if kind is float and type(found) is int and abs(found) < 1 << 63:
             return float(found)
@@ -121,7 +153,7 @@ class Table:
         """The table `key` below this one."""
         path = f"{self.name}.{key}" if self.name else key
         if key not in self.content:
-            raise self.manifest.error(f"the table [{path}] is missing")
+            raise self.manifest.error(f"the table [{path}] is missing{self._missing(key)}")
         return Table(self.value(key, dict), path, self.manifest)
 
     def string(self, key: str) -> str:
@@ -166,11 +198,11 @@ def read_table(
     table.allow([*renamed, *(f.name for f in known)])
     table.hold(limits or {})
     values = dict(given)
-    for field in known:
-        has_default = field.default is not MISSING or field.default_factory is not MISSING
-        if field.name in given or (has_default and field.name not in table.content):
+    for found in known:
+        has_default = found.default is not MISSING or found.default_factory is not MISSING
+        if found.name in given or (has_default and found.name not in table.content):
             continue
-        values[field.name] = table.value(field.name, _plain_type(hints[field.name]))
+        values[found.name] = table.value(found.name, _plain_type(hints[found.name]))
     return kind(**values)
 
 
@@ -182,6 +214,19 @@ def _plain_type(hint: Any) -> type:
     if origin in (types.UnionType, typing.Union):
         return next(_plain_type(part) for part in typing.get_args(hint) if part is not type(None))
     return origin if isinstance(origin, type) else hint
+
+
+def stated(instance: Any) -> dict[str, Any]:
+    """The fields of a dataclass in which it differs from the defaults, as a table of a manifest.
+
+    A field that is added later is thus written only where it is used, and older versions of the program read
+    the rest. Hence a default never changes within a format.
+    """
+    return {
+        found.name: getattr(instance, found.name)
+        for found in fields(instance)
+        if found.default is MISSING or getattr(instance, found.name) != found.default
+    }
 
 
 def to_toml(content: Mapping[str, Any], path: str = "") -> str:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from engine_runtime.bundle.manifest import Manifest, Table
+from engine_runtime.bundle.manifest import Manifest, Table, stated
 from engine_runtime.bundle.sections import PromptTexts
 from engine_runtime.errors import BundleError
 from engine_runtime.types import MelSpec, SamplingParams
@@ -107,14 +106,9 @@ def describe_lm(
             "audio_pad": config.get("audio_pad_token_id", AUDIO_PAD),
             "audio_forbidden_from": eosp + 1,
         },
-        "prompt": asdict(PROMPT),
-        "sampling": {"speech": _without_none(SPEECH_SAMPLING), "text": _without_none(TEXT_SAMPLING)},
+        "prompt": stated(PROMPT),
+        "sampling": {"speech": stated(SPEECH_SAMPLING), "text": stated(TEXT_SAMPLING)},
     }
-
-
-def _without_none(params: SamplingParams) -> dict[str, Any]:
-    """A table of a manifest, without None values."""
-    return {key: value for key, value in asdict(params).items() if value is not None}
 
 
 def describe_speech_encoder(
@@ -178,7 +172,7 @@ def describe_flow(shapes: Shapes, source: Path) -> dict[str, Any]:
             "head_dim": FLOW_HEAD_DIM,
             "max_frames": FLOW_MAX_FRAMES,
         },
-        "mel": asdict(CODEC_MEL),
+        "mel": stated(CODEC_MEL),
     }
 
 
@@ -188,18 +182,19 @@ def describe_vocoder(shapes: Shapes, source: Path) -> dict[str, Any]:
 
     find = _Finder(shapes, source)
     base = find("conv_pre.bias", 1)[0]
-    config = asdict(HiFTConfig(sampling_rate=CODEC_MEL.sample_rate, in_channels=CODEC_MEL.n_mels))
-    config |= {
-        "base_channels": base,
-        "nb_harmonics": find("m_source.l_linear.weight", 2)[1] - 1,
-        "f0_channels": find("f0_predictor.condnet.0.bias", 1)[0],
-    }
+    config = HiFTConfig(
+        sampling_rate=CODEC_MEL.sample_rate,
+        in_channels=CODEC_MEL.n_mels,
+        base_channels=base,
+        nb_harmonics=find("m_source.l_linear.weight", 2)[1] - 1,
+        f0_channels=find("f0_predictor.condnet.0.bias", 1)[0],
+    )
     return {
         "kind": "hift",
         "left_context_frames": HIFT_OVERLAP_FRAMES,
         "right_context_frames": HIFT_OVERLAP_FRAMES,
-        "config": config,
-        "mel": asdict(CODEC_MEL),
+        "config": stated(config),
+        "mel": stated(CODEC_MEL),
     }
 
 

@@ -46,7 +46,6 @@ def test_the_released_model_speaks_both_languages() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"language": ["en"]}, "unknown key 'language'"),
         ({"languages": []}, "languages"),
         ({"examples": [1]}, "examples"),
         ({"summary": "It counts."}, "summary = 'It counts.', which must be a table"),

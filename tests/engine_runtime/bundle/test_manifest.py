@@ -22,13 +22,18 @@ def _read(tmp_path: Path, text: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a = " + "[" * 100_000, "nested too deeply"),
-        ("a = " + "{a=" * 100_000, "nested too deeply"),
+        ("a = " + "[" * 60_000, "nested too deeply"),
+        ("a = " + "{a=" * 20_000, "nested too deeply"),
         (".".join("a" * 3_000) + " = 1", "a key has more than 16 parts"),
         ("[" + ". ".join(["'a'"] * 3_000) + "]", "a key has more than 16 parts"),
+        ('"\\""=1\n' + ".".join("a" * 3_000) + " = 1", "a key has more than 16 parts"),
+        ("a = 1 # '\n" + ".".join("a" * 3_000) + " = 1", "a key has more than 16 parts"),
+        ("a = {" + ".".join("b" * 3_000) + " = 1}", "a key has more than 16 parts"),
+        ("a = [{b = 1}, {" + " . ".join("b" * 3_000) + " = 1}]", "a key has more than 16 parts"),
+        ('a = """\n\\"""" \n"b".' + ".".join("b" * 3_000) + " = 1", "a key has more than 16 parts"),
         ("a = 1" + "0" * 5_000, "not valid TOML"),
         ("a = 2000-99-99", "not valid TOML"),
-        ("# " + "x" * LARGEST_FILE, "more than the 1048576 bytes"),
+        ("# " + "x" * LARGEST_FILE, "more than the 65536 bytes"),
     ],
     ids=lambda value: value[:12],
 )
@@ -41,6 +46,13 @@ def test_what_is_no_manifest_is_refused_at_once(tmp_path: Path, text: str, words
 
 def test_keys_and_texts_with_points_are_read(tmp_path: Path) -> None:
     text = ".".join("abcdefghijklmnopqrstuvwxyz")
+    several = f"""a = 1.5 # {text}
+b = '{text}'
+c = \"\"\"
+{text}\\\"\"\" {text}\"\"\"
+d = {{ "{text}" = [1.0, 2.0, 3.0] }}
+"""
+    assert _read(tmp_path, several)["d"] == {text: [1.0, 2.0, 3.0]}
     assert _read(tmp_path, f'a.b.c = "{text}"\r\n[d."{text}"]\r\n') == {
         "a": {"b": {"c": text}},
         "d": {text: {}},

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from train_vocoder import CONFIG as VOCODER_CONFIG
 from train_vocoder import FLOW_CFG, FLOW_STEPS
 
 from engine_runtime.bundle.bundle import Bundle, hash_file
+from engine_runtime.bundle.manifest import stated
 from engine_runtime.codec.tensorrt.export import export_without_weights
 from engine_runtime.codec.tensorrt.speech_encoder import speech_encoder_graph
 from engine_runtime.models.bigvgan import receptive_field
@@ -80,7 +80,7 @@ def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
         "text_tokenizer": {"file": "tokenizer.json"},
         "speech_encoder": {
             "weights": "speech_encoder.safetensors", "graph": GRAPH, "sample_rate": RATE,
-            "normalization": "running_max", "config": asdict(ENCODER),
+            "normalization": "running_max", "config": stated(ENCODER),
         },
         "flow": _flow(),
         "vocoder": _vocoder(),
@@ -88,29 +88,28 @@ def manifest(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _lm(tokenizer: Tokenizer) -> dict[str, Any]:
-    config = asdict(lm_config(tokenizer))
-    del config["modality_pad"]  # one of the special ids
+    config = stated(lm_config(tokenizer))
+    config.pop("modality_pad", None)  # one of the special ids
     names = ("endoftext", "im_start", "im_end", "sosp", "modality_pad", "empty")
     ids = {name: tokenizer.token_to_id(token) for name, token in zip(names, text.SPECIAL, strict=True)}
     return {
         "weights": "lm.safetensors", "tokens_per_block": 16, "kv_blocks": 256, "context_rows": LONG + 64,
         "subtitles": True, "detects_turn_end": DETECTS_TURN_END, "config": config,
         "special_ids": {**ids, "eosp": EOSP, "audio_pad": AUDIO_PAD, "audio_forbidden_from": EOSP + 1},
-        "prompt": {"system_speech": text.SYSTEM_SPEECH, "system_text": text.SYSTEM_TEXT,
-                   "user_role": "user", "assistant_role": "assistant"},
+        "prompt": {"system_speech": text.SYSTEM_SPEECH, "system_text": text.SYSTEM_TEXT},
         "sampling": {"speech": {"do_sample": False, "max_new": 160, "min_new": 0 if DETECTS_TURN_END else 2},
                      "text": {"do_sample": False, "max_new": 60}},
     }  # fmt: skip
 
 
 def _flow() -> dict[str, Any]:
-    config = asdict(FLOW_CONFIG)
+    config = stated(FLOW_CONFIG) | {"upsample": FLOW_CONFIG.upsample}  # which has to be stated
     for key in ("steps", "cfg_rate", "chunk_codes", "look_ahead_codes"):  # stand beside the config
-        del config[key]
+        config.pop(key, None)
     return {
         "weights": "flow.safetensors", "steps": FLOW_STEPS, "cfg_rate": FLOW_CFG,
         "chunk_codes": FLOW_CONFIG.chunk_codes, "look_ahead_codes": FLOW_CONFIG.look_ahead_codes,
-        "first_chunk_codes": FLOW_CONFIG.chunk_codes, "config": config, "mel": asdict(MEL),
+        "first_chunk_codes": FLOW_CONFIG.chunk_codes, "config": config, "mel": stated(MEL),
     }  # fmt: skip
 
 
@@ -118,7 +117,7 @@ def _vocoder() -> dict[str, Any]:
     left, right = receptive_field(VOCODER_CONFIG)
     return {
         "kind": "bigvgan", "weights": "vocoder.safetensors", "left_context_frames": left,
-        "right_context_frames": right, "config": VOCODER_CONFIG, "mel": asdict(MEL),
+        "right_context_frames": right, "config": VOCODER_CONFIG, "mel": stated(MEL),
     }  # fmt: skip
 
 

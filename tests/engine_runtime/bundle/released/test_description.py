@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine_runtime.bundle.manifest import stated
 from engine_runtime.bundle.released.assembly import build_on_meta
 from engine_runtime.bundle.released.description import (
+    PROMPT,
+    SPEECH_SAMPLING,
     TEXT_TOKENS,
     describe_flow,
     describe_lm,
@@ -17,6 +21,7 @@ from engine_runtime.bundle.released.description import (
     describe_vocoder,
 )
 from engine_runtime.errors import BundleError
+from engine_runtime.types import SamplingParams
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
 HERE = Path("config.json")
@@ -100,9 +105,9 @@ def test_numbers_of_the_release() -> None:
     }
     assert lm["kv_blocks"] * lm["tokens_per_block"] == lm["context_rows"] == 8192
     assert lm["prompt"]["system_speech"].endswith("with spoken responses.")
-    speech, text = lm["sampling"]["speech"], lm["sampling"]["text"]
-    assert (speech["temperature"], speech["repetition_penalty"], speech["min_new"]) == (0.7, 1.0, 10)
-    assert (text["temperature"], text["repetition_penalty"], text["min_new"]) == (0.6, 1.1, 0)
+    speech, text = (SamplingParams(**lm["sampling"][part]) for part in ("speech", "text"))
+    assert (speech.temperature, speech.repetition_penalty, speech.min_new) == (0.7, 1.0, 10)
+    assert (text.temperature, text.repetition_penalty, text.min_new) == (0.6, 1.1, 0)
     assert (flow["steps"], flow["cfg_rate"], flow["look_ahead_codes"]) == (10, 0.7, 3)
     assert (flow["config"]["heads"], flow["config"]["upsample"]) == (8, 4)
 
@@ -149,3 +154,12 @@ def test_a_checkpoint_of_another_flow_is_refused() -> None:
         describe_flow(shapes, Path("flow.pt"))
     with pytest.raises(BundleError, match="not the released codec"):
         describe_vocoder({"conv_pre.bias": (3, 3)}, Path("hift.pt"))
+
+
+def test_a_manifest_states_only_what_differs_from_the_defaults() -> None:
+    sampling = stated(SPEECH_SAMPLING)
+    assert sampling["top_k"] == 20
+    assert "repetition_penalty" not in sampling
+    assert "seed" not in sampling
+    assert replace(SamplingParams(), **sampling) == SPEECH_SAMPLING
+    assert set(stated(PROMPT)) == {"system_speech", "system_text"}

@@ -17,6 +17,7 @@ from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
+from engine_runtime.types import SamplingParams
 from tests.engine_runtime.bundle.released.test_description import _full_size
 
 GOLDEN = Path(__file__).resolve().parents[3] / "data" / "golden"
@@ -68,8 +69,8 @@ def test_its_dimensions_are_those_that_a_fetched_model_would_have() -> None:
     pad = {"modality_pad": bundle.lm.special_ids.modality_pad}
     assert bundle.lm.config == fetched["lm"]["config"] | pad
     assert asdict(bundle.lm.special_ids) == fetched["lm"]["special_ids"] | {"empty": None}
-    assert asdict(bundle.lm.sampling_speech) == fetched["lm"]["sampling"]["speech"] | {"seed": None}
-    assert asdict(bundle.lm.sampling_text) == fetched["lm"]["sampling"]["text"] | {"seed": None}
+    assert bundle.lm.sampling_speech == SamplingParams(**fetched["lm"]["sampling"]["speech"])
+    assert bundle.lm.sampling_text == SamplingParams(**fetched["lm"]["sampling"]["text"])
     assert bundle.speech_encoder.config == fetched["speech_encoder"]["config"]
     assert bundle.speech_encoder.normalization == fetched["speech_encoder"]["normalization"]
     assert fetched["flow"]["config"].items() <= bundle.flow.config.items()
