@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from pathlib import Path
 
@@ -23,23 +24,28 @@ _FULL_SCALE = 32_768.0
 _HEADER_BYTES = 44
 _MOST_BYTES = 0xFFFF0000
 """The header counts bytes in 32 bits."""
+_RATES_HZ = range(8_000, 192_001)
+"""Of the devices and files that are recorded."""
 
 
 class GrowingWav:
     """One file, open for writing."""
 
     def __init__(self, path: Path, sample_rate: int, channels: int) -> None:
-        """Make the file, or continue the one that is there, whose rate and channels then hold. ExportError
-        if that cannot be done."""
+        """Make the file, or continue the one that is there, whose rate then holds. ExportError if that cannot
+        be done, or if it has other channels."""
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+            self._file = os.open(path, flags, 0o600)
         except OSError as error:
             raise in_words(path, error) from error
         try:
-            header = os.read(self._file, _HEADER_BYTES)
+            header = _header_of(self._file)
             if header:
-                sample_rate, channels = _layout(header, path)
+                sample_rate, found = _layout(header, path)
+                if found != channels:
+                    raise _not_ours(path)
             self.sample_rate, self.channels = sample_rate, channels
             present = max(os.fstat(self._file).st_size - _HEADER_BYTES, 0)
             self.frames = present // (2 * channels)
@@ -93,18 +99,32 @@ def frames_of(path: Path) -> tuple[int, int]:
     """(frames, rate in Hz) of a file that this program wrote, also of one that it could not complete; 0 and 0
     if there is none."""
     try:
-        with path.open("rb") as file:
-            sample_rate, channels = _layout(file.read(_HEADER_BYTES), path)
-            return (os.fstat(file.fileno()).st_size - _HEADER_BYTES) // (2 * channels), sample_rate
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return 0, 0
+    try:
+        sample_rate, channels = _layout(_header_of(file), path)
+        return (os.fstat(file).st_size - _HEADER_BYTES) // (2 * channels), sample_rate
     except (OSError, ExportError):
         return 0, 0
+    finally:
+        os.close(file)
+
+
+def _header_of(file: int) -> bytes:
+    """The beginning of a file, nothing of a pipe or a device, which may not end."""
+    return os.read(file, _HEADER_BYTES) if stat.S_ISREG(os.fstat(file).st_mode) else b"-"
 
 
 def _layout(header: bytes, path: Path) -> tuple[int, int]:
     """(rate in Hz, channels) of a file that this program wrote."""
     if len(header) == _HEADER_BYTES:
         channels, sample_rate = struct.unpack_from("<HI", header, 22)
-        known = wav_header(sample_rate, channels, 0) if channels and sample_rate < 1 << 20 else b""
-        if known[8:40] == header[8:40]:
+        is_known = channels in (1, 2) and sample_rate in _RATES_HZ
+        if is_known and wav_header(sample_rate, channels, 0)[8:40] == header[8:40]:
             return sample_rate, channels
-    raise ExportError(f"{path} is not a recording of this program. Rename it.")
+    raise _not_ours(path)
+
+
+def _not_ours(path: Path) -> ExportError:
+    return ExportError(f"{path} is not a recording of this program. Rename it.")

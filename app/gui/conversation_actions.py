@@ -70,7 +70,8 @@ class ConversationActions(QObject):
         self._transcript.clear()
 
     def continue_latest(self) -> None:
-        """Continue the conversation in progress when the program ended, if there is one."""
+        """Continue the conversation in progress when the program ended, if there is one; a notice says if
+        that is not possible."""
         latest = latest_open(paths.conversations_dir())
         if latest is None:
             return
@@ -78,6 +79,7 @@ class ConversationActions(QObject):
             self._bridge.send(how_to_continue(latest.folder))
         except MossVoiceError as error:
             _log.warning("the latest conversation cannot be continued: %s", error)
+            self._show_error(error)
 
     def open_history(self, theme: Theme, icons: Icons) -> None:
         """Show the list of kept conversations."""
@@ -101,13 +103,16 @@ class ConversationActions(QObject):
             try:
                 write_wav(Path(chosen), pcm, rate)
             except MossVoiceError as error:
-                self._banner.show_error(error.what_is_wrong, error.what_to_do)
+                self._show_error(error)
+
+    def _show_error(self, error: MossVoiceError) -> None:
+        self._banner.show_error(error.what_is_wrong, error.what_to_do)
 
     def _continue(self, folder: Path) -> None:
         try:
             command = how_to_continue(folder)
         except MossVoiceError as error:
-            self._banner.show_error(error.what_is_wrong, error.what_to_do)
+            self._show_error(error)
             return
         self._bridge.send(NewConversation())
         self._bridge.send(command)
@@ -116,7 +121,7 @@ class ConversationActions(QObject):
         try:
             events = read_transcript(event.folder)
         except MossVoiceError as error:
-            self._banner.show_error(error.what_is_wrong, error.what_to_do)
+            self._show_error(error)
             return
         self._transcript.show_recorded(events)
         sound = event.folder / SOUND

@@ -5,6 +5,7 @@ In: the folder with the conversations. Out: signals to play or continue; files. 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,8 @@ from app.session.commands import PlayRecording
 from app.session.conversation_folder import (
     SOUND,
     ConversationSummary,
+    count_damaged,
+    count_damaged_events,
     delete_all,
     delete_conversation,
     list_conversations,
@@ -66,8 +69,9 @@ class HistoryDialog(QDialog):
         self._events: list[RecordedEvent] = []
         self.list = QTreeWidget()
         self.transcript = Transcript(theme, icons, is_record=True)
-        self.summary = PlainLabel()
+        self.summary, self.damage = PlainLabel(), PlainLabel()
         self.summary.setProperty("role", "small")
+        self.damage.setWordWrap(True)
         self.continue_button, self.play_button = QPushButton(), QPushButton()
         self.text_button, self.sound_button = QPushButton(), QPushButton()
         self.delete_button, self.delete_all_button = QPushButton(), QPushButton()
@@ -112,11 +116,23 @@ class HistoryDialog(QDialog):
         if chosen is not None:
             self._attempt(lambda: self._events.extend(read_transcript(chosen.folder)))
         self.transcript.show_recorded(self._events)
+        self._show_damage()
         for button in (self.continue_button, self.text_button, self.delete_button):
             button.setEnabled(chosen is not None)
         for button in (self.play_button, self.sound_button):
             button.setEnabled(chosen is not None and chosen.has_sound)
         self.delete_all_button.setEnabled(chosen is not None)
+
+    def _show_damage(self) -> None:
+        """Say what is missing from the list, and from the conversation on show."""
+        folders, lines = count_damaged(self._root), 0
+        if self.chosen is not None:
+            with contextlib.suppress(MossVoiceError):  # reported by `_open`
+                lines = count_damaged_events(self.chosen.folder)
+        listed = self.tr("%1 conversations cannot be read and are not listed.").replace("%1", str(folders))
+        shown = self.tr("%1 damaged entries of this conversation are left out.").replace("%1", str(lines))
+        self.damage.setText(" ".join([listed] * bool(folders) + [shown] * bool(lines)))
+        self.damage.setVisible(bool(folders or lines))
 
     def _play_turn(self, turn_id: int) -> None:
         span = spans_of(self._events).get(turn_id)
@@ -206,6 +222,7 @@ class HistoryDialog(QDialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(16, 14, 16, 14)
         layout.addWidget(split, 1)
+        layout.addWidget(self.damage)
         layout.addWidget(self.summary)
         layout.addLayout(buttons)
         self.resize(1000, 620)

@@ -217,8 +217,12 @@ class Transcript(FollowsLanguage, QScrollArea):
                 self._remove_turn(turn_id)
 
     def show_recorded(self, events: Iterable[RecordedEvent]) -> None:
-        """Show a conversation that was recorded."""
+        """Show a conversation that was recorded, the latest `MOST_TURNS` turns of it."""
         self.clear()
+        events = list(events)
+        shown = set(
+            [known.event.turn_id for known in events if isinstance(known.event, TurnOpened)][-MOST_TURNS:]
+        )
         show: dict[type, Callable[[Any], None]] = {
             TurnOpened: self.open_turn,
             TurnExtended: self.extend_turn,
@@ -229,7 +233,8 @@ class Transcript(FollowsLanguage, QScrollArea):
             ReplyCut: self.cut_reply,
         }
         for recorded in events:
-            if (method := show.get(type(recorded.event))) is not None:
+            method = show.get(type(recorded.event))
+            if method is not None and recorded.event.turn_id in shown:
                 method(recorded.event)
         self._hearing = None
 

@@ -153,6 +153,8 @@ class ContinueConversation:
     """Length of its line."""
     sample_rate: int = 0
     """Of its sound, 0 if it has none."""
+    sound_s: float = 0.0
+    """Length of its sound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,25 +3,43 @@
 conversation.json: format, program, bundle, settings, when it began; a summary for the list.
 conversation.wav: stereo, left what the microphone captured, right what was played, on one time line.
 events.jsonl: commands, events and timings of the session, one JSON document a line, with `t` in seconds on
-that line. history.json: the engine's history, from which the conversation can be continued. Any thread.
+that line. history.json: the engine's history, from which the conversation can be continued.
+
+Anybody may have changed the files, and the program may have been killed while it wrote them. What is read is
+checked here: a document or a line that makes no sense is damaged and left out, and files are read up to a
+stated size, so that no folder can keep the program from starting or fill its memory. Any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import logging
+import math
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from app.session.recorded_values import value_of
 from engine_runtime.errors import MossVoiceError
 
 FORMAT = 1
 ABOUT, SOUND, EVENTS, HISTORY = "conversation.json", "conversation.wav", "events.jsonl", "history.json"
 _FILES = (ABOUT, SOUND, EVENTS, HISTORY)
-_LARGEST_DOCUMENT = 64 << 20
+LONGEST_S = 30 * 86_400.0
+"""Longest line of a recording; what claims to be later is damaged."""
+LARGEST_ID = 1_000_000_000
+"""Of a turn. Qt counts in 32 bits."""
+_LARGEST = {ABOUT: 1 << 20, HISTORY: 16 << 20, EVENTS: 128 << 20}
+"""Bytes that are read. Parsed, a document takes up to 25 times as much memory; of events one line at a time
+is held."""
+_LONGEST_LINE = 1 << 20
+_log = logging.getLogger(__name__)
 
 
 class RecordError(MossVoiceError):
@@ -53,7 +71,12 @@ def list_conversations(root: Path) -> list[ConversationSummary]:
 def latest_open(root: Path) -> ConversationSummary | None:
     """The conversation that was held last and not ended, None if there is none."""
     found = [known for known in list_conversations(root) if known.turns and not known.is_ended]
-    return max(found, key=lambda known: (known.folder / ABOUT).stat().st_mtime_ns, default=None)
+    return max(found, key=lambda known: _changed_ns(known.folder / ABOUT), default=None)
+
+
+def count_damaged(root: Path) -> int:
+    """How many folders hold a conversation that cannot be read, and is not listed. The log names them."""
+    return sum(_summary(folder, logging.WARNING) is None for folder in _folders(root))
 
 
 def size_bytes(folder: Path) -> int:
@@ -67,34 +90,93 @@ def size_bytes(folder: Path) -> int:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """conversation.json. RecordError if it is missing, damaged, or of another format."""
+    """conversation.json; the values of a `ConversationSummary` in it are of their types. RecordError if it is
+    missing, damaged, or of another format."""
     about = _document(folder / ABOUT)
     if about.get("format") != FORMAT:
         raise RecordError(
-            f"{folder} has format {about.get('format')!r}; this program reads format {FORMAT}. "
+            f"{folder} has format {about.get('format')!s:.40}; this program reads format {FORMAT}. "
             "Use a matching version of the program."
         )
+    try:
+        about |= {
+            "started": _started(about["started"]).isoformat(timespec="milliseconds"),
+            "seconds": _number(float, about["seconds"], LONGEST_S),
+            "turns": _number(int, about["turns"], LARGEST_ID),
+            "first_words": value_of(str, about["first_words"]),
+            "bundle": value_of(str, about.get("bundle", "")),
+            "is_ended": value_of(bool, about["is_ended"]),
+        }
+    except (KeyError, ValueError) as error:
+        raise RecordError(f"{folder / ABOUT} is damaged. Choose another conversation.") from error
     return about
 
 
 def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of events.jsonl; a line that was cut off when the program was killed is left out."""
+    """The lines of events.jsonl with a place `t`, in seconds; `turn_id` and `attributes` are of their types.
+    Damaged lines, such as one that was cut off when the program was killed, are left out. RecordError if
+    there is no such file, or if it is too large."""
+    damaged = 0
+    for line in event_lines(folder):
+        if (entry := entry_of(line)) is not None:
+            yield entry
+        else:
+            damaged += 1
+    if damaged:
+        _log.warning("%s: %d damaged lines were left out", folder / EVENTS, damaged)
+
+
+def count_damaged_events(folder: Path) -> int:
+    """How many lines `read_events` leaves out."""
+    return sum(entry_of(line) is None for line in event_lines(folder))
+
+
+def event_lines(folder: Path) -> Iterator[bytes]:
+    """The lines of events.jsonl as they are; one that is too long in parts. RecordError as `read_events`."""
     try:
-        with (folder / EVENTS).open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    entry = json.loads(line)
-                    if isinstance(entry, dict):
-                        yield entry
+        with open_regular(folder / EVENTS) as file:
+            while line := file.readline(_LONGEST_LINE):
+                yield line
     except OSError as error:
         raise RecordError(
             f"{folder / EVENTS} cannot be read: {error.strerror}. Choose another one."
         ) from error
 
 
+def entry_of(line: bytes) -> dict[str, Any] | None:
+    """A line of events.jsonl, None if it is damaged."""
+    try:
+        entry = _parsed(line)
+        if not isinstance(entry, dict):
+            return None
+        entry["t"] = _number(float, max(value_of(float, entry.get("t", 0.0)), 0.0), LONGEST_S)
+        if "turn_id" in entry and entry["turn_id"] is not None:  # None: an error outside of turns
+            entry["turn_id"] = _number(int, entry["turn_id"], LARGEST_ID)
+        is_whole = isinstance(entry.get("attributes", {}), dict)
+    except ValueError:
+        return None
+    return entry if is_whole else None
+
+
 def read_history(folder: Path) -> dict[str, Any]:
-    """history.json. RecordError if it is missing or damaged."""
+    """history.json, whose content the engine checks. RecordError if it is missing or damaged."""
     return _document(folder / HISTORY)
+
+
+def open_regular(file: Path) -> BinaryIO:
+    """Open a file of a recording. OSError if there is none, if it is too large, or a pipe or a device, which
+    may not end."""
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no ordinary file")
+        if found.st_size > _LARGEST.get(file.name, found.st_size):
+            raise OSError(errno.EFBIG, "it is too large for a recorded conversation")
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def delete_conversation(folder: Path) -> None:
@@ -124,41 +206,87 @@ def delete_all(root: Path) -> None:
 
 def _folders(root: Path) -> list[Path]:
     try:
-        return [folder for folder in sorted(root.iterdir()) if (folder / ABOUT).is_file()]
+        return [folder for folder in sorted(root.iterdir()) if _is_file(folder / ABOUT)]
     except OSError:
         return []
 
 
-def _summary(folder: Path) -> ConversationSummary | None:
+def _is_file(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # no permission
+        return False
+
+
+def _changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # deleted meanwhile
+        return 0
+
+
+def _summary(folder: Path, level: int = logging.DEBUG) -> ConversationSummary | None:
     try:
         about = read_about(folder)
-        return ConversationSummary(
-            folder,
-            datetime.fromisoformat(about["started"]),
-            float(about["seconds"]),
-            int(about["turns"]),
-            str(about["first_words"]),
-            str(about.get("bundle", "")),
-            size_bytes(folder),
-            (folder / SOUND).is_file(),
-            bool(about["is_ended"]),
-        )
-    except (RecordError, KeyError, TypeError, ValueError):
+    except RecordError as error:
+        _log.log(level, "not listed: %s", error)
         return None
+    return ConversationSummary(
+        folder,
+        _started(about["started"]),
+        about["seconds"],
+        about["turns"],
+        about["first_words"],
+        about["bundle"],
+        size_bytes(folder),
+        _is_file(folder / SOUND),
+        about["is_ended"],
+    )
+
+
+def _started(text: Any) -> datetime:
+    """A time of this century or so, in the zone of this computer; one without a zone is taken for local."""
+    started = datetime.fromisoformat(value_of(str, text))
+    if not 1970 <= started.year < 9_000:  # beyond, times cannot be converted between zones
+        raise ValueError(f"{started} is no date of a conversation")
+    return started.astimezone()
+
+
+def _number(kind: type, value: Any, most: float) -> Any:
+    number = value_of(kind, value)
+    if not 0 <= number <= most:
+        raise ValueError(f"{number} is not from 0 to {most}")
+    return number
 
 
 def _document(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _LARGEST_DOCUMENT:
-            raise RecordError(f"{file} is too large for a recorded conversation. Choose another folder.")
-        document = json.loads(file.read_text(encoding="utf-8"))
+        with open_regular(file) as opened:
+            document = _parsed(opened.read(_LARGEST[file.name]))
     except OSError as error:
         raise RecordError(
             f"{file.parent} is not a recorded conversation ({file.name}: {error.strerror}). "
             "Choose another folder."
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RecordError(f"{file} is damaged. Choose another conversation.") from error
     if not isinstance(document, dict):
         raise RecordError(f"{file} is damaged. Choose another conversation.")
     return document
+
+
+def _parsed(content: bytes) -> Any:
+    """A JSON document with finite numbers. ValueError if it is none."""
+    try:
+        return json.loads(content, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError("it is too deep") from error
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)

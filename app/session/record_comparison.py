@@ -55,8 +55,8 @@ def _turns(folder: Path) -> list[dict[str, Any]]:
     """The values of each committed turn, in order."""
     found: dict[int, _RecordedTurn] = {}
     for entry in read_events(folder):
-        turn_id = entry.get("turn_id")
-        if not isinstance(turn_id, int) or turn_id < 1:
+        turn_id = entry.get("turn_id") or 0
+        if turn_id < 1:
             continue
         turn = found.setdefault(turn_id, _RecordedTurn())
         kind = str(entry.get("event"))
@@ -64,8 +64,8 @@ def _turns(folder: Path) -> list[dict[str, Any]]:
             value = entry.get(name)
             turn.values[f"{kind}.{name}"] = round(value, _PLACES) if isinstance(value, float) else value
         if entry.get("timing") == "decision":
-            known = entry.get("attributes") or {}
-            if known.get("kind") not in _OF_SPEED:
+            known = entry.get("attributes", {})
+            if str(known.get("kind")) not in _OF_SPEED:
                 turn.decisions.append(" ".join(str(known[name]) for name in _DECIDED if name in known))
     codes = _codes(folder)
     return [

@@ -11,9 +11,8 @@ import contextlib
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -46,6 +45,7 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.pending_work import PendingWork
+from app.session.recorded_values import plain
 from app.session.recording import Recording
 from engine_runtime.errors import ExportError, MossVoiceError
 
@@ -204,8 +204,7 @@ class _OpenFolder:
                 "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="milliseconds"),
                 "seconds": 0.0, "turns": 0, "first_words": "", **begin.about, **known, "is_ended": False,
             }  # fmt: skip
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._lines = os.open(self.path / EVENTS, flags, 0o600)
+            self._lines = _open_lines(self.path / EVENTS)
             self.save(ABOUT, self._about)
         except OSError as error:
             raise in_words(self.path, error) from error
@@ -288,6 +287,19 @@ def _make_folder(recording: Recording) -> Path:
     raise ExportError(f"{recording.root} has too many folders of this name. Choose another folder.")
 
 
+def _open_lines(file: Path) -> int:
+    """A descriptor that appends lines. A line that was cut off, when the program was killed or the disk was
+    full, is ended first: the next one would be lost with it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+    lines = os.open(file, flags, 0o600)
+    size = os.fstat(lines).st_size
+    if size:
+        os.lseek(lines, size - 1, os.SEEK_SET)
+        if os.read(lines, 1) != b"\n":
+            os.write(lines, b"\n")
+    return lines
+
+
 def line_document(line: Line) -> dict[str, Any] | None:
     """The line as plain values; None for what is not recorded."""
     what = line.what
@@ -304,16 +316,3 @@ def line_document(line: Line) -> dict[str, Any] | None:
         }  # fmt: skip
     kind = "command" if isinstance(what, Command) else "event"
     return {"t": t, kind: type(what).__name__, **plain(what)}
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses and other values as JSON values."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, dict):
-        return {name: plain(part) for name, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(part) for part in value]
-    if isinstance(value, Enum):
-        return value.value
-    return str(value) if isinstance(value, Path) else value

@@ -6,14 +6,14 @@ are still part of it; a ContinueConversation. Any thread. Raises RecordError.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.audio.growing_wav import frames_of
 from app.session.commands import ContinueConversation
-from app.session.conversation_folder import SOUND, read_events, read_history
+from app.session.conversation_folder import LONGEST_S, SOUND, read_events, read_history
 from app.session.events import (
     Event,
     PlaybackFinished,
@@ -27,8 +27,11 @@ from app.session.events import (
     TurnOpened,
     TurnsRemoved,
 )
-from engine_runtime.types import Modality
+from app.session.recorded_values import LONGEST_TEXT, revived
 
+_MOST_OF_TURN = 50
+"""Events of a turn that are read; one that was continued ten times, cut and played again has fewer."""
+_MOST_TURNS = 20_000
 _BEFORE_TURN_S = 0.5
 """Longest delay between the first word of a turn and its detection."""
 _KINDS: dict[str, type[Event]] = {
@@ -56,16 +59,37 @@ class RecordedEvent:
 
 
 def read_transcript(folder: Path) -> list[RecordedEvent]:
-    """The events of all turns that were not removed later, in order."""
+    """The events of all turns that were not removed, in order. The deltas of a reply are one event."""
     found: list[RecordedEvent] = []
+    counts: Counter[int] = Counter()
+    removed: set[int] = set()
+    deltas: dict[int, int] = {}
+    """Turn -> place of the text of its reply in `found`."""
     for entry in read_events(folder):
         kind = entry.get("event")
-        if kind == TurnsRemoved.__name__:
-            removed = entry.get("turn_ids") or ()
-            found = [known for known in found if known.event.turn_id not in removed]
-        elif isinstance(kind, str) and kind in _KINDS and (event := revived(_KINDS[kind], entry)) is not None:
-            found.append(RecordedEvent(float(entry.get("t", 0.0)), event))
-    return found
+        if kind == TurnsRemoved.__name__ and (gone := revived(TurnsRemoved, entry)) is not None:
+            removed.update(gone.turn_ids)
+        event = revived(_KINDS[kind], entry) if isinstance(kind, str) and kind in _KINDS else None
+        if event is None:
+            continue
+        turn_id = event.turn_id
+        if isinstance(event, TurnExtended):  # the reply begins anew
+            deltas.pop(turn_id, None)
+        if isinstance(event, ReplyTextDelta) and turn_id in deltas:
+            before = found[deltas[turn_id]]
+            if len(before.event.text) < LONGEST_TEXT:
+                text = (before.event.text + event.text)[:LONGEST_TEXT]
+                found[deltas[turn_id]] = replace(before, event=replace(before.event, text=text))
+            continue
+        is_known = turn_id in counts
+        is_too_much = counts[turn_id] >= _MOST_OF_TURN if is_known else len(counts) >= _MOST_TURNS
+        if is_too_much or (is_known and isinstance(event, TurnOpened)):
+            continue
+        counts[turn_id] += 1
+        if isinstance(event, ReplyTextDelta):
+            deltas[turn_id] = len(found)
+        found.append(RecordedEvent(entry["t"], event))
+    return [known for known in found if known.event.turn_id not in removed]
 
 
 def spans_of(events: list[RecordedEvent]) -> dict[int, tuple[float, float]]:
@@ -86,20 +110,9 @@ def how_to_continue(folder: Path) -> ContinueConversation:
     """The command that continues the conversation."""
     last_turn_id, seconds = 0, 0.0
     for entry in read_events(folder):
-        last_turn_id = max(last_turn_id, int(entry.get("turn_id") or 0))
-        seconds = max(seconds, float(entry.get("t") or 0.0))
+        last_turn_id = max(last_turn_id, entry.get("turn_id") or 0)
+        seconds = max(seconds, entry["t"])
     frames, rate = frames_of(folder / SOUND)
-    if rate:
-        seconds = max(seconds, frames / rate)
-    return ContinueConversation(folder, read_history(folder), last_turn_id, seconds, rate)
-
-
-def revived(kind: type[Any], entry: dict[str, Any]) -> Any | None:
-    """The event or command of a line, None if a field is missing or makes no sense."""
-    values = {field.name: entry[field.name] for field in dataclasses.fields(kind) if field.name in entry}
-    try:
-        if "modality" in values:
-            values["modality"] = Modality(values["modality"])
-        return kind(**values) if isinstance(values.get("turn_id", 0), int) else None
-    except (TypeError, ValueError):
-        return None
+    sound_s = frames / rate if rate else 0.0
+    seconds = min(max(seconds, sound_s), LONGEST_S)
+    return ContinueConversation(folder, read_history(folder), last_turn_id, seconds, rate, sound_s)

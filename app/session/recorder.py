@@ -2,7 +2,8 @@
 
 In: captured blocks, the loudspeaker's tap, events and commands of the session. Out: jobs for the record
 writer; RecordingStopped when it cannot write any more. A recording begins with the first sound or question
-after it was requested, and ends with the conversation. Dialog thread; `note` may be called from any.
+after it was requested, and ends with the conversation. While nothing is heard, played or said the line stands
+still, so that a pause of hours takes no room. Dialog thread; `note` may be called from any.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from app.session.commands import (
     Start,
 )
 from app.session.events import EngineReady, Event, RecordingStopped
-from app.session.record_writer import About, Begin, CaptureGap, End, History, Line, RecordWriter, Sound, plain
+from app.session.record_writer import About, Begin, CaptureGap, End, History, Line, RecordWriter, Sound
+from app.session.recorded_values import plain
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 
@@ -39,6 +41,10 @@ _MOST_BACKLOG = 10_000
 """Maximum backlog of the writer in jobs: some minutes. A slower disk is too slow."""
 _TAP_AGE_NS = 50_000_000
 """Sound that the loudspeaker was given earlier than this before the beginning is left out."""
+_QUIET_NS = 2_000_000_000
+"""The line of a recording without sound stands still when nothing has happened for this long."""
+_MOST_SILENCE_S = 600.0
+"""Longest silence that is written to continue a file. Beyond, the conversation continues in a new folder."""
 _BEGINNINGS = (Start, AskText, PlaySample, RetryTurn)
 
 
@@ -63,6 +69,8 @@ class ConversationRecorder:
         """What is to be recorded with the next beginning, or is recorded now."""
         self._is_on = False
         self._origin_ns = 0
+        self._latest_ns = 0
+        """When something happened last."""
         self._track: StereoTrack | None = None
         self._tap: PlayedTap | None = None
         """The loudspeaker's tap that was read last."""
@@ -98,6 +106,8 @@ class ConversationRecorder:
         """Take what was played, hand over what is complete, report what the writer could not write."""
         if self._is_on:
             self._take_played()
+        if self._is_on and self._track is None:
+            self._stand_still(now_ns)
         if self._track is not None:
             self._hand_over(self._track, now_ns)
         if self._is_on and self._writer.backlog > _MOST_BACKLOG:
@@ -119,6 +129,7 @@ class ConversationRecorder:
         if isinstance(what, _BEGINNINGS):
             self._begin()
         if self._is_on:
+            self._latest_ns = self._clock.now_ns()
             self._writer.submit(Line(self.seconds, what))
 
     def settle(self, *, is_continued: bool) -> None:
@@ -165,15 +176,26 @@ class ConversationRecorder:
         if self._is_on or self._wanted is None or self._is_waiting:
             return
         self._is_on, self._tap = True, None
-        self._origin_ns, self._origin_s, self._rate, folder = self._clock.now_ns(), 0.0, 0, None
-        if self._continued is not None and self._continued.folder.parent == self._wanted.root:
-            folder, self._origin_s = self._continued.folder, self._continued.seconds
-            self._rate = self._continued.sample_rate
+        self._origin_ns = self._latest_ns = self._clock.now_ns()
+        self._origin_s, self._rate, folder = 0.0, 0, None
+        if (earlier := self._continued) is not None and self._can_continue(earlier, self._wanted):
+            folder, self._origin_s, self._rate = earlier.folder, earlier.seconds, earlier.sample_rate
         self._continued = None
         about = {"settings": plain(self._settings), **self._engine}
         self._writer.submit(Begin(self._wanted, folder, about))
         if self._history is not None:
             self._writer.submit(History(self._history))
+
+    @staticmethod
+    def _can_continue(earlier: ContinueConversation, wanted: Recording) -> bool:
+        silence_s = earlier.seconds - earlier.sound_s if wanted.with_sound else 0.0
+        return earlier.folder.parent == wanted.root and silence_s <= _MOST_SILENCE_S
+
+    def _stand_still(self, now_ns: int) -> None:
+        late_ns = now_ns - self._latest_ns - _QUIET_NS
+        if late_ns > 0:
+            self._origin_ns += late_ns
+            self._latest_ns += late_ns
 
     def _hear(self, block: CapturedBlock) -> None:
         self._begin()

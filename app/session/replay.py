@@ -46,9 +46,9 @@ from app.session.events import (
     StateChanged,
 )
 from app.session.record_comparison import compare
-from app.session.recorded_events import revived
+from app.session.record_writer import CaptureGap
 from app.session.recorded_microphone import RecordedMicrophone
-from app.session.recorded_settings import settings_of
+from app.session.recorded_values import revived, settings_of
 from app.session.recording import Recording
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
@@ -150,17 +150,16 @@ def _commands(folder: Path) -> deque[tuple[float, Command]]:
     for entry in read_events(folder):
         kind = _COMMANDS.get(str(entry.get("command")))
         if kind is not None and (command := revived(kind, entry)) is not None:
-            found.append((float(entry.get("t", 0.0)), command))
+            found.append((entry["t"], command))
     return found
 
 
 def _write_captured(folder: Path, target: Path) -> None:
     """The left side without the gaps in which the file waited."""
-    gaps = [
-        (int(entry["frame"]), int(entry["frames"]))
-        for entry in read_events(folder)
-        if entry.get("event") == "CaptureGap"
-    ]
+    found = (
+        revived(CaptureGap, entry) for entry in read_events(folder) if entry.get("event") == "CaptureGap"
+    )
+    gaps = [(gap.frame, gap.frames) for gap in found if gap is not None and min(gap.frame, gap.frames) >= 0]
     with WavReader(folder / SOUND, channel=0) as reader:
         captured = GrowingWav(target, reader.format.sample_rate, 1)
         position = 0

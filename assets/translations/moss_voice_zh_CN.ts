@@ -2347,6 +2347,14 @@
         <translation>录音 (*.wav)</translation>
     </message>
     <message>
+        <source>%1 conversations cannot be read and are not listed.</source>
+        <translation>有 %1 个对话无法读取，未列出。</translation>
+    </message>
+    <message>
+        <source>%1 damaged entries of this conversation are left out.</source>
+        <translation>此对话中有 %1 条损坏的记录已略过。</translation>
+    </message>
+    <message>
         <source>Delete this conversation? This cannot be undone.</source>
         <translation>删除此对话？此操作无法撤消。</translation>
     </message>

@@ -72,7 +72,7 @@ class ConversationSnapshot:
                 Modality(document["modality"]),
                 tuple(_exchange(entry) for entry in document["exchanges"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise HistoryError("The history of the conversation is damaged. Begin a new one.") from error
 
     def check(self, bundle: Bundle) -> None:

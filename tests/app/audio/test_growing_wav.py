@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from app.audio.growing_wav import GrowingWav
-from app.audio.wav import WavReader
+from app.audio.growing_wav import GrowingWav, frames_of
+from app.audio.wav import WavReader, wav_header
 from engine_runtime.errors import ExportError
 
 RATE = 16_000
@@ -91,3 +91,18 @@ def test_a_file_is_not_made_longer_than_its_header_can_say(
     file.append(noise(1.0))
     with pytest.raises(ExportError, match="greatest length"):
         file.append(noise(0.1))
+
+
+def test_what_is_no_recording_is_neither_measured_nor_continued(tmp_path: Path) -> None:
+    path = tmp_path / "c.wav"
+    os.mkfifo(path)  # opening it must not wait for a writer
+    headers = [wav_header(RATE, 1, 0), wav_header(1, 2, 0), wav_header(RATE, 2, 0)[:-5], b"RIFF" + bytes(40)]
+    huge = bytearray(wav_header(RATE, 2, 0))
+    huge[22:24] = b"\xff\xff"
+    for content in (None, *headers, bytes(huge)):
+        if content is not None:
+            path.unlink()
+            path.write_bytes(content)
+        with pytest.raises(ExportError, match="not a recording"):
+            GrowingWav(path, RATE, 2)
+        assert frames_of(path) in ((0, 0), (0, RATE))

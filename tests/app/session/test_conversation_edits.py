@@ -16,7 +16,7 @@ from app.session.commands import (
     NewConversation,
     RetryTurn,
 )
-from app.session.conversation_folder import list_conversations, read_history
+from app.session.conversation_folder import entry_of, list_conversations, read_events, read_history
 from app.session.events import (
     ConversationContinued,
     ErrorRaised,
@@ -146,6 +146,25 @@ def test_what_was_heard_of_the_last_reply_is_kept_when_the_program_ends(tmp_path
     (found,) = list_conversations(tmp_path)
     entries = [known.event for known in read_transcript(found.folder)]
     assert any(isinstance(event, ReplyCut) and event.reason == "stopped" for event in entries)
+
+
+@pytest.mark.slow
+def test_a_line_that_was_cut_off_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
+    kept = SessionSettings(recording=Recording(tmp_path), reply=Modality.TEXT)
+    with running(ScriptedEngine(), kept) as driver:
+        ask(driver, "one", "two")
+    (found,) = list_conversations(tmp_path)
+    with (found.folder / "events.jsonl").open("ab") as events:
+        events.write(b'{"t": 5.0, "event": "ReplyTextDelta", "tu')
+    with running(ScriptedEngine(), kept) as driver:
+        driver.session.send(how_to_continue(found.folder))
+        driver.await_event(ConversationContinued)
+        ask(driver, "three")
+    first = (found.folder / "events.jsonl").read_bytes().splitlines()
+    assert sum(entry_of(line) is None for line in first) == 1
+    assert questions_of(found.folder) == ["one", "two", "three"]
+    commands = [entry.get("text") for entry in read_events(found.folder) if "command" in entry]
+    assert commands == ["one", "two", "three"]
 
 
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ import soundfile
 
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
+from app.session.capture import Capture, CapturedBlock
 from app.session.commands import (
     ApplySettings,
     AskText,
+    ContinueConversation,
     NewConversation,
     PlaySample,
     Start,
@@ -32,10 +35,12 @@ from app.session.events import (
     SampleFinished,
     TurnCommitted,
 )
+from app.session.record_writer import Begin, Line, Sound
+from app.session.recorder import ConversationRecorder
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality, Pcm
-from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.doubles.scripted_engine import LoudnessVad, Script, ScriptedEngine
 from tests.tools.session_driver import RATE, Driver, running, silence, speech
 
 
@@ -147,9 +152,6 @@ def test_each_conversation_has_a_folder_and_one_without_a_turn_leaves_none(tmp_p
 
 
 def test_a_muted_microphone_is_recorded_as_silence(tmp_path: Path) -> None:
-    from app.session.capture import Capture
-    from tests.doubles.scripted_engine import LoudnessVad
-
     class Microphone(WavSpeaker):
         def sample_time_ns(self, index: float) -> int:
             return round(index * 1e9 / RATE)
@@ -227,3 +229,63 @@ def test_a_microphone_that_was_recorded_at_another_rate_is_heard_right(tmp_path:
     both, rate = soundfile.read(tmp_path / "one" / "conversation.wav")
     assert rate == 24_000
     assert np.sqrt(np.mean(both[6_000:18_000, 0] ** 2)) == pytest.approx(0.3 / 2**0.5, rel=0.02)
+
+
+class Jobs:
+    """A writer that keeps its jobs."""
+
+    def __init__(self) -> None:
+        self.problems: SimpleQueue[Any] = SimpleQueue()
+        self.backlog = 0
+        self.jobs: list[Any] = []
+
+    def submit(self, job: Any) -> None:
+        self.jobs.append(job)
+
+
+class Hours:
+    """A clock that is set."""
+
+    seconds = 0.0
+
+    def now_ns(self) -> int:
+        return round(self.seconds * 1e9)
+
+
+def make_recorder(jobs: Jobs, clock: Hours) -> tuple[ConversationRecorder, WavSpeaker]:
+    speaker = WavSpeaker(RATE)
+    capture = Capture(LoudnessVad(), 100)
+    recorder = ConversationRecorder(jobs, capture, speaker, clock, lambda _: None)  # type: ignore[arg-type]
+    recorder.apply(SessionSettings(recording=Recording(Path("kept"))))
+    return recorder, speaker
+
+
+def test_a_pause_of_hours_without_sound_takes_no_room() -> None:
+    """Nothing was heard or played: the first sound after it comes right after the last event."""
+    jobs, clock = Jobs(), Hours()
+    recorder, _ = make_recorder(jobs, clock)
+    recorder.note(AskText("good night"))
+    for _ in range(12):
+        clock.seconds += 3_600.0
+        recorder.service(clock.now_ns())
+    recorder.note(AskText("good morning"))
+    places = [job.t for job in jobs.jobs if isinstance(job, Line)]
+    assert places == [0.0, pytest.approx(2.0)]
+    block = CapturedBlock(speech(1.0), RATE, clock.now_ns(), is_new=True, is_file=False)
+    recorder._hear(block)
+    clock.seconds += 1.0
+    recorder.end(is_ended=False)
+    frames = sum(len(job.frames) for job in jobs.jobs if isinstance(job, Sound))
+    assert frames == pytest.approx(3.0 * RATE, abs=RATE // 10)
+
+
+@pytest.mark.parametrize(("silence_s", "is_same"), [(60.0, True), (3_600.0, False), (2e6, False)])
+def test_no_hours_of_silence_are_written_to_continue_a_conversation(silence_s: float, is_same: bool) -> None:
+    jobs, clock = Jobs(), Hours()
+    recorder, _ = make_recorder(jobs, clock)
+    folder = Path("kept") / "one"
+    recorder.note(ContinueConversation(folder, {}, 1, 10.0 + silence_s, RATE, 10.0))
+    recorder.settle(is_continued=True)
+    recorder.note(AskText("three"))
+    (begin,) = [job for job in jobs.jobs if isinstance(job, Begin)]
+    assert begin.folder == (folder if is_same else None)
