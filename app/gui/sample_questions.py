@@ -1,7 +1,8 @@
 """Spoken sample questions: the WAV files of assets/samples with their labels in both languages. Qt-free.
 
-samples.toml holds one `[[sample]]` table per question with `file`, `english` and `chinese`. A missing WAV or
-an invalid table only removes that sample; WAVs without a table get their file name as label.
+samples.toml holds one `[[sample]]` table per question with `file`, `english` (what is said) and `chinese`
+(what it means); `declined` marks one that shows how the model declines. A missing WAV or an invalid table
+only removes that sample; WAVs without a table get their file name as label.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ class SampleQuestion:
     path: Path
     english: str
     chinese: str
+    is_declined: bool = False
+    """Whether it is out of the domain of the bundle in the box, which says so."""
 
     def label(self, language: str) -> str:
-        """The label, in Chinese for `zh...`, else in English."""
-        return self.chinese if language.startswith("zh") else self.english
+        """What is said: always English, with its meaning for a reader of Chinese (`zh...`)."""
+        is_translated = language.startswith("zh") and self.chinese != self.english
+        return f"{self.english}（{self.chinese.rstrip('。')}）" if is_translated else self.english
 
 
 def load_samples(folder: Path) -> list[SampleQuestion]:
@@ -57,4 +61,5 @@ def _sample(folder: Path, table: Any) -> SampleQuestion | None:
         _log.warning("a sample question is passed over: %r", table)
         return None
     english = str(table.get("english") or Path(name).stem)
-    return SampleQuestion(folder / name, english, str(table.get("chinese") or english))
+    chinese = str(table.get("chinese") or english)
+    return SampleQuestion(folder / name, english, chinese, table.get("declined") is True)

@@ -81,6 +81,8 @@ class SampleRow(FollowsLanguage, QWidget):
         self._lead.setText(self.tr("Try"))
         for sample, button in zip(self._samples, self.buttons, strict=True):
             label = sample.label(self.language)
+            if sample.is_declined:
+                label = self.tr("%1 (nano declines)").replace("%1", label)
             button.setText(label)
             hint = self.tr("Send this recording through the microphone path: %1")
             set_tip(button, hint.replace("%1", label))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app import paths
 from app.gui.sample_questions import load_samples
 
 
@@ -24,7 +25,14 @@ def test_samples_come_in_the_order_of_the_list(tmp_path: Path) -> None:
     samples = load_samples(tmp_path)
     assert [sample.path for sample in samples] == [b, a]
     assert [sample.label("en") for sample in samples] == ["Who?", "Why?"]
-    assert [sample.label("zh_CN") for sample in samples] == ["谁？", "Why?"]
+    assert [sample.label("zh_CN") for sample in samples] == ["Who?（谁？）", "Why?"]
+
+
+def test_no_label_hides_that_a_recording_is_english() -> None:
+    samples = load_samples(paths.assets_dir() / "samples")
+    assert all(sample.english in sample.label("zh_CN") for sample in samples)
+    assert samples[0].label("zh_CN") == "Hello there.（你好）"
+    assert [sample.english for sample in samples if sample.is_declined] == ["Tell me a joke."]
 
 
 def test_wavs_without_a_list_get_their_name(tmp_path: Path) -> None:
