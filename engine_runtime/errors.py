@@ -6,6 +6,7 @@ MossVoiceError
 ├── FetchError           a released model that cannot be downloaded or found
 ├── AudioInputError      a WAV or device without usable audio
 ├── AudioDeviceError     a sound device that is missing, busy or lost
+├── LanguageError        a question in a script that the model does not know
 ├── OutOfBlocksError     the KV pool holds no free block for the conversation
 ├── FlowCacheError       no room in the flow's caches for another reply beside those being spoken
 ├── ContextLengthError   a prompt longer than the model's context
@@ -28,7 +29,13 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 
 
 class MossVoiceError(Exception):
-    """Base of all errors shown to users without a traceback."""
+    """Base of all errors shown to users without a traceback.
+
+    Attributes:
+        code: what the server calls it: "engine_failed" unless the question is what cannot be answered.
+    """
+
+    code = "engine_failed"
 
     @property
     def what_is_wrong(self) -> str:
@@ -55,6 +62,12 @@ class FetchError(MossVoiceError):
 
 class AudioInputError(MossVoiceError):
     """Audio that cannot be used as speech input."""
+
+
+class LanguageError(MossVoiceError):
+    """A typed question in a script of no language that the model knows."""
+
+    code = "unsupported_language"
 
 
 class AudioDeviceError(MossVoiceError):

@@ -22,6 +22,10 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Choose a model that works in the settings."),
     QT_TRANSLATE_NOOP("Errors", "The question is empty."),
     QT_TRANSLATE_NOOP("Errors", "Type a question first."),
+    QT_TRANSLATE_NOOP("Errors", "This model knows only %1."),
+    QT_TRANSLATE_NOOP("Errors", "Ask in %1, or choose another model."),
+    QT_TRANSLATE_NOOP("Errors", "English"),
+    QT_TRANSLATE_NOOP("Errors", "Chinese"),
     QT_TRANSLATE_NOOP("Errors", "Shorten it, or ask it in parts."),
     QT_TRANSLATE_NOOP("Errors", "The question has %1 characters, more than the %2 that fit."),
     QT_TRANSLATE_NOOP("Errors", "That reply has no sound to play again."),
@@ -206,7 +210,7 @@ def _translated(text: str) -> str | None:
         if (match := pattern.fullmatch(text)) is not None:
             translated = QCoreApplication.translate(_CONTEXT, template)
             for index, value in enumerate(match.groups(), start=1):
-                translated = translated.replace(f"%{index}", value)
+                translated = translated.replace(f"%{index}", _translated(value) or value)
             return translated
     return None
 

@@ -39,6 +39,7 @@ from app.session.engine_jobs import (
     TurnFailed,
 )
 from app.session.engine_source import JobDesk
+from engine_runtime.errors import LanguageError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
 
@@ -344,6 +345,11 @@ class RemoteConversation:
     def _fail(self, response: RemoteResponse, error: Json) -> None:
         response.is_over = True
         self._desk.done()
+        if error.get("code") == LanguageError.code and error.get("message"):
+            problem = LanguageError(str(error["message"])[:500])
+            failed = TurnFailed(response.exchange.turn_id, problem.what_is_wrong, problem.what_to_do)
+            self._desk.give(failed)
+            return  # the question alone is dropped; the conversation goes on
         said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
         what = f"The server could not answer: {said}."
         advice = "Ask again; if it happens again, look at the log of the server."

@@ -86,10 +86,9 @@ class Response:
         self.scope.cancel()
         self.end("cancelled", {"type": "cancelled", "reason": reason})
 
-    def fail(self, message: str) -> None:
-        """The engine failed."""
+    def fail(self, error: Json) -> None:
+        """The engine failed, or the question cannot be answered."""
         self.scope.cancel()
-        error = {"type": "server_error", "code": "engine_failed", "message": message}
         self.end("failed", {"type": "failed", "error": error})
 
     def end(self, status: Literal["completed", "cancelled", "incomplete", "failed"], details: Json) -> None:

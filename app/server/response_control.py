@@ -20,6 +20,7 @@ from app.server.session_config import SessionConfig
 from app.server.stages import described_ratios, described_stages
 from app.server.voice_input import VoiceInput
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result, TurnFailed
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, ReplyDone
 
 _log = logging.getLogger(__name__)
@@ -152,11 +153,12 @@ class ResponseControl:
         response = self.active
         message = f"{failure.message} {failure.what_to_do}".strip()
         _log.warning("turn %d failed: %s", failure.turn_id, message)
+        kind = "server_error" if failure.code == MossVoiceError.code else "invalid_request_error"
+        error: Json = {"type": kind, "code": failure.code, "message": message}
         if response is not None and response.turn_id == failure.turn_id:
             self.active = None
-            response.fail(message)
+            response.fail(error)
         else:
-            error: Json = {"type": "server_error", "code": "engine_failed", "message": message}
             self._emit({"type": "error", "error": error | {"param": None, "event_id": None}})
         if self._turn.turn_id == failure.turn_id:
             self._turn.fail()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from app.session.engine_source import EngineSource
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
@@ -276,11 +277,12 @@ class RestoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class TurnFailed:
-    """The turn failed and is dropped."""
+    """The turn failed and is dropped. `code` as in MossVoiceError."""
 
     turn_id: int
     message: str
     what_to_do: str
+    code: str = MossVoiceError.code
 
 
 Result = (

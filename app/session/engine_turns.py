@@ -212,7 +212,7 @@ class EngineTurns:
             if self._turn.turn_id != turn_id:
                 self._turn = None
         if isinstance(error, MossVoiceError):
-            self._give(TurnFailed(turn_id, error.what_is_wrong, error.what_to_do))
+            self._give(TurnFailed(turn_id, error.what_is_wrong, error.what_to_do, error.code))
             return
         _log.error("the engine failed", exc_info=error)
         self._give(

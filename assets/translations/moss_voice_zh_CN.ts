@@ -402,6 +402,22 @@
         <translation>请先输入问题。</translation>
     </message>
     <message>
+        <source>This model knows only %1.</source>
+        <translation>这个模型只懂%1。</translation>
+    </message>
+    <message>
+        <source>Ask in %1, or choose another model.</source>
+        <translation>请用%1提问，或选择另一个模型。</translation>
+    </message>
+    <message>
+        <source>English</source>
+        <translation>英语</translation>
+    </message>
+    <message>
+        <source>Chinese</source>
+        <translation>中文</translation>
+    </message>
+    <message>
         <source>Shorten it, or ask it in parts.</source>
         <translation>请缩短，或分几次提问。</translation>
     </message>
@@ -1255,6 +1271,10 @@
 </context>
 <context>
     <name>SampleRow</name>
+    <message>
+        <source>%1 (nano declines)</source>
+        <translation>%1 · nano 会拒答</translation>
+    </message>
     <message>
         <source>Try</source>
         <translation>试试</translation>

@@ -5,13 +5,32 @@ In: the table. Out: a `ModelCard`; empty for a bundle without one. No torch. Any
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from engine_runtime.bundle.manifest import Table
+from engine_runtime.errors import LanguageError
 
 _LONGEST = 500
 """Characters of a text: it is shown on the first screen."""
+
+_NAMES = {"en": "English", "zh": "Chinese"}
+_LANGUAGES_OF_SCRIPTS = {
+    "CJK": {"zh", "ja", "ko"},
+    "BOPOMOFO": {"zh"},
+    "HIRAGANA": {"ja"},
+    "KATAKANA": {"ja"},
+    "HANGUL": {"ko"},
+    "CYRILLIC": {"ru", "uk", "bg", "sr"},
+    "GREEK": {"el"},
+    "HEBREW": {"he"},
+    "ARABIC": {"ar", "fa", "ur"},
+    "DEVANAGARI": {"hi", "mr", "ne"},
+    "THAI": {"th"},
+}
+"""By the first word of the Unicode name of a letter. Latin and all other scripts are left to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +52,19 @@ class ModelCard:
         """Whether it speaks `language`, or may: where its languages are not known."""
         return not self.languages or language.partition("_")[0] in self.languages
 
+    def require_known_script(self, text: str) -> None:
+        """Raise LanguageError if at least half of the words of a typed question are in scripts of languages
+        that the model does not know. A foreign word that is asked about ("what does 你好 mean") passes."""
+        words = [script for script, _ in groupby(map(_script_of, text)) if script]
+        foreign = [script for script in words if not self._knows_script(script)]
+        if foreign and 2 * len(foreign) >= len(words):
+            names = " and ".join(_NAMES.get(language, language) for language in self.languages)
+            raise LanguageError(f"This model knows only {names}. Ask in {names}, or choose another model.")
+
+    def _knows_script(self, script: str) -> bool:
+        languages = _LANGUAGES_OF_SCRIPTS.get(script)
+        return not self.languages or languages is None or not languages.isdisjoint(self.languages)
+
 
 def parse_card(table: Table) -> ModelCard:
     """[card] with `languages`, `examples` and the table `summary`. Raises BundleError."""
@@ -44,3 +76,9 @@ def parse_card(table: Table) -> ModelCard:
         if not 0 < len(text) <= _LONGEST:
             raise table.error(f"has a text of {len(text)} characters; it must have 1 to {_LONGEST}")
     return card
+
+
+def _script_of(character: str) -> str:
+    """The script of a letter, as the first word of its Unicode name; "" for anything else."""
+    plain = unicodedata.normalize("NFKC", character)[0]
+    return unicodedata.name(plain, "").partition(" ")[0] if plain.isalpha() else ""

@@ -70,9 +70,11 @@ class UserInput:
         return num_new
 
     def type(self, text: str) -> None:
-        """Use a typed question instead of speech. Raises AudioInputError if it is empty."""
+        """Use a typed question instead of speech. Raises AudioInputError if it is empty, LanguageError if
+        the model does not know its script."""
         if not text.strip():
             raise AudioInputError("The question is empty. Say or type something.")
+        self._stages.bundle.card.require_known_script(text)
         self._text = text
 
     def ask_again(self, question: Question) -> None:

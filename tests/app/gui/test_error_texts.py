@@ -62,6 +62,12 @@ def test_sentences_are_translated_one_by_one() -> None:
 
 
 @pytest.mark.usefixtures("_chinese")
+def test_a_value_that_has_a_translation_is_translated() -> None:
+    assert in_words("This model knows only English.") == "这个模型只懂英语。"
+    assert in_words("Ask in English, or choose another model.") == "请用英语提问，或选择另一个模型。"
+
+
+@pytest.mark.usefixtures("_chinese")
 def test_unknown_texts_are_shown_as_they_are() -> None:
     assert in_words("Something else (%1) failed.") == "Something else (%1) failed."
 

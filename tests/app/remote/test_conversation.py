@@ -30,6 +30,7 @@ from app.session.engine_jobs import (
     RolledBack,
     TurnFailed,
 )
+from engine_runtime.errors import LanguageError
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 from tests.doubles.inline_engine import InlineEngine
@@ -432,6 +433,17 @@ def test_a_failure_of_the_server_fails_the_turn() -> None:
     rig.deliver()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
     assert "The engine is out of order" in failed.message
+    assert rig.waiting == 0
+
+
+def test_a_question_in_an_unknown_script_fails_alone_and_in_the_words_of_the_server() -> None:
+    refusal = LanguageError("This model knows only English. Ask in English, or choose another model.")
+    rig = Rig(Script(fail_on="push_text", error=refusal))
+    rig.ask(1, "你好")
+    rig.deliver()
+    (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
+    assert (failed.message, failed.what_to_do) == (refusal.what_is_wrong, refusal.what_to_do)
+    assert rig.renewals == 0  # what was said before stays
     assert rig.waiting == 0
 
 

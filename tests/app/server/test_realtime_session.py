@@ -15,6 +15,7 @@ from app.audio.wire_format import FORMATS, PCM16
 from app.server.realtime_session import EngineRates, RealtimeSession
 from app.session.end_of_turn_worker import Pause
 from app.session.engine_jobs import Ask, Cancel, Commit, Hear, Interrupt, OpenTurn, Remember, Remove, Reopen
+from engine_runtime.errors import LanguageError
 from engine_runtime.types import Modality, Pcm
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
@@ -394,6 +395,19 @@ def test_a_failure_of_the_engine_fails_the_response_and_nothing_else(call: str) 
     done = only(client.ask(), "response.done")["response"]
     assert done["status"] == "failed"
     assert done["status_details"]["error"]["message"] == "The engine is out of order. Repair it."
+    client.engine.engine.script.fail_on = ""
+    assert only(client.ask(), "response.done")["response"]["status"] == "completed"
+
+
+def test_a_question_in_an_unknown_script_fails_the_response_as_an_invalid_request() -> None:
+    refusal = LanguageError("This model knows only English. Ask in English, or choose another model.")
+    client = Client(Script(fail_on="push_text", error=refusal))
+    error = only(client.ask(), "response.done")["response"]["status_details"]["error"]
+    assert error == {
+        "type": "invalid_request_error",
+        "code": "unsupported_language",
+        "message": str(refusal),
+    }
     client.engine.engine.script.fail_on = ""
     assert only(client.ask(), "response.done")["response"]["status"] == "completed"
 

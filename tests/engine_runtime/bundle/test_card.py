@@ -11,7 +11,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard, parse_card
 from engine_runtime.bundle.manifest import Manifest, Table
 from engine_runtime.bundle.released.description import describe_card
-from engine_runtime.errors import BundleError
+from engine_runtime.errors import BundleError, LanguageError
 
 SUMMARY = {"en": "It counts.", "zh": "它会数数。"}
 
@@ -41,6 +41,49 @@ def test_the_released_model_speaks_both_languages() -> None:
     assert card.speaks("zh_CN")
     assert card.speaks("en")
     assert card.examples
+
+
+ENGLISH, BOTH, JAPANESE, UNKNOWN = ("en",), ("zh", "en"), ("ja",), ()
+
+
+@pytest.mark.parametrize(
+    ("languages", "text"),
+    [
+        (ENGLISH, "What is 3 + 4?"),
+        (ENGLISH, "How do you spell café?"),
+        (ENGLISH, "what does 你好 mean"),
+        (ENGLISH, "is π bigger than 3"),
+        (ENGLISH, "３＋４？ ✨"),
+        (BOTH, "你好，3 加 4 等于几？"),
+        (BOTH, "ＯＫ, tell me a story"),
+        (JAPANESE, "こんにちは 世界"),
+        (UNKNOWN, "Привет"),
+    ],
+)
+def test_text_in_a_known_script_is_left_to_the_model(languages: tuple[str, ...], text: str) -> None:
+    ModelCard(languages).require_known_script(text)
+
+
+@pytest.mark.parametrize(
+    ("languages", "text", "known"),
+    [
+        (ENGLISH, "你好", "English"),
+        (ENGLISH, "讲个joke吧", "English"),
+        (ENGLISH, "你好 nano", "English"),
+        (ENGLISH, "３加４", "English"),
+        (ENGLISH, "привет", "English"),
+        (ENGLISH, "こんにちは", "English"),
+        (BOTH, "привет", "Chinese and English"),
+        (BOTH, "안녕하세요", "Chinese and English"),
+    ],
+)
+def test_text_in_another_script_is_refused_with_the_languages_that_are_known(
+    languages: tuple[str, ...], text: str, known: str
+) -> None:
+    with pytest.raises(LanguageError) as refusal:
+        ModelCard(languages).require_known_script(text)
+    assert refusal.value.what_is_wrong == f"This model knows only {known}."
+    assert refusal.value.what_to_do == f"Ask in {known}, or choose another model."
 
 
 @pytest.mark.parametrize(

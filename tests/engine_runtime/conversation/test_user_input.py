@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.card import ModelCard
 from engine_runtime.conversation.history import Conversation
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.engine import Engine
+from engine_runtime.errors import LanguageError
 from engine_runtime.lm.generation import Row
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
@@ -168,6 +170,22 @@ def test_the_user_continues_after_the_commit(exact: Engine, seconds: float) -> N
     expected = done(exchange(exact, straight, complete)).codes
     assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
     assert user_codes(exact, conversation) == exact.stages.speech_tokenizer.encode(complete).tolist()
+
+
+def test_a_question_in_an_unknown_script_leaves_no_trace(loaded: Engine) -> None:
+    bundle = replace(loaded.bundle, card=ModelCard(("en",)))
+    engine = Engine(replace(loaded.stages, bundle=bundle))
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, 1)
+    with pytest.raises(LanguageError):
+        turn.push_text("你好")
+    assert turn.is_over
+    assert conversation.exchanges == []
+    again = engine.open_turn(conversation, 2)
+    again.push_text("hello")
+    assert done(list(again.commit(Modality.SPEECH, GREEDY))).codes
+    check(engine)
+    engine.close()
 
 
 def started_with(turn: Turn) -> float:
