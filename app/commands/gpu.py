@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.commands.talk import UsageError
+from app.gpu_runtime.driver import compiler_advice
 from app.gpu_runtime.lock import read_lock
 from app.gpu_runtime.status import RuntimeStatus, find_status, refuse_elsewhere
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
@@ -89,6 +90,8 @@ def _found(record: RuntimeRecord) -> Iterator[str]:
     yield from record.devices or ("no GPU",)
     if record.no_triton:
         yield f"Triton kernels cannot run ({record.no_triton}): slower operations of torch are used"
+        if advice := compiler_advice():
+            yield advice
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +114,8 @@ def _install(arguments: argparse.Namespace) -> int:
     refuse_elsewhere()
     if arguments.wheels is not None and arguments.index_url is not None:
         raise UsageError("--wheels and --index-url exclude each other. Give one of them.")
+    if advice := compiler_advice():
+        say(advice)
     lock, store = read_lock(), RuntimeStore(paths.gpu_runtime_dir())
     with _json_lines() if arguments.json else _bars() as report:
         record = install(
@@ -145,13 +150,12 @@ def _remove(arguments: argparse.Namespace) -> int:
     if not store.root.is_dir():
         say("No GPU runtime is installed.")
         return 0
-    own = read_lock().key
     with store.busy():
-        if not arguments.older:
+        if arguments.older:
+            lock = read_lock()
+            store.remove_others([lock.key, *(wheel.file_name for wheel in lock.wheels)])
+        else:
             store.remove_all()
-        for folder in store.installed():
-            if folder.name != own:
-                store.remove(folder.name)
     say("Removed. The program runs on the processor." if not arguments.older else "Removed what was older.")
     return 0
 

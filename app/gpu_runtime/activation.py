@@ -22,6 +22,7 @@ from app.progress import note
 from engine_runtime import installation
 
 _OUTDATED = "it belongs to another version of the program"
+_EXPOSED = "other users of this computer could have changed its folder"
 _REMEDY = "The program runs on the processor; `moss-voice gpu install` repairs it"
 
 
@@ -54,6 +55,10 @@ def _use(store: RuntimeStore, lock: Lock) -> None:
             store.write_record(lock.key, RuntimeRecord(failure=_OUTDATED))
         return
     if record is None:  # never passed its test
+        return
+    if not store.is_private(lock.key):
+        if record.failure != _EXPOSED:
+            store.write_record(lock.key, RuntimeRecord(failure=_EXPOSED))
         return
     if record.state != fingerprint(folder):
         record = _test_again(store, lock)

@@ -10,7 +10,10 @@ versions where nothing is to be chosen.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -49,15 +52,49 @@ def missing_bytes(wheels: Iterable[LockedWheel], to: Path) -> int:
 
 def check(wheel: LockedWheel, file: Path) -> None:
     """GpuRuntimeError unless `file` is the locked wheel. Raises OSError."""
-    with file.open("rb") as stream:
+    with os.fdopen(_open(file, os.O_RDONLY), "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    _compare(digest, wheel, file)
+
+
+def copy_checked(wheel: LockedWheel, source: Path, to: Path) -> None:
+    """Copy a wheel out of a folder that others may write to, and check the copy: they could change the wheel
+    between the check and its use. Raises GpuRuntimeError unless it is the locked one, OSError."""
+    digest = hashlib.sha256()
+    to.unlink(missing_ok=True)
+    with os.fdopen(_open(source, os.O_RDONLY), "rb") as stream, to.open("xb") as copy:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            copy.write(chunk)
+            if copy.tell() > wheel.size:
+                break
+    _compare(digest.hexdigest(), wheel, source)
+
+
+def _compare(digest: str, wheel: LockedWheel, file: Path) -> None:
     if digest != wheel.sha256:
         raise GpuRuntimeError(f"{file} is not the file of the lock: its hash is wrong. Download it again.")
 
 
+def _open(file: Path, flags: int) -> int:
+    """A descriptor of a file itself, never of what a link of its name points to. Raises GpuRuntimeError for a
+    link or a device, OSError."""
+    try:
+        number = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise GpuRuntimeError(f"{file} is a link. Put the file itself there.") from error
+        raise
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode) or (flags != os.O_RDONLY and found.st_nlink > 1):
+        os.close(number)
+        raise GpuRuntimeError(f"{file} is a link or a device. Put the file itself there, or remove it.")
+    return number
+
+
 def _is_there(target: Path, wheel: LockedWheel) -> bool:
     """A file gets its name when its hash was right; installing checks it once more."""
-    return target.is_file() and target.stat().st_size == wheel.size
+    return _size(target) == wheel.size
 
 
 def _part(target: Path) -> Path:
@@ -65,7 +102,7 @@ def _part(target: Path) -> Path:
 
 
 def _size(file: Path) -> int:
-    return file.stat().st_size if file.is_file() else 0
+    return file.stat().st_size if file.is_file() and not file.is_symlink() else 0
 
 
 def _begun(target: Path) -> int:
@@ -124,7 +161,9 @@ def _load(wheel: LockedWheel, part: Path, address: str, progress: Callable[[int]
     with open_url(address, start) as answer:
         if start and answer.status != 206:  # a server that does not resume sends everything
             start = 0
-        with part.open("ab" if start else "wb") as file:
+        with os.fdopen(_open(part, os.O_WRONLY | os.O_CREAT), "wb") as file:
+            file.truncate(start)
+            file.seek(start)
             while start < wheel.size and (chunk := answer.read(min(_CHUNK, wheel.size - start))):
                 file.write(chunk)
                 start += len(chunk)

@@ -1,8 +1,10 @@
-"""What the NVIDIA driver of this machine supports, asked without torch. Any thread."""
+"""What this machine has for a GPU beside torch: the NVIDIA driver, and a C compiler. Any thread."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 
 
 def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
@@ -14,3 +16,15 @@ def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
     except (OSError, AttributeError):
         return None
     return version.value // 1000, version.value % 1000 // 10
+
+
+def compiler_advice() -> str:
+    """What to install where Triton would find no C compiler, with which it builds what starts its kernels;
+    "" if there is one."""
+    named = os.environ.get("CC", "").split()[:1]
+    if any(shutil.which(name) for name in (*named, "gcc", "clang")):
+        return ""
+    return (
+        "There is no C compiler, without which the GPU is several times slower. "
+        "Install one: sudo apt-get install gcc libc6-dev"
+    )

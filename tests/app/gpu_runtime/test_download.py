@@ -113,3 +113,18 @@ def test_another_file_under_the_name_of_a_wheel(lock: Lock, tmp_path: Path) -> N
     file.write_bytes(b"other")
     with pytest.raises(GpuRuntimeError, match="its hash is wrong"):
         download.check(lock.wheels[0], file)
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_a_planted_link_is_not_written_through(lock: Lock, tmp_path: Path, kind: str) -> None:
+    to, mine = tmp_path / "to", tmp_path / "mine.txt"
+    to.mkdir()
+    mine.write_text("mine")
+    link = to / f"{lock.wheels[0].file_name}.part"
+    if kind == "symbolic":
+        link.symlink_to(mine)
+    else:
+        link.hardlink_to(mine)
+    with pytest.raises(GpuRuntimeError, match="is a link"):
+        _download(lock, to)
+    assert mine.read_text() == "mine"

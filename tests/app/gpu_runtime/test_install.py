@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import stat
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,57 @@ def test_a_download_that_was_damaged_since_is_loaded_again(
         install.install(lock, store, Steps())
     install.install(lock, store, Steps())
     assert store.read_record(lock.key) is not None
+
+
+def test_a_wheel_that_is_swapped_after_its_check_is_not_installed(
+    lock: Lock, store: RuntimeStore, server: PackageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who may write to the folder: what is unpacked are the bytes that were checked."""
+    unpack = install.unpack
+
+    def swap_and_unpack(wheel: Path, *rest: Any) -> None:
+        for file in server.folder.iterdir():
+            file.write_bytes(b"other code")
+        unpack(wheel, *rest)
+
+    monkeypatch.setattr(install, "unpack", swap_and_unpack)
+    with pytest.raises(GpuRuntimeError, match="is not the file of the lock"):
+        install.install(lock, store, Steps(), wheels=server.folder)
+    part = store.part(lock.key)
+    assert list(part.iterdir()), "the first wheel was unpacked as it was checked"
+    assert not [file for file in part.rglob("*") if file.is_file() and b"other code" in file.read_bytes()]
+    assert not list(store.downloads.iterdir())
+
+
+def test_a_link_in_the_folder_is_refused(
+    lock: Lock, store: RuntimeStore, server: PackageServer, tmp_path: Path
+) -> None:
+    file = server.folder / lock.wheels[0].file_name
+    file.rename(tmp_path / "elsewhere.whl")
+    file.symlink_to(tmp_path / "elsewhere.whl")
+    with pytest.raises(GpuRuntimeError, match=f"{file.name} is a link"):
+        install.install(lock, store, Steps(), wheels=server.folder)
+
+
+def test_nobody_else_may_look_into_it_whatever_the_umask(lock: Lock, store: RuntimeStore) -> None:
+    before = os.umask(0)
+    try:
+        install.install(lock, store, Steps())
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (store.root, store.folder(lock.key))]
+    assert modes == [0o700, 0o700]
+    assert store.is_private(lock.key)
+
+
+def test_one_that_others_could_write_to_is_installed_anew(
+    lock: Lock, store: RuntimeStore, steps: Steps, server: PackageServer
+) -> None:
+    install.install(lock, store, Steps())
+    store.root.chmod(0o777)
+    install.install(lock, store, steps)
+    assert "unpack" in steps.names
+    assert store.is_private(lock.key)
 
 
 # ---- the driver ----

@@ -68,3 +68,17 @@ def test_the_fingerprint_changes_with_the_files_but_not_with_bytecode(tmp_path: 
     assert fingerprint(tmp_path) == first
     file.unlink()
     assert fingerprint(tmp_path) != first
+
+
+def test_what_is_older_goes_with_all_that_was_unfinished(store: RuntimeStore) -> None:
+    for name in ("torch-2", "torch-2.part", "torch-1", "torch-1.part"):
+        (store.root / name).mkdir(parents=True)
+    for name in ("torch-1", "torch-2"):
+        store.write_record(name, RECORD)
+    store.downloads.mkdir()
+    for name in ("new.whl.part", "old.whl", "old.whl.part"):
+        (store.downloads / name).touch()
+    with store.busy():
+        store.remove_others(["torch-2", "new.whl"])
+    left = {str(path.relative_to(store.root)) for path in store.root.rglob("*")}
+    assert left == {"busy", "downloads", "downloads/new.whl.part", "torch-2", "torch-2.json", "torch-2.part"}
