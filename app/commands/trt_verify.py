@@ -36,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="maximum rows of a reply to compare (default: 48)",
     )
     parser.add_argument(
+        "--reference-device",
+        metavar="DEVICE",
+        help="device of the torch executor, such as cpu where a GPU has no room for it (default: --device)",
+    )
+    parser.add_argument(
         "--reference-dtype",
         choices=get_args(Dtype),
         help="dtype of the torch executor (default: float32 on a CPU, bfloat16 on a GPU)",
@@ -47,7 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Compare and print. Exit status 0 if aligned."""
     arguments.backend, arguments.engine = "trtllm", arguments.folder
     settings = start_settings(arguments)
-    native = replace(settings.engine, backend="torch", engine=None, dtype=arguments.reference_dtype)
+    device = arguments.reference_device or settings.engine.device
+    native = replace(
+        settings.engine,
+        backend="torch",
+        engine=None,
+        device=device,
+        dtype=arguments.reference_dtype,
+        codec_dtype=settings.engine.codec_dtype if device == settings.engine.device else None,
+    )
     from app.main import engine_factory
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
@@ -65,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     verdict = alignment.verdict
     batch = f", steps of 1 to {together} conversations" if together > 1 else ", one conversation a step"
-    title = f"{engine.path} ({engine.precision}{batch}) against torch in {native.lm_dtype}"
+    title = f"{engine.path} ({engine.precision}{batch}) against torch in {native.lm_dtype} on {device}"
     section = verdict.section(title)
     print("\n".join(section.lines()))
     if alignment.first is None:
@@ -78,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
         first = None if alignment.first is None else str(alignment.first)
         document = about | {
             "conversations_of_a_step": together,
+            "reference_device": device,
             "reference_dtype": native.lm_dtype,
             "first_difference": first,
         }

@@ -40,13 +40,14 @@ def test_an_engine_that_is_aligned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     engine_world.build(random_bundle, tmp_path / "engine")
-    assert main([*words, "--json"]) == 0
+    assert main([*words, "--reference-device", "cpu", "--json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
     assert lines[-2] == "aligned"
     assert lines[-3] == "no row differs"
     assert document["aligned"] is True
     assert document["first_difference"] is None
+    assert document["reference_device"] == "cpu"
     assert len(document["rows"]) == 16
 
 
