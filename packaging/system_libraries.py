@@ -1,5 +1,7 @@
 """The Debian packages that a checkout needs: which are missing, and how they are installed.
 
+    sudo python3 packaging/system_libraries.py    for an environment that packaging/bootstrap.py does not make
+
 In: what is to be started. Out: missing packages are installed, or named in the error. Used by
 packaging/bootstrap.py. Standard library only.
 """
@@ -110,3 +112,10 @@ def _root_prefix() -> list[str] | None:
     ):
         return ["sudo", "-n", "--preserve-env=DEBIAN_FRONTEND"]
     return None
+
+
+if __name__ == "__main__":
+    try:
+        install_system_libraries(with_tests=False)
+    except MissingLibrariesError as error:
+        sys.exit(str(error))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -56,3 +58,16 @@ def test_root_installs_them(libraries: ModuleType, monkeypatch: pytest.MonkeyPat
     libraries.install_system_libraries(with_tests=False)
     assert [words[:4] for words in ran] == [["sudo", "-n", "apt-get", word] for word in ("update", "install")]
     assert ran[1][-2:] == ["libegl1", "fonts-noto-cjk"]
+
+
+def test_started_by_itself_it_installs_or_names_what_is_missing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where nothing is found, and there is neither apt-get nor sudo."""
+    script = repository / "packaging" / "system_libraries.py"
+    result = subprocess.run(
+        [sys.executable, "-S", str(script)], capture_output=True, text=True, env={"PATH": str(tmp_path)}
+    )
+    assert result.returncode in (0, 1)  # 0 where this machine has them all
+    assert "Traceback" not in result.stderr
+    assert result.returncode == 0 or "Install what these packages hold" in result.stderr

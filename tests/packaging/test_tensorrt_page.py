@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import build_parser
+from app.commands import doctor
 from engine_runtime.executors.trtllm import environment
 from engine_runtime.executors.trtllm.library import VERSION
 
@@ -76,3 +77,7 @@ def test_a_folder_is_read_only_after_it_was_made(lines: list[str]) -> None:
                     made.add(word)
                 assert word in made, line
     assert len(made) >= 5
+
+
+def test_what_doctor_must_say_is_what_it_says(page: str) -> None:
+    assert f'"{doctor._summary([])}"' in page
