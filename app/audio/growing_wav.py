@@ -7,10 +7,13 @@ thread.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import struct
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +29,8 @@ _MOST_BYTES = 0xFFFF0000
 """The header counts bytes in 32 bits."""
 _RATES_HZ = range(8_000, 192_001)
 """Of the devices and files that are recorded."""
+_AT_ONCE = 1 << 18
+"""Frames that are silenced at once."""
 
 
 class GrowingWav:
@@ -93,6 +98,43 @@ class GrowingWav:
     def _write_header(self) -> None:
         os.lseek(self._file, 0, os.SEEK_SET)
         os.write(self._file, wav_header(self.sample_rate, self.channels, self.frames))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of one channel, in seconds."""
+
+    channel: int
+    start_s: float
+    end_s: float
+
+    def mute(self, frames: NDArray[Any], first: int, sample_rate: int) -> None:
+        """Zero its part of frames [n, channels], of which the first has the number `first`."""
+        start, end = int(self.start_s * sample_rate) - first, math.ceil(self.end_s * sample_rate) - first
+        frames[max(start, 0) : max(end, 0), self.channel] = 0
+
+
+def silence(path: Path, stretches: list[Stretch]) -> None:
+    """Zero parts of a file in place; one that is shorter, or not there, has nothing to silence. May be
+    repeated. ExportError if it cannot be written."""
+    frames, sample_rate = frames_of(path)
+    if not frames:
+        return
+    try:
+        with path.open("r+b") as file:
+            file.seek(0)
+            _, channels = _layout(file.read(_HEADER_BYTES), path)
+            for stretch in stretches:
+                end = min(math.ceil(stretch.end_s * sample_rate), frames)
+                for first in range(int(stretch.start_s * sample_rate), end, _AT_ONCE):
+                    count = min(_AT_ONCE, end - first)
+                    file.seek(_HEADER_BYTES + first * 2 * channels)
+                    block = np.frombuffer(file.read(count * 2 * channels), "<i2").reshape(-1, channels).copy()
+                    stretch.mute(block, first, sample_rate)
+                    file.seek(_HEADER_BYTES + first * 2 * channels)
+                    file.write(block.tobytes())
+    except OSError as error:
+        raise in_words(path, error) from error
 
 
 def frames_of(path: Path) -> tuple[int, int]:

@@ -28,7 +28,8 @@ from app.session.commands import (
     PlayRecording,
     RetryTurn,
 )
-from app.session.conversation_folder import SOUND, latest_open
+from app.session.conversation_folder import SOUND, clear_remains, latest_open
+from app.session.erased_turns import finish_all
 from app.session.events import ConversationContinued, TurnOpened
 from app.session.recorded_events import how_to_continue, read_transcript, spans_of
 from engine_runtime.errors import MossVoiceError
@@ -68,6 +69,11 @@ class ConversationActions(QObject):
             return
         self._bridge.send(NewConversation())
         self._transcript.clear()
+
+    def tidy(self) -> None:
+        """Finish what was being deleted when the program was killed."""
+        finish_all(paths.conversations_dir())
+        clear_remains(paths.conversations_dir())
 
     def continue_latest(self) -> None:
         """Continue the conversation in progress when the program ended, if there is one; a notice says if

@@ -148,6 +148,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         """Start the session and poll it."""
         self.bridge.session.start()
         self.bridge.send(ApplySettings(self.applied.session_settings()))
+        self.conversations.tidy()
         if self.applied.current.keep != "nothing":
             self.conversations.continue_latest()
         self.bridge.start()

@@ -33,12 +33,12 @@ class ConversationEdits:
         self._emit = emit
 
     def delete(self, command: DeleteTurn) -> None:
-        """Remove one turn; its reply is stopped if it is in progress."""
+        """Remove one turn, also from what is kept of it; its reply is stopped if it is in progress."""
         turns = self._turns
         if turns.state is not None and turns.turn_id == command.turn_id:
             turns.cancel("user")
         self._worker.submit(Remove(command.turn_id))
-        self._remove((command.turn_id,))
+        self._remove((command.turn_id,), is_deleted=True)
 
     def retry(self, command: RetryTurn) -> None:
         """Ask the question of a turn again, in its place."""
@@ -62,7 +62,7 @@ class ConversationEdits:
         self._turns.continue_after(command.last_turn_id)
         self._worker.submit(Restore(command.history))
 
-    def _remove(self, turn_ids: tuple[int, ...]) -> None:
+    def _remove(self, turn_ids: tuple[int, ...], *, is_deleted: bool = False) -> None:
         for turn_id in turn_ids:
             self._turns.transcript.drop(turn_id)
-        self._emit(TurnsRemoved(turn_ids))
+        self._emit(TurnsRemoved(turn_ids, is_deleted))

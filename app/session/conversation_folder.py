@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,15 +31,19 @@ from engine_runtime.errors import MossVoiceError
 
 FORMAT = 1
 ABOUT, SOUND, EVENTS, HISTORY = "conversation.json", "conversation.wav", "events.jsonl", "history.json"
-_FILES = (ABOUT, SOUND, EVENTS, HISTORY)
+ERASED = "erased.json"
+"""Turns that the user deleted and that are being erased; see erased_turns.py. Readers leave them out."""
+_FILES = (ABOUT, SOUND, EVENTS, HISTORY, ERASED)
 LONGEST_S = 30 * 86_400.0
 """Longest line of a recording; what claims to be later is damaged."""
 LARGEST_ID = 1_000_000_000
 """Of a turn. Qt counts in 32 bits."""
-_LARGEST = {ABOUT: 1 << 20, HISTORY: 16 << 20, EVENTS: 128 << 20}
+_LARGEST = {ABOUT: 1 << 20, HISTORY: 16 << 20, EVENTS: 128 << 20, ERASED: 1 << 20}
 """Bytes that are read. Parsed, a document takes up to 25 times as much memory; of events one line at a time
 is held."""
 _LONGEST_LINE = 1 << 20
+_WORDS_SHOWN = 12
+_STALE_S = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -122,6 +127,8 @@ def read_events(folder: Path) -> Iterator[dict[str, Any]]:
             yield entry
         else:
             damaged += 1
+    if erased := to_be_erased(folder):
+        yield {"t": 0.0, "event": "TurnsRemoved", "turn_ids": sorted(erased)}
     if damaged:
         _log.warning("%s: %d damaged lines were left out", folder / EVENTS, damaged)
 
@@ -160,7 +167,39 @@ def entry_of(line: bytes) -> dict[str, Any] | None:
 
 def read_history(folder: Path) -> dict[str, Any]:
     """history.json, whose content the engine checks. RecordError if it is missing or damaged."""
-    return _document(folder / HISTORY)
+    return without_turns(_document(folder / HISTORY), to_be_erased(folder))
+
+
+def to_be_erased(folder: Path) -> set[int]:
+    """Turns that are being erased. RecordError if that cannot be read."""
+    if not _is_file(folder / ERASED):
+        return set()
+    try:
+        return set(value_of(tuple[int, ...], _document(folder / ERASED).get("turn_ids")))
+    except ValueError as error:
+        raise RecordError(f"{folder / ERASED} is damaged. Choose another conversation.") from error
+
+
+def without_turns(history: dict[str, Any], turn_ids: set[int]) -> dict[str, Any]:
+    """A history without the exchanges of these turns."""
+    exchanges, forgotten = history.get("exchanges"), history.get("num_forgotten")
+    if not turn_ids or not isinstance(exchanges, list) or not isinstance(forgotten, int):
+        return history
+    is_kept = [not isinstance(known, dict) or _id_of(known) not in turn_ids for known in exchanges]
+    return history | {
+        "exchanges": [known for known, kept in zip(exchanges, is_kept, strict=True) if kept],
+        "num_forgotten": sum(is_kept[:forgotten]),
+    }
+
+
+def _id_of(exchange: dict[str, Any]) -> int | None:
+    turn_id = exchange.get("turn_id")
+    return turn_id if isinstance(turn_id, int) else None
+
+
+def first_words_of(text: str) -> str:
+    """The beginning of a text, for the list of conversations."""
+    return " ".join(text.split()[:_WORDS_SHOWN])
 
 
 def open_regular(file: Path) -> BinaryIO:
@@ -183,7 +222,13 @@ def delete_conversation(folder: Path) -> None:
     """Delete a conversation; files that are not of the program stay. RecordError if that cannot be done."""
     if not (folder / ABOUT).is_file():
         raise RecordError(f"{folder} is not a recorded conversation. Choose another folder.")
+    _delete(folder)
+
+
+def _delete(folder: Path) -> None:
     try:
+        for file in _unfinished(folder):
+            file.unlink(missing_ok=True)
         for name in reversed(_FILES):  # conversation.json last: what is left can still be deleted
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # files of someone else
@@ -193,15 +238,58 @@ def delete_conversation(folder: Path) -> None:
 
 
 def delete_all(root: Path) -> None:
-    """Delete all conversations in a folder. RecordError as `delete_conversation`, after the others."""
+    """Delete all conversations in a folder, and what is left of others. RecordError as `delete_conversation`,
+    after the others."""
     failure: RecordError | None = None
-    for folder in _folders(root):
+    for folder in (*_folders(root), *_remains(root)):
         try:
-            delete_conversation(folder)
+            _delete(folder)
         except RecordError as error:
             failure = error
     if failure is not None:
         raise failure
+
+
+def clear_remains(root: Path) -> None:
+    """Remove what a program that was killed has left: files that it had not put in place yet, and folders
+    without a conversation. Files of this minute may be of a program that runs."""
+    with contextlib.suppress(RecordError):
+        for folder in _remains(root):
+            if _age_s(folder) > _STALE_S:
+                _delete(folder)
+    for folder in _folders(root):
+        for file in _unfinished(folder):
+            if _age_s(file) > _STALE_S:
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
+def _remains(root: Path) -> list[Path]:
+    """Folders of conversations that had just begun when the program was killed, before conversation.json was
+    in place."""
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in sorted(root.iterdir()):
+            if folder.is_symlink() or not folder.is_dir() or _is_file(folder / ABOUT):
+                continue
+            with contextlib.suppress(OSError):
+                unfinished = _unfinished(folder)
+                others = {file.name for file in folder.iterdir() if file not in unfinished}
+                if others <= {EVENTS} and (unfinished or others):
+                    found.append(folder)
+    return found
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """Files of this program that were not put in place; see export.py."""
+    return [file for name in _FILES for file in sorted(folder.glob(f".{name}.*.part"))]
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _folders(root: Path) -> list[Path]:

@@ -136,9 +136,11 @@ class TurnCancelled:
 @dataclass(frozen=True, slots=True)
 class TurnsRemoved:
     """These turns, which may have come in an earlier run of the program, are not part of the conversation any
-    more."""
+    more. `is_deleted`: the user deleted them, so nothing of them is kept; else they were asked again, and the
+    record of what happened stays."""
 
     turn_ids: tuple[int, ...]
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.audio.growing_wav import GrowingWav
+from app.audio.growing_wav import GrowingWav, Stretch
 from app.export import ExportFile, in_words
 from app.session.commands import Command, ContinueConversation, LoadEngine
 from app.session.conversation_folder import (
@@ -31,8 +31,11 @@ from app.session.conversation_folder import (
     SOUND,
     RecordError,
     delete_conversation,
+    first_words_of,
     read_about,
+    without_turns,
 )
+from app.session.erased_turns import erase
 from app.session.events import (
     EngineLoading,
     Event,
@@ -54,7 +57,6 @@ if TYPE_CHECKING:  # it imports torch
 
 _LEFT_OUT = (Levels, PlaybackLevel, SampleProgress, EngineLoading, ContinueConversation, LoadEngine)
 _METER_TIMINGS = frozenset({"playback_buffer"})
-_WORDS_SHOWN = 12
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +67,8 @@ class Begin:
     recording: Recording
     folder: Path | None
     about: dict[str, Any]
+    is_same: bool = False
+    """It is the conversation that was recorded last, whose first part is in another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,17 @@ class End:
     seconds: float
 
 
-WriteJob = Begin | Sound | Line | About | History | End | None
+@dataclass(frozen=True, slots=True)
+class Erase:
+    """Nothing of these turns is to be kept, neither in `folder`, which the conversation continues, nor in
+    what was recorded of it since, if it `is_recorded`."""
+
+    turn_ids: tuple[int, ...]
+    folder: Path | None
+    is_recorded: bool
+
+
+WriteJob = Begin | Sound | Line | About | History | Erase | End | None
 """None ends the thread."""
 
 
@@ -128,6 +142,8 @@ class RecordWriter:
         self._jobs: SimpleQueue[WriteJob] = SimpleQueue()
         self._pending = pending
         self._folder: _OpenFolder | None = None
+        self._written: list[Path] = []
+        """Folders with parts of this conversation."""
 
     def submit(self, job: WriteJob) -> None:
         """Put a job in the queue; never blocks. Any thread."""
@@ -158,10 +174,13 @@ class RecordWriter:
             finally:
                 self._pending.end()
 
-    def _write(self, job: Begin | Sound | Line | About | History | End) -> None:
+    def _write(self, job: Begin | Sound | Line | About | History | Erase | End) -> None:
         if isinstance(job, Begin):
             self._close()
             self._folder = _OpenFolder(job)
+            self._written = [*(self._written if job.is_same else ()), self._folder.path]
+        elif isinstance(job, Erase):
+            self._erase(job)
         elif isinstance(job, Sound):
             if self._folder is not None:
                 self._folder.add_sound(job)
@@ -172,10 +191,20 @@ class RecordWriter:
         elif isinstance(job, About):
             self._folder.note(job.values)
         elif isinstance(job, History):
-            self._folder.save(HISTORY, job.snapshot.document())
+            self._folder.save_history(job.snapshot.document())
         else:
             folder, self._folder = self._folder, None
             folder.end(job)
+
+    def _erase(self, job: Erase) -> None:
+        """In the open folder last, so that it stays open if there is trouble with another one."""
+        own = self._folder.path if self._folder is not None else None
+        written = self._written if job.is_recorded else []
+        for folder in dict.fromkeys([*([job.folder] if job.folder else ()), *written]):
+            if folder != own and (folder / ABOUT).is_file():
+                erase(folder, job.turn_ids)
+        if self._folder is not None:
+            self._folder.erase(job.turn_ids)
 
     def _give_up(self, error: MossVoiceError) -> None:
         folder, self._folder = self._folder, None
@@ -198,6 +227,9 @@ class _OpenFolder:
         self._sound: GrowingWav | None = None
         self._lines = -1
         self._committed: set[int] = set()
+        self._erased: set[int] = set()
+        self._silent: list[Stretch] = []
+        """Parts of the line that were erased before their sound came."""
         try:
             known = read_about(self.path) if begin.folder is not None else {}
             self._about: dict[str, Any] = {
@@ -217,12 +249,14 @@ class _OpenFolder:
         if self._sound is None:
             self._sound = GrowingWav(self.path / SOUND, sound.sample_rate, 2)
             self._sound.pad_to(sound.first_frame)
+        for stretch in self._silent:
+            stretch.mute(sound.frames, self._sound.frames, self._sound.sample_rate)
         self._sound.append(sound.frames)
 
     def add_line(self, line: Line) -> None:
         """A command, an event or a timing."""
         entry = line_document(line)
-        if entry is None:
+        if entry is None or entry.get("turn_id") in self._erased:
             return
         content = (json.dumps(entry, ensure_ascii=False) + "\n").encode()
         try:
@@ -238,6 +272,22 @@ class _OpenFolder:
         """Change conversation.json."""
         self._about |= values
         self.save(ABOUT, self._about)
+
+    def erase(self, turn_ids: tuple[int, ...]) -> None:
+        """Erase turns from all files, and from what comes later."""
+        os.close(self._lines)
+        self._lines = -1
+        self._silent += erase(self.path, turn_ids)
+        self._erased |= set(turn_ids)
+        self._about = read_about(self.path)
+        try:
+            self._lines = _open_lines(self.path / EVENTS)
+        except OSError as error:
+            raise in_words(self.path, error) from error
+
+    def save_history(self, history: dict[str, Any]) -> None:
+        """Replace the engine's history."""
+        self.save(HISTORY, without_turns(history, self._erased))
 
     def end(self, end: End) -> None:
         """Close the files; a conversation without a turn leaves none."""
@@ -262,7 +312,7 @@ class _OpenFolder:
             self._committed.add(event.turn_id)
             self.note({"turns": self._about["turns"] + 1})
         elif isinstance(event, TurnOpened | ReplyFinished):
-            words = self._about["first_words"] or " ".join(event.text.split()[:_WORDS_SHOWN])
+            words = self._about["first_words"] or first_words_of(event.text)
             self.note({"seconds": round(line.t, 3), "first_words": words})
 
     def save(self, name: str, document: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.audio.growing_wav import frames_of
 from app.session.commands import ContinueConversation
-from app.session.conversation_folder import LONGEST_S, SOUND, read_events, read_history
+from app.session.conversation_folder import LARGEST_ID, LONGEST_S, SOUND, read_events, read_history
 from app.session.events import (
     Event,
     PlaybackFinished,
@@ -110,9 +110,11 @@ def how_to_continue(folder: Path) -> ContinueConversation:
     """The command that continues the conversation."""
     last_turn_id, seconds = 0, 0.0
     for entry in read_events(folder):
-        last_turn_id = max(last_turn_id, entry.get("turn_id") or 0)
+        gone = revived(TurnsRemoved, entry) if entry.get("event") == TurnsRemoved.__name__ else None
+        removed = gone.turn_ids if gone is not None else ()
+        last_turn_id = max(last_turn_id, entry.get("turn_id") or 0, *removed)
         seconds = max(seconds, entry["t"])
     frames, rate = frames_of(folder / SOUND)
     sound_s = frames / rate if rate else 0.0
-    seconds = min(max(seconds, sound_s), LONGEST_S)
+    seconds, last_turn_id = min(max(seconds, sound_s), LONGEST_S), min(last_turn_id, LARGEST_ID)
     return ContinueConversation(folder, read_history(folder), last_turn_id, seconds, rate, sound_s)

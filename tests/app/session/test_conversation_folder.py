@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from app.session.conversation_folder import (
     RecordError,
+    clear_remains,
     delete_all,
     delete_conversation,
     latest_open,
@@ -98,4 +100,60 @@ def test_one_that_cannot_be_deleted_does_not_keep_the_others(tmp_path: Path) -> 
     (tmp_path / "a" / "conversation.wav").mkdir()
     with pytest.raises(RecordError, match="cannot be deleted"):
         delete_all(tmp_path)
+    assert [summary.first_words for summary in list_conversations(tmp_path)] == ["a"]
+
+
+def make_part(folder: Path, name: str, age_s: float = 0.0) -> Path:
+    part = folder / f".{name}.x1y2z3.part"
+    part.write_text("what was said")
+    os.utime(part, (time.time() - age_s,) * 2)
+    return part
+
+
+def test_files_that_were_not_put_in_place_are_deleted_too(tmp_path: Path) -> None:
+    folder, killed = make(tmp_path, "a"), make(tmp_path, "bb")
+    for name in ("conversation.json", "history.json", "events.jsonl", "erased.json"):
+        make_part(folder, name)
+    for name in ("conversation.json", "conversation.wav"):  # killed before the first of them was in place
+        (killed / name).unlink()
+    make_part(killed, "conversation.json")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "history.json").write_text("mine")
+    (mine / ".diary.abc.part").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    delete_all(tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["empty", "mine"]
+    assert len(list(mine.iterdir())) == 2
+
+
+def test_stale_files_are_cleared_and_those_in_use_stay(tmp_path: Path) -> None:
+    folder, killed, begun = (make(tmp_path, name) for name in ("a", "bb", "ccc"))
+    stale, fresh = make_part(folder, "history.json", 100.0), make_part(folder, "conversation.json")
+    for broken in (killed, begun):
+        (broken / "conversation.json").unlink()
+        (broken / "conversation.wav").unlink()
+    os.utime(killed, (time.time() - 100.0,) * 2)
+    clear_remains(tmp_path)
+    assert not stale.exists()
+    assert not killed.exists()
+    assert fresh.exists()
+    assert begun.exists()
+    assert [summary.first_words for summary in list_conversations(tmp_path)] == ["a"]
+    clear_remains(tmp_path / "none")
+
+
+def test_a_folder_that_cannot_be_opened_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "bb"):
+        make(tmp_path, name)
+    stat = Path.stat
+
+    def deny(path: Path, **given: Any) -> os.stat_result:
+        if path.parent.name == "bb":
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **given)
+
+    monkeypatch.setattr(Path, "stat", deny)
     assert [summary.first_words for summary in list_conversations(tmp_path)] == ["a"]
