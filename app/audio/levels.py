@@ -6,6 +6,14 @@ import numpy as np
 
 from engine_runtime.types import Pcm
 
+_SILENT_PEAK = 1.5 / 32_768
+"""The last bit of 16: dither, or a muted input. The noise of a quiet microphone is louder."""
+
+
+def is_silent(pcm: Pcm) -> bool:
+    """Whether `pcm` [n] has no sound at all: nothing but zeros or the last bit of 16."""
+    return not len(pcm) or float(np.abs(pcm).max()) <= _SILENT_PEAK
+
 
 def dbfs(level: float) -> float:
     """RMS amplitude as decibels below full scale, -120 for silence."""

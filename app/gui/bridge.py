@@ -23,6 +23,7 @@ from app.session.events import (
     EngineReady,
     ErrorRaised,
     Levels,
+    MicrophoneSilent,
     PlaybackFinished,
     PlaybackLevel,
     PlaybackStarted,
@@ -59,6 +60,7 @@ class SessionBridge(QObject):
 
     Attributes:
         state: the latest state, None before the first one.
+        devices: the latest devices, likewise.
 
     Signals:
         noticed: a device or the engine needs no action: DeviceNoticed, EngineNotice.
@@ -85,6 +87,7 @@ class SessionBridge(QObject):
     counters = Signal(object)
     echo_measured = Signal(object)
     sound_checked = Signal(object)
+    microphone_silent = Signal(object)
     speculation_measured = Signal(object)
     error_raised = Signal(object)
     recording_stopped = Signal(object)
@@ -100,6 +103,7 @@ class SessionBridge(QObject):
         super().__init__(parent)
         self.session = session
         self.state: SessionState | None = None
+        self.devices: DevicesChanged | None = None
         self._signals = {
             StateChanged: self.state_changed,
             EngineLoading: self.engine_loading,
@@ -120,6 +124,7 @@ class SessionBridge(QObject):
             Counters: self.counters,
             EchoMeasured: self.echo_measured,
             SoundChecked: self.sound_checked,
+            MicrophoneSilent: self.microphone_silent,
             SpeculationMeasured: self.speculation_measured,
             ErrorRaised: self.error_raised,
             RecordingStopped: self.recording_stopped,
@@ -161,6 +166,8 @@ class SessionBridge(QObject):
         for event in events:
             if isinstance(event, StateChanged):
                 self.state = event.state
+            elif isinstance(event, DevicesChanged):
+                self.devices = event
             if isinstance(event, Timing):
                 timings.append(event.event)
             elif (signal := self._signals.get(type(event))) is not None:

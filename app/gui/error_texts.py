@@ -42,10 +42,10 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "The microphone %1 is not connected; %2 takes its place."),
     QT_TRANSLATE_NOOP("Errors", "The loudspeaker %1 is not connected; %2 takes its place."),
     QT_TRANSLATE_NOOP(
-        "Errors", "The microphone delivers silence. Check that it is not muted, or choose another one."
+        "Errors", "The microphone %1 delivers silence. Check that it is not muted, or choose another one."
     ),
     QT_TRANSLATE_NOOP(
-        "Errors", "The microphone loses sound. Choose a higher device latency in the settings."
+        "Errors", "The microphone %1 loses sound. Choose a higher device latency in the settings."
     ),
     QT_TRANSLATE_NOOP("Errors", "The microphone %1 is back."),
     QT_TRANSLATE_NOOP("Errors", "The loudspeaker %1 is back."),

@@ -18,6 +18,7 @@ from app.gui.model_page import ModelPage, ModelTools, folder_of
 from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
 from app.gui.settings_page import SettingsPage
+from app.gui.sound_tests import SoundNotices
 from app.session.events import DevicesChanged
 from app.settings import StartSettings
 
@@ -47,6 +48,7 @@ class GuideDialog(QDialog):
         self._given = preferences
         self.sound = GuideSoundPage(devices, bridge)
         self.model = ModelPage(tools, running)
+        self.notices = SoundNotices(bridge, self.sound.tests)
         self.summary = PlainLabel()
         self.summary.setWordWrap(True)
         self.summary.setAlignment(Qt.AlignmentFlag.AlignTop)
@@ -96,6 +98,7 @@ class GuideDialog(QDialog):
         self.sound.devices_chosen.connect(self.devices_chosen)
         self.model.files_checked.connect(self._refresh)
         self.model.resized.connect(self._fit)
+        self.sound.tests.resized.connect(self._fit)
         self._go(0)
 
     def preferences(self) -> Preferences:
@@ -163,4 +166,5 @@ class GuideDialog(QDialog):
         layout.addWidget(self.title)
         layout.addWidget(self.text)
         layout.addWidget(self.stack, 1)
+        layout.addWidget(self.notices)
         layout.addLayout(buttons)

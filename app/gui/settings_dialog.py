@@ -23,6 +23,7 @@ from app.gui.server_page import ServerPage
 from app.gui.settings_page import SettingsPage
 from app.gui.sound_check_page import SoundCheckPage
 from app.gui.sound_page import SoundPage
+from app.gui.sound_tests import SoundNotices
 from app.gui.talk_page import TalkPage
 from app.session.events import DevicesChanged
 from app.settings import StartSettings
@@ -48,6 +49,7 @@ class SettingsDialog(QDialog):
         self._given = preferences
         self.model, self.sound_check = ModelPage(tools, running), SoundCheckPage(bridge)
         self.server = ServerPage()
+        self.notices = SoundNotices(bridge, self.sound_check.tests)
         self.tabs = QTabWidget()
         self._pages: list[SettingsPage] = []
         for name, page in (
@@ -77,10 +79,12 @@ class SettingsDialog(QDialog):
         layout.setContentsMargins(16, 14, 16, 14)
         layout.setSpacing(12)
         layout.addWidget(self.tabs, 1)
+        layout.addWidget(self.notices)
         layout.addWidget(self.buttons)
         self.model.files_checked.connect(self._follow_check)
         self.server.checked.connect(self._follow_check)
         self.model.resized.connect(self._fit_pages)
+        self.sound_check.tests.resized.connect(self._fit_pages)
         self.show_preferences(preferences)
 
     def show_preferences(self, preferences: Preferences) -> None:

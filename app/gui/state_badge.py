@@ -27,11 +27,13 @@ _ICONS = {
     "no_input": "microphone-off",
     "no_output": "speaker",
     "muted": "microphone-off",
+    "silent": "microphone-off",
     "push": "microphone",
 }
-InputState = Literal["open", "no_input", "no_output", "muted", "push"]
+InputState = Literal["open", "no_input", "no_output", "muted", "silent", "push"]
 """Whether a conversation is possible: no_input and no_output while no microphone or no loudspeaker is open,
-muted while its sound is dropped, push while it counts only with push-to-talk."""
+muted while its sound is dropped, silent while it delivers none, push while it counts only with push-to-talk.
+"""
 
 
 class StateBadge(FollowsLanguage, QFrame):
@@ -105,6 +107,12 @@ class StateBadge(FollowsLanguage, QFrame):
                 self.tr("Replies can only be read. Connect one; it is used automatically."),
             ),
             "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
+            "silent": (
+                self.tr("No sound"),
+                self.tr(
+                    "The microphone delivers silence. Check that it is not muted, or choose another one."
+                ),
+            ),
             "push": (self.tr("Hold to talk"), self.tr("Hold the button below, or Space, while you speak.")),
         }
         self.word, explanation = words[self._shown]
@@ -133,5 +141,6 @@ class StateBadge(FollowsLanguage, QFrame):
             "no_input": theme.danger,
             "no_output": theme.danger,
             "muted": theme.muted,
+            "silent": theme.danger,
             "push": theme.positive,
         }[self._shown]

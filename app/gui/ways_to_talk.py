@@ -16,7 +16,7 @@ from app.gui.preferences import Interruption, Preferences
 from app.gui.push_to_talk import PushToTalk
 from app.gui.state_badge import StateBadge
 from app.session.commands import HoldToTalk, Mute
-from app.session.events import DevicesChanged
+from app.session.events import DevicesChanged, MicrophoneSilent
 from app.settings import InputMode
 from engine_runtime.errors import MossVoiceError
 
@@ -46,9 +46,12 @@ class WaysToTalk(QObject):
         """The latest choice that allows interruptions."""
         self._has_sample = False
         self._has_microphone = self._has_loudspeaker = True
+        self._is_silent = False
+        """The microphone delivers silence."""
         self.push = PushToTalk(window, controls.talk_button)
         self.push.held.connect(lambda on: bridge.send(HoldToTalk(on)))
         self.push.failed.connect(self._show_failure)
+        bridge.microphone_silent.connect(self._take_silence)
         controls.muted.connect(self._mute)
         controls.interruption_blocked.connect(self._block_interruption)
 
@@ -82,8 +85,14 @@ class WaysToTalk(QObject):
             self._badge.show_input("no_output")
         elif self._controls.mute_button.isChecked():
             self._badge.show_input("muted")
+        elif self._is_silent:
+            self._badge.show_input("silent")
         else:
             self._badge.show_input("push" if self._input_mode == "push" else "open")
+
+    def _take_silence(self, event: MicrophoneSilent) -> None:
+        self._is_silent = event.on
+        self._show_input()
 
     def _mute(self, on: bool) -> None:
         self._bridge.send(Mute(on))

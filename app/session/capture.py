@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor, EchoMeasurement
+from app.audio.levels import is_silent
 from app.audio.resample import Resampler
 from app.audio.ring import Ring
 from app.audio.streams import AudioInput
@@ -73,7 +74,7 @@ class Capture:
         self._energy_samples = 0
         self._peak_probability = 0.0
         self._silent_samples = 0
-        """Number of latest samples of the source in a row that were zero."""
+        """Number of latest samples of the source in a row without any sound."""
         self.sample_rate = vad.sample_rate
         self.source: AudioInput | None = None
         self.utterance = UtteranceBuffer(self._keep_samples)
@@ -103,7 +104,7 @@ class Capture:
 
     @property
     def silent_s(self) -> float:
-        """Seconds for which the source has delivered only zeros."""
+        """Seconds for which the source has delivered no sound at all."""
         return self._silent_samples / self._resampler.in_rate
 
     @property
@@ -122,7 +123,7 @@ class Capture:
             return
         first = self._ring.consumed
         pcm = self._ring.read(self._ring.available)
-        self._silent_samples = 0 if pcm.any() else self._silent_samples + len(pcm)
+        self._silent_samples = self._silent_samples + len(pcm) if is_silent(pcm) else 0
         resampled = self._process(self._resampler.push(pcm))
         if is_muted:
             pcm, resampled = np.zeros_like(pcm), np.zeros_like(resampled)

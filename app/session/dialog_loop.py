@@ -136,8 +136,11 @@ class DialogLoop:
         self._take_results()
         turns.voice.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
+            if self._sound_check.is_active:
+                self._sound_check.hear(frame.probability)
+                frame = replace(frame, probability=0.0)
             if self._runner.is_loaded:
-                turns.voice.hear(replace(frame, probability=0.0) if self._sound_check.is_active else frame)
+                turns.voice.hear(frame)
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem, _ECHO_ADVICE))
         turns.service(now_ns)

@@ -27,6 +27,8 @@ from engine_runtime.timing import TimingEvent
 from engine_runtime.types import FinishReason, Modality
 
 TurnSource = Literal["voice", "sample", "text"]
+MicrophoneVerdict = Literal["silent", "quiet", "no_speech", "clipping", "good"]
+"""What a check of the microphone found. `no_speech`: loud enough, but nothing in it was speech."""
 
 
 class SessionState(str, Enum):
@@ -232,9 +234,19 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class SoundChecked:
-    """A check of microphone or loudspeaker records, plays, or is over."""
+    """A check of microphone or loudspeaker records, plays, or is over. The end of a recording has the verdict
+    on it; silence is not played. `level_dbfs` is that of its loudest tenth of a second."""
 
     phase: Literal["recording", "playing", "done"]
+    verdict: MicrophoneVerdict | None = None
+    level_dbfs: float = -120.0
+
+
+@dataclass(frozen=True, slots=True)
+class MicrophoneSilent:
+    """The open microphone delivers silence, or no longer (also because it was closed)."""
+
+    on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +352,7 @@ Event = (
     | Counters
     | EchoMeasured
     | SoundChecked
+    | MicrophoneSilent
     | SpeculationMeasured
     | ErrorRaised
     | RecordingStopped

@@ -1,7 +1,7 @@
 """Checks of microphone and loudspeaker: three seconds that are played back, and a chime.
 
-In: requests for a check, the captured sound. Out: sound for `Playback`, SoundChecked. While a check runs,
-nothing that is captured counts as speech. Dialog thread.
+In: requests for a check, the captured sound. Out: sound for `Playback`, SoundChecked with a verdict on the
+microphone. While a check runs, nothing that is captured counts as speech. Dialog thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from app.audio.levels import dbfs, rms
+from app.dialog.utterance import UtteranceBuffer
 from app.session.capture import Capture
 from app.session.clocks import Clock
-from app.session.events import Event, SoundChecked
+from app.session.events import Event, MicrophoneVerdict, SoundChecked
 from app.session.playback import Playback
 from engine_runtime.types import Pcm
 
@@ -22,6 +24,16 @@ _TONES_HZ = (440.0, 660.0)
 _TONE_S = 0.4
 _FADE_S = 0.03
 _AMPLITUDE = 0.25
+
+_SILENT_SHARE = 0.9
+"""The first blocks of a device that was just opened may hold something else."""
+_LOUDEST_S = 0.1
+_QUIET_DBFS = -50.0
+"""Of the loudest `_LOUDEST_S`: from about -55 dBFS on the voice activity detection misses words."""
+_FULL_SCALE, _CLIPPED_SHARE = 0.98, 0.001
+"""Speech that just reaches full scale has a tenth of this share of samples there; 3 dB more have up to
+0.02."""
+_SPEECH = 0.5
 
 
 def chime() -> Pcm:
@@ -33,6 +45,23 @@ def chime() -> Pcm:
     return np.concatenate(tones).astype(np.float32)
 
 
+def rate_recording(
+    pcm: Pcm, sample_rate: int, probability: float, *, is_silent: bool
+) -> tuple[MicrophoneVerdict, float]:
+    """What the recording `pcm` [n] says about its microphone, and the level of its loudest tenth of a second
+    in dBFS. `probability` is the highest one of speech in it; `is_silent`: the device delivered no sound at
+    all, whatever the processing made of it."""
+    size = max(round(_LOUDEST_S * sample_rate), 1)
+    level_dbfs = dbfs(max((rms(pcm[at : at + size]) for at in range(0, len(pcm), size // 2)), default=0.0))
+    if is_silent:
+        return "silent", level_dbfs
+    if float(np.mean(np.abs(pcm) >= _FULL_SCALE)) >= _CLIPPED_SHARE:
+        return "clipping", level_dbfs
+    if level_dbfs < _QUIET_DBFS:
+        return "quiet", level_dbfs
+    return ("good" if probability >= _SPEECH else "no_speech"), level_dbfs
+
+
 class SoundCheck:
     """One check at a time; the caller has opened the devices and ended the turn."""
 
@@ -42,6 +71,9 @@ class SoundCheck:
         self._capture, self._playback, self._clock, self._emit = capture, playback, clock, emit
         self._first_sample: int | None = None
         """Of the recording."""
+        self._utterance: UtteranceBuffer | None = None
+        """Which has the recording; another microphone gets another one."""
+        self._probability = 0.0
         self._is_playing = False
 
     @property
@@ -52,21 +84,25 @@ class SoundCheck:
     def record(self) -> None:
         """Record the next seconds, then play them."""
         self.cancel()
-        self._first_sample = self._capture.utterance.end
+        self._utterance = self._capture.utterance
+        self._first_sample, self._probability = self._utterance.end, 0.0
         self._emit(SoundChecked("recording"))
 
-    def play(self, pcm: Pcm, sample_rate: int) -> None:
-        """Play a sound."""
+    def hear(self, probability: float) -> None:
+        """The next frame is speech with this probability."""
+        self._probability = max(self._probability, probability)
+
+    def _play(self, pcm: Pcm, sample_rate: int, event: SoundChecked) -> None:
         self._playback.begin(sample_rate, 0, self._clock.now_ns())
         self._playback.push(pcm)
         self._playback.finish()
         self._is_playing = True
-        self._emit(SoundChecked("playing"))
+        self._emit(event)
 
     def play_chime(self) -> None:
         """Play the chime."""
         self.cancel()
-        self.play(chime(), _RATE)
+        self._play(chime(), _RATE, SoundChecked("playing"))
 
     def cancel(self) -> None:
         """End the check, if one runs."""
@@ -80,10 +116,17 @@ class SoundCheck:
 
     def service(self) -> None:
         """Advance the check once enough was recorded, or all was played."""
-        first, rate = self._first_sample, self._capture.sample_rate
-        if first is not None and self._capture.utterance.end - first >= RECORD_S * rate:
-            self._first_sample = None
-            self.play(self._capture.utterance.since(first), rate)
+        first, rate, utterance = self._first_sample, self._capture.sample_rate, self._capture.utterance
+        if first is not None and utterance is not self._utterance:
+            self.cancel()  # the microphone went, or another one takes its place
+        elif first is not None and utterance.end - first >= RECORD_S * rate:
+            self._first_sample, recording = None, utterance.since(first)
+            is_silent = self._capture.silent_s >= _SILENT_SHARE * RECORD_S
+            verdict, level_dbfs = rate_recording(recording, rate, self._probability, is_silent=is_silent)
+            if verdict == "silent":
+                self._emit(SoundChecked("done", verdict, level_dbfs))
+            else:
+                self._play(recording, rate, SoundChecked("playing", verdict, level_dbfs))
         elif self._is_playing and not self._playback.is_active:
             self._is_playing = False
             self._emit(SoundChecked("done"))

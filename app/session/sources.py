@@ -19,6 +19,7 @@ from app.session.events import (
     DevicesChanged,
     ErrorRaised,
     Event,
+    MicrophoneSilent,
     SampleFinished,
     SampleStarted,
 )
@@ -66,6 +67,8 @@ class Sources:
         self._input_changes = 0
         """Of the supervisor, when the microphone was attached."""
         self._watch = MicrophoneWatch(supervisor.audio_in)
+        self._is_silent = False
+        """As it was reported."""
         self._follow_ns = self._look_again_ns = 0
 
     @property
@@ -150,10 +153,7 @@ class Sources:
         if now_ns >= self._follow_ns:
             self._follow_ns = now_ns + _FOLLOW_NS
             self._follow(now_ns)
-            for notice in self._watch.notices(
-                0.0 if self._capture.is_file else self._capture.silent_s, now_ns
-            ):
-                self._emit(DeviceNoticed(notice))
+            self._watch_microphone(now_ns)
         if self._sample is not None:
             self._sample.is_held = is_held
             if is_held:
@@ -164,6 +164,16 @@ class Sources:
                 ring.read(ring.available)
         elif self._capture.has_moved:
             self._attach()
+
+    def _watch_microphone(self, now_ns: int) -> None:
+        reported = self._reported
+        name = "" if reported is None else reported.descriptions.get(reported.input) or reported.input
+        silent_s = 0.0 if self._capture.is_file else self._capture.silent_s
+        for notice in self._watch.notices(silent_s, now_ns, name):
+            self._emit(DeviceNoticed(notice))
+        if self._watch.is_silent != self._is_silent:
+            self._is_silent = self._watch.is_silent
+            self._emit(MicrophoneSilent(self._is_silent))
 
     def _follow(self, now_ns: int) -> None:
         found = self._find_devices()

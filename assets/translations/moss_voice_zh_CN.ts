@@ -702,12 +702,12 @@
         <translation>当时正在说或播放的内容已丢弃；可照常继续。</translation>
     </message>
     <message>
-        <source>The microphone delivers silence. Check that it is not muted, or choose another one.</source>
-        <translation>麦克风没有声音信号。请检查它是否被静音，或另选一个。</translation>
+        <source>The microphone %1 delivers silence. Check that it is not muted, or choose another one.</source>
+        <translation>麦克风 %1 没有声音信号。请检查它是否被静音，或另选一个。</translation>
     </message>
     <message>
-        <source>The microphone loses sound. Choose a higher device latency in the settings.</source>
-        <translation>麦克风的声音有丢失。请在设置中选择更高的设备延迟。</translation>
+        <source>The microphone %1 loses sound. Choose a higher device latency in the settings.</source>
+        <translation>麦克风 %1 的声音有丢失。请在设置中选择更高的设备延迟。</translation>
     </message>
     <message>
         <source>%1 was deleted while it was written.</source>
@@ -1851,6 +1851,14 @@
         <source>Replies can only be read. Connect one; it is used automatically.</source>
         <translation>回答只能阅读。请连接扬声器（会自动使用）。</translation>
     </message>
+    <message>
+        <source>No sound</source>
+        <translation>没有声音</translation>
+    </message>
+    <message>
+        <source>The microphone delivers silence. Check that it is not muted, or choose another one.</source>
+        <translation>麦克风没有声音信号。请检查它是否被静音，或另选一个。</translation>
+    </message>
 </context>
 <context>
     <name>TalkButton</name>
@@ -2892,6 +2900,30 @@
     <message>
         <source>Playing …</source>
         <translation>正在播放……</translation>
+    </message>
+    <message>
+        <source>%1 delivers silence. Check that it is switched on and not muted, or choose another one.</source>
+        <translation>%1 没有声音信号。请检查它是否已打开、是否被静音，或另选一个。</translation>
+    </message>
+    <message>
+        <source>%1 is too quiet (%2 dBFS). Come closer, raise its level in the system's sound settings, or turn on gain control.</source>
+        <translation>%1 音量太小（%2 dBFS）。请靠近一些，在系统声音设置中调高输入音量，或打开增益控制。</translation>
+    </message>
+    <message>
+        <source>%1 delivers sound (%2 dBFS), but no speech was heard. Say something during the test; if you did, choose another microphone.</source>
+        <translation>%1 有声音（%2 dBFS），但没有听到语音。请在测试时说话；如果已经说过，请另选一个麦克风。</translation>
+    </message>
+    <message>
+        <source>%1 is too loud and distorts. Lower its level in the system's sound settings, or move away from it.</source>
+        <translation>%1 音量太大，声音失真。请在系统声音设置中调低输入音量，或离远一些。</translation>
+    </message>
+    <message>
+        <source>%1 is good (%2 dBFS).</source>
+        <translation>%1 正常（%2 dBFS）。</translation>
+    </message>
+    <message>
+        <source>The microphone</source>
+        <translation>麦克风</translation>
     </message>
 </context>
 </TS>

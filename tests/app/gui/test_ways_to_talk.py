@@ -13,7 +13,7 @@ from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
 from app.gui.shortcuts_dialog import ShortcutsDialog
 from app.session.commands import HoldToTalk
-from app.session.events import TurnCancelled, TurnOpened
+from app.session.events import MicrophoneSilent, TurnCancelled, TurnOpened
 from app.settings import InputMode, StartSettings
 from tests.doubles.scripted_session import ScriptedSession, opening
 
@@ -116,3 +116,17 @@ def test_a_press_without_speech_is_answered_in_the_transcript(ready: MainWindow)
     user, reply = ready.transcript.bubbles(1)
     assert user.caption.text() == "You spoke · nothing was heard"
     assert reply is None
+
+
+def test_the_badge_says_that_the_microphone_is_silent(ready: MainWindow) -> None:
+    badge = ready.header.badge
+    assert badge.word == "Listening"
+    ready.bridge.microphone_silent.emit(MicrophoneSilent(True))
+    assert badge.word == "No sound"
+    assert "silence" in badge.toolTip()
+    ready.controls.mute_button.setChecked(True)
+    assert badge.word == "Muted"
+    ready.controls.mute_button.setChecked(False)
+    assert badge.word == "No sound"
+    ready.bridge.microphone_silent.emit(MicrophoneSilent(False))
+    assert badge.word == "Listening"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.session.commands import Start
-from app.session.events import DeviceNoticed, ErrorRaised, TurnCommitted
+from app.session.events import DeviceNoticed, ErrorRaised, MicrophoneSilent, TurnCommitted
 from app.session.microphone_watch import MicrophoneWatch
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.doubles.scripted_microphone import ScriptedMicrophone
@@ -21,28 +21,39 @@ def test_losses_are_told_once_if_they_are_many_and_close() -> None:
     told: list[str] = []
     for second in range(100):
         microphone.dropped_samples += 480 * (second % 20 == 0)  # one now and then
-        told += watch.notices(0.0, second * S)
+        told += watch.notices(0.0, second * S, "USB headset")
     assert told == []
     for second in range(100, 120):
         microphone.dropped_samples += 480
-        told += watch.notices(0.0, second * S)
-    assert told == ["The microphone loses sound. Choose a higher device latency in the settings."]
+        told += watch.notices(0.0, second * S, "USB headset")
+    assert told == ["The microphone USB headset loses sound. Choose a higher device latency in the settings."]
 
 
 def test_silence_is_told_once() -> None:
     watch = MicrophoneWatch(ScriptedMicrophone())
-    assert watch.notices(4.9, 0) == []
-    assert len(watch.notices(5.0, 0)) == 1
-    assert watch.notices(50.0, S) == []
+    assert watch.notices(4.9, 0, "USB headset") == []
+    assert not watch.is_silent
+    assert watch.notices(5.0, 0, "USB headset") == [
+        "The microphone USB headset delivers silence. Check that it is not muted, or choose another one."
+    ]
+    assert watch.notices(50.0, S, "USB headset") == []
+    assert watch.is_silent
+    assert watch.notices(0.0, S, "USB headset") == []
+    assert not watch.is_silent
 
 
 @pytest.mark.slow
-def test_a_microphone_that_delivers_zeros_is_noticed_and_heard_when_it_works() -> None:
-    noise = 1e-4 * np.random.default_rng(1).standard_normal(16_000).astype(np.float32)
-    microphone = ScriptedMicrophone(noise, silence(12.0), speech(0.6), silence(2.0))
+@pytest.mark.parametrize("bits", [0, 1])
+def test_a_microphone_without_sound_is_noticed_and_heard_when_it_works(bits: int) -> None:
+    """Zeros, or only the last bit of 16."""
+    chance = np.random.default_rng(1)
+    noise = 1e-4 * chance.standard_normal(16_000).astype(np.float32)
+    nothing = (chance.integers(-bits, bits, 12 * 16_000, endpoint=True) / 32_768).astype(np.float32)
+    microphone = ScriptedMicrophone(noise, nothing, speech(0.6), silence(2.0))
     with running(ScriptedEngine(Script()), microphone=microphone) as driver:
         driver.session.send(Start())
         driver.await_event(TurnCommitted)
     (notice,) = driver.of(DeviceNoticed)
-    assert notice.message.startswith("The microphone delivers silence.")
+    assert notice.message.startswith("The microphone script delivers silence.")
     assert driver.of(ErrorRaised) == []
+    assert [event.on for event in driver.of(MicrophoneSilent)] == [True, False]
