@@ -24,6 +24,7 @@ from app.commands.engine_options import (
     start_settings,
 )
 from app.commands.option_types import integer, number, span
+from app.other_python import SERVER_PACKAGES
 from app.progress import note
 from app.settings import StartSettings
 from engine_runtime import installation
@@ -32,7 +33,6 @@ from engine_runtime.errors import MossVoiceError
 if TYPE_CHECKING:  # its packages may be missing
     from app.server.service import ServeSettings
 
-_NEEDED = ("fastapi", "uvicorn", "websockets", "prometheus_client")
 _PORTS = 65_535
 _MOST_REPLICAS = 1_000
 
@@ -108,7 +108,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; returns the exit status."""
-    _check_packages(_NEEDED, "serve")
+    _check_packages(SERVER_PACKAGES, "serve")
     if arguments.ray:
         return _run_with_ray(arguments)
     if arguments.replicas is not None:

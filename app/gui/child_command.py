@@ -1,4 +1,4 @@
-"""Runs one `moss-voice` command in a process of its own, and reads the lines of JSON that it prints.
+"""Runs one `moss-voice` command, or another program, in a process of its own, and reads its lines of JSON.
 
 In: the words of the command. Out: its lines, and the error with which it ended. GUI thread; only `close`
 waits.
@@ -7,12 +7,15 @@ waits.
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
 
 from app.gui.error_texts import in_words
+from app.other_python import inherited_variables
 from engine_runtime.errors import MossVoiceError
 
 _PATIENCE_MS = 3_000
@@ -21,7 +24,7 @@ _PREFIX = "moss-voice: "
 
 
 class ChildCommand(QObject):
-    """Begins at once.
+    """Begins at once. `program` is run in place of this one, without what is meant for this process.
 
     Signals:
         line: a line of JSON that is an object, as a dict.
@@ -31,19 +34,22 @@ class ChildCommand(QObject):
     line = Signal(dict)
     ended = Signal(str, str)
 
-    def __init__(self, parent: QObject, *words: str) -> None:
+    def __init__(self, parent: QObject, *words: str, program: Sequence[str] = ()) -> None:
         super().__init__(parent)
         self._unread = b""
         self._has_ended = False
         self._process = process = QProcess(self)
         environment = QProcessEnvironment.systemEnvironment()
+        for name in set(os.environ) - inherited_variables().keys() if program else ():
+            environment.remove(name)
         environment.insert("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # stderr is for errors
         process.setProcessEnvironment(environment)
         process.setWorkingDirectory(str(Path(__file__).parents[2]))
         process.readyReadStandardOutput.connect(self._read)
         process.finished.connect(self._end)
         process.errorOccurred.connect(self._end_unstarted)
-        process.start(sys.executable, ["-m", "app", *words])
+        executable, *arguments = program or (sys.executable, "-m", "app", *words)
+        process.start(executable, arguments)
 
     def stop(self) -> None:
         """Ask the process to end, and end it if it does not."""

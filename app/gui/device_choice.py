@@ -16,7 +16,7 @@ from app.gui.device_plans import DeviceRoom, best_gpu
 from app.gui.model_row import size_in_words
 from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
-from app.gui.settings_page import choice_box, choose
+from app.gui.settings_page import choice_box, choose, keep_line
 from engine_runtime.options import WeightFormat
 
 _CPU = "cpu"
@@ -42,7 +42,9 @@ class DeviceChoice(QObject):
         self.saves_memory = QCheckBox(self.tr("Compress tails, keys and values, too"))
         self.note = PlainLabel()
         self.note.setWordWrap(True)
+        keep_line(self.note)  # until the devices are known
         self.fits = True
+        self._by_engine = False
         self._rooms: dict[str, DeviceRoom] = {}
         self.device_box.currentIndexChanged.connect(self._refresh)
         self.weights_box.currentIndexChanged.connect(self._refresh)
@@ -98,18 +100,34 @@ class DeviceChoice(QObject):
         choose(self.weights_box, weights)
         self.saves_memory.setChecked(saves_memory)
 
+    def follow_engine(self, *, uses_engine: bool) -> None:
+        """Whether a TensorRT-LLM engine is the model: it sets the formats, and needs a GPU."""
+        if uses_engine != self._by_engine:
+            self._by_engine = uses_engine
+            self._refresh()
+
     def _refresh(self) -> None:
-        on_gpu = self.device != _CPU
+        on_gpu = self.device != _CPU and not self._by_engine
         self.weights_box.setEnabled(on_gpu)
         self.saves_memory.setEnabled(on_gpu)
         room = self._rooms.get(self.device)
-        if room is None:
+        if self._by_engine:
+            self.fits = True
+            self._say(self._of_engine(), is_error=False)
+        elif room is None:
             is_missing = bool(self._rooms)
             self.fits = not is_missing
             self._say(self.tr("This device is not available.") if is_missing else "", is_error=is_missing)
         else:
             self._say_room(room)
         self.changed.emit()
+
+    def _of_engine(self) -> str:
+        if self.device == _CPU:
+            return self.tr(
+                "Set by the TensorRT-LLM engine: weights, keys and values; and the first GPU as device."
+            )
+        return self.tr("Set by the TensorRT-LLM engine: weights, keys and values.")
 
     def _say_room(self, room: DeviceRoom) -> None:
         need = room.needs["native", False] if room.is_processor else room.needs[self.form]

@@ -51,10 +51,10 @@ class FileField(QWidget):
     def path(self, path: str) -> None:
         self.line.setText(path)
 
-    def say(self, text: str, *, is_usable: bool) -> None:
-        """Show a line below the path, "" for none."""
+    def say(self, text: str, *, is_usable: bool, is_known: bool = True) -> None:
+        """Show a line below the path, "" for none. Until `is_known` an unusable path is no error."""
         self.is_usable = is_usable
-        self.note.setProperty("role", "small" if is_usable else "banner-title")
+        self.note.setProperty("role", "small" if is_usable or not is_known else "banner-title")
         self.note.style().polish(self.note)
         self.note.setText(text)
         self.note.setVisible(bool(text))

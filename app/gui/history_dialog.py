@@ -101,7 +101,7 @@ class HistoryDialog(QDialog):
         self.summary.setText(
             self.tr("%1 in %2").replace("%1", total).replace("%2", str(self._root))
             if self.list.topLevelItemCount()
-            else self.tr("No conversation is kept. The settings, page Privacy, say what is kept.")
+            else self.tr("No conversation is kept. The settings, page General, say what is kept.")
         )
         for column in range(_WORDS):
             self.list.resizeColumnToContents(column)

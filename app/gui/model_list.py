@@ -6,7 +6,6 @@ GUI thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from PySide6.QtWidgets import QButtonGroup, QRadioButton, QVBoxLayout, QWidget
 from app import paths
 from app.gui.file_field import FileField
 from app.gui.model_jobs import Job, ModelJobs
-from app.gui.model_row import ModelRow
+from app.gui.model_row import ModelRow, size_in_words
 from app.gui.question import is_confirmed
 from app.installed_models import Model, find_models
 
@@ -39,6 +38,7 @@ class ModelList(QWidget):
         super().__init__()
         self.other, self._jobs, self._in_use = other, jobs, in_use
         self.rows: list[ModelRow] = []
+        self._unfit: frozenset[ModelRow] = frozenset()
         self.other_choice = QRadioButton(self.tr("A bundle in another folder"))
         self._group = QButtonGroup(self)
         self._group.addButton(self.other_choice)
@@ -87,10 +87,12 @@ class ModelList(QWidget):
         """Whether there is a model that is not installed."""
         return any(not row.model.is_installed for row in self.rows)
 
-    def advise(self, name: str, text: str) -> None:
-        """Say where a model that is not installed could run."""
+    def advise(self, name: str, text: str, *, fits: bool = True) -> None:
+        """Say where a model that is not installed could run; one that fits nowhere is downloaded only if the
+        user confirms it."""
         for row in self.rows:
             if row.model.folder.name == name:
+                self._unfit = self._unfit - {row} if fits else self._unfit | {row}
                 row.show_advice("" if row.model.is_installed else text)
         self.resized.emit()
 
@@ -103,11 +105,22 @@ class ModelList(QWidget):
             return
         row.pause_wanted.connect(jobs.stop)
         row.remove_wanted.connect(partial(self._remove, row, jobs))
-        for signal, begin in ((row.download_wanted, jobs.download), (row.verify_wanted, jobs.verify)):
-            signal.connect(partial(self._begin, row, begin))
+        row.download_wanted.connect(partial(self._download, row, jobs))
+        row.verify_wanted.connect(lambda: jobs.verify(row.model))
 
-    def _begin(self, row: ModelRow, begin: Callable[[Model], None]) -> None:
-        begin(row.model)
+    def _download(self, row: ModelRow, jobs: ModelJobs) -> None:
+        model = row.model
+        if row in self._unfit and not model.loaded_bytes:
+            question = self.tr("Download %1, although it fits on no GPU of this computer?")
+            consequence = self.tr("About %1 are loaded and kept on the disk.")
+            if not is_confirmed(
+                self,
+                question.replace("%1", model.name),
+                consequence.replace("%1", size_in_words(model.bytes)),
+                row.download_button.text(),
+            ):
+                return
+        jobs.download(model)
 
     def _remove(self, row: ModelRow, jobs: ModelJobs) -> None:
         if row.model.is_installed:

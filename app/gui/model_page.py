@@ -20,6 +20,7 @@ from app import paths
 from app.audio.wav import read_beginning
 from app.gui.device_choice import DeviceChoice
 from app.gui.device_plans import DevicePlans, DeviceRoom, best_gpu
+from app.gui.engine_checks import EngineChecks
 from app.gui.error_texts import in_words
 from app.gui.file_field import FileField
 from app.gui.model_jobs import ModelJobs
@@ -35,16 +36,18 @@ from engine_runtime.options import WeightFormat
 
 
 class ModelTools(QObject):
-    """What the window keeps while the settings are closed: downloads, and what fits on which device."""
+    """What the window keeps while the settings are closed: downloads, what fits on which device, what engines
+    are."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
-        self.jobs, self.plans = ModelJobs(self), DevicePlans(self)
+        self.jobs, self.plans, self.checks = ModelJobs(self), DevicePlans(self), EngineChecks(self)
 
     def close(self) -> None:
         """End the processes: the window closes."""
         self.jobs.close()
         self.plans.close()
+        self.checks.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,14 @@ class ModelPage(SettingsPage):
             self._plans.found.connect(self._show_rooms)
 
     @property
+    def bundle_name(self) -> str:
+        """The name of the chosen bundle, "" if it cannot be read."""
+        try:
+            return Bundle.open(folder_of(self.models.bundle), verify="none").name
+        except MossVoiceError:
+            return ""
+
+    @property
     def is_usable(self) -> bool:
         """Whether bundle and voice would load."""
         return self.bundle.is_usable and self.voice.is_usable
@@ -186,7 +197,8 @@ class ModelPage(SettingsPage):
     def _show_rooms(self, bundle: str) -> None:
         """The devices are known for a bundle: the chosen one, or the one that could be downloaded."""
         if self._plans is not None and bundle == RELEASED:
-            self.models.advise(RELEASED, self._advice(self._plans.rooms.get(RELEASED, [])))
+            there = [self._with_room_of_running(room) for room in self._plans.rooms.get(RELEASED, [])]
+            self.models.advise(RELEASED, self._advice(there), fits=not there or best_gpu(there) is not None)
         if self._plans is None or bundle != str(folder_of(self.models.bundle)):
             return
         if rooms := self._plans.rooms.get(bundle):
@@ -200,7 +212,7 @@ class ModelPage(SettingsPage):
     def _advice(self, rooms: Sequence[DeviceRoom]) -> str:
         if not rooms:
             return ""
-        found = best_gpu(map(self._with_room_of_running, rooms))
+        found = best_gpu(rooms)
         if found is not None:
             gpu, (weights, saves_memory) = found
             text = self.tr("On this computer it fits on %1 (%2) with the weights %3.")

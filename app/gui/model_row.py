@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
 from app.gui.error_texts import in_words
 from app.gui.model_jobs import Job
 from app.gui.plain_text import PlainLabel, clean
+from app.gui.settings_page import keep_line
 from app.installed_models import Model, free_bytes
 
 _STEPS = 1000
@@ -70,6 +71,8 @@ class ModelRow(QFrame):
         for widget in (self.about, self.advice, self.bar, self.state):
             layout.addWidget(widget)
         self.advice.hide()
+        if not model.is_installed:
+            keep_line(self.advice)
 
     def show_model(self, model: Model, job: Job | None, *, is_in_use: bool) -> None:
         """Show its present state. `job` is what is being done, with this model or another one."""

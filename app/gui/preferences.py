@@ -190,7 +190,7 @@ class Preferences:
             "flow_schedule": chosen.flow_schedule,
             "codec_dtype": chosen.codec_dtype,
             "exact_encoding": chosen.exact_encoding,
-            "trt_codec": chosen.trt_codec,
+            "trt_codec": chosen.trt_codec and chosen.codec_dtype != "bfloat16",  # which it cannot have
             "backend": "trtllm" if on_engine else "torch",
             "engine": paths.user_path(chosen.engine) if on_engine else None,
         }

@@ -36,7 +36,7 @@ class ServerPage(SettingsPage):
         self.note.setWordWrap(True)
         super().__init__(
             (
-                self.tr("&Address"),
+                self.tr("Server &address"),
                 self.address,
                 self.tr(
                     "A server with OpenAI's Realtime protocol, such as `moss-voice serve`, makes the "
@@ -45,7 +45,7 @@ class ServerPage(SettingsPage):
                 ),
             ),
             (
-                self.tr("&Key"),
+                self.tr("Server &key"),
                 self.key,
                 self.tr(
                     "Kept in a file that only you can read. It is sent over an encrypted connection or to "

@@ -66,6 +66,8 @@ class SettingsActions(QObject):
             self.gpu,
             self._engine.wanted,
         )
+        if self._engine.stands_in:
+            dialog.open_engine()
         if dialog.exec() == QDialog.DialogCode.Accepted:
             self._apply(dialog.preferences())
         dialog.deleteLater()

@@ -14,13 +14,14 @@ from app.gui.appearance_page import AppearancePage
 from app.gui.bridge import SessionBridge
 from app.gui.codec_page import CodecPage
 from app.gui.conversation_page import ConversationPage
+from app.gui.engine_page import EnginePage
 from app.gui.gpu_installer import GpuInstaller
 from app.gui.gpu_page import GpuPage
 from app.gui.keeping_page import KeepingPage
 from app.gui.model_page import ModelPage, ModelTools
 from app.gui.preferences import Preferences
 from app.gui.server_page import ServerPage
-from app.gui.settings_page import SettingsPage
+from app.gui.settings_page import SettingsPage, one_below_another
 from app.gui.sound_check_page import SoundCheckPage
 from app.gui.sound_page import SoundPage
 from app.gui.sound_tests import SoundNotices
@@ -30,7 +31,7 @@ from app.settings import StartSettings
 
 
 class SettingsDialog(QDialog):
-    """All settings, one page for each subject; `bridge` is for the sound check, `tools` for the models,
+    """All settings, one tab for each subject; `bridge` is for the sound check, `tools` for the models,
     `gpu` for its page, `running` is the engine that runs."""
 
     def __init__(
@@ -48,24 +49,26 @@ class SettingsDialog(QDialog):
         self.setMinimumWidth(820)
         self._given = preferences
         self.model, self.sound_check = ModelPage(tools, running), SoundCheckPage(bridge)
+        self.engine = EnginePage(None if tools is None else tools.checks)
         self.server = ServerPage()
         self.notices = SoundNotices(bridge, self.sound_check.tests)
         self.tabs = QTabWidget()
-        self._pages: list[SettingsPage] = []
-        for name, page in (
-            (self.tr("Sound"), SoundPage(devices)),
-            (self.tr("Conversation"), ConversationPage()),
-            (self.tr("Sound check"), self.sound_check),
-            (self.tr("Talking"), TalkPage(parent)),
-            (self.tr("Privacy"), KeepingPage()),
-            (self.tr("Model"), self.model),
-            (self.tr("Server"), self.server),
-            (self.tr("Codec"), CodecPage()),
-            *([(self.tr("GPU"), GpuPage(gpu))] if gpu is not None else []),
-            (self.tr("Appearance"), AppearancePage()),
-        ):
-            self.tabs.addTab(page, name)
-            self._pages.append(page)
+        groups: tuple[tuple[str, tuple[SettingsPage, ...]], ...] = (
+            (self.tr("Sound"), (SoundPage(devices),)),
+            (self.tr("Conversation"), (ConversationPage(),)),
+            (self.tr("Talking"), (TalkPage(parent), self.sound_check)),
+            (self.tr("Model"), (self.model,)),
+            (self.tr("Engine"), (self.engine, self.server)),
+            (self.tr("Codec"), (CodecPage(),)),
+            (self.tr("GPU"), (GpuPage(gpu),) if gpu is not None else ()),
+            (self.tr("General"), (AppearancePage(), KeepingPage())),
+        )
+        self._tabs: list[QWidget] = []
+        for name, pages in groups:
+            if pages:
+                self._tabs.append(pages[0] if len(pages) == 1 else one_below_another(*pages))
+                self.tabs.addTab(self._tabs[-1], name)
+        self._pages = [page for _, pages in groups for page in pages]
         self.buttons = QDialogButtonBox(
             QDialogButtonBox.StandardButton.Ok
             | QDialogButtonBox.StandardButton.Cancel
@@ -83,6 +86,8 @@ class SettingsDialog(QDialog):
         layout.addWidget(self.buttons)
         self.model.files_checked.connect(self._follow_check)
         self.server.checked.connect(self._follow_check)
+        self.engine.checked.connect(self._follow_engine)
+        self.model.files_checked.connect(lambda: self.engine.follow_bundle(self.model.bundle_name))
         self.model.resized.connect(self._fit_pages)
         self.sound_check.tests.resized.connect(self._fit_pages)
         self.show_preferences(preferences)
@@ -96,6 +101,10 @@ class SettingsDialog(QDialog):
         """The preferences in the dialog."""
         return reduce(lambda edited, page: page.edited(edited), self._pages, self._given)
 
+    def open_engine(self) -> None:
+        """Show the page of the engine."""
+        self.tabs.setCurrentWidget(next(tab for tab in self._tabs if tab.isAncestorOf(self.engine)))
+
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Set the height of the pages to that of their text at this width."""
         super().resizeEvent(event)
@@ -107,14 +116,18 @@ class SettingsDialog(QDialog):
         self._fit_pages()
 
     def _follow_check(self) -> None:
-        """Accept no bundle or voice that would not load, and no address that is none."""
+        """Accept no bundle, voice or engine that would not load, and no address that is none."""
         self._fit_pages()
         accept = self.buttons.button(QDialogButtonBox.StandardButton.Ok)
-        accept.setEnabled(self.model.is_usable and self.server.is_usable)
+        accept.setEnabled(self.model.is_usable and self.server.is_usable and self.engine.is_usable)
+
+    def _follow_engine(self) -> None:
+        self.model.device.follow_engine(uses_engine=self.engine.uses_engine)
+        self._follow_check()
 
     def _fit_pages(self) -> None:
         # NOTE: Qt ignores height-for-width in the pages of tabs, and cuts off wrapped text. Pages that are
         # not on show have not got their width yet.
         width = self.tabs.currentWidget().width()
-        for page in self._pages:
-            page.setMinimumHeight(max(0, page.heightForWidth(width)))
+        for tab in self._tabs:
+            tab.setMinimumHeight(max(0, tab.heightForWidth(width)))

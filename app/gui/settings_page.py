@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QComboBox, QGridLayout, QSpinBox, QWidget
+from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QVBoxLayout, QWidget
 
 from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
@@ -21,7 +21,7 @@ class SettingsPage(QWidget):
 
     def __init__(self, *rows: tuple[str, QWidget, str]) -> None:
         super().__init__()
-        grid = QGridLayout(self)  # a form layout would guess how high a hint is that wraps
+        grid = self._grid = QGridLayout(self)  # a form layout would guess how high a hint is that wraps
         grid.setContentsMargins(18, 18, 18, 18)
         grid.setHorizontalSpacing(16)
         grid.setVerticalSpacing(6)
@@ -44,6 +44,17 @@ class SettingsPage(QWidget):
                 grid.addWidget(note, row + 1, 1)
         grid.setRowStretch(grid.rowCount(), 1)
 
+    @property
+    def label_width(self) -> int:
+        """The least width of the names."""
+        grid = self._grid
+        places = (grid.itemAtPosition(row, 0) for row in range(grid.rowCount()))
+        return max((place.sizeHint().width() for place in places if place is not None), default=0)
+
+    def widen_labels(self, width: int) -> None:
+        """Give the names more width, as those of another page have."""
+        self._grid.setColumnMinimumWidth(0, width)
+
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
         raise NotImplementedError
@@ -51,6 +62,28 @@ class SettingsPage(QWidget):
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the page."""
         raise NotImplementedError
+
+
+def one_below_another(*pages: SettingsPage) -> QWidget:
+    """Pages that share a tab, with their fields in one column."""
+    whole = QWidget()
+    column = QVBoxLayout(whole)
+    column.setContentsMargins(0, 0, 0, 0)
+    column.setSpacing(0)
+    for page in pages:
+        page.widen_labels(max(other.label_width for other in pages))
+        column.addWidget(page)
+    column.addStretch(1)
+    return whole
+
+
+def keep_line(label: QLabel) -> None:
+    """Keep a line free for a text that comes later: the page would jump."""
+    policy = label.sizePolicy()
+    policy.setRetainSizeWhenHidden(True)
+    label.setSizePolicy(policy)
+    label.setMinimumHeight(label.fontMetrics().lineSpacing())
+    label.hide()
 
 
 def choice_box(choices: Iterable[tuple[str, object]]) -> QComboBox:

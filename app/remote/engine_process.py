@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from app.other_python import inherited_variables, isolated
 from app.remote.host import RemoteHost
 from app.server_address import ServerAddress, parse_address
 from app.session.engine_source import EngineSource, JobDesk
@@ -32,8 +33,6 @@ _GIVE_UP_S = 2.0
 """After the connection was lost: on one machine that means that the child has ended."""
 _SESSION_MINUTES = "1440"
 _SHOWN_BYTES = 8_192
-# Python's own variables would point the child to the modules of this process.
-_NOT_INHERITED = ("PYTHONHOME", "PYTHONPATH", "PYTHONEXECUTABLE")
 _log = logging.getLogger(__name__)
 
 
@@ -94,10 +93,8 @@ class EngineProcess:
             raise
 
     def _start(self, options: list[str], key: str) -> subprocess.Popen[bytes]:
-        # -P: a folder named app in the current one is not the program.
-        command = [str(self._python), "-P", "-m", "app", "serve", "--port=0", "--conversations=1"]
+        command = isolated(str(self._python), "-m", "app", "serve", "--port=0", "--conversations=1")
         command += ["--drain-seconds=0", f"--session-minutes={_SESSION_MINUTES}", "--exit-with-stdin"]
-        inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
         _log.info("the engine runs in %s: %s", self._python, " ".join(options))
         try:
             return subprocess.Popen(
@@ -105,7 +102,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._output,
-                env=inherited | {"MOSS_VOICE_API_KEYS": key},
+                env=inherited_variables() | {"MOSS_VOICE_API_KEYS": key},
                 start_new_session=True,  # Ctrl-C is for this process, which then ends the child
             )
         except OSError as error:

@@ -1299,16 +1299,8 @@
 <context>
     <name>ServerPage</name>
     <message>
-        <source>&amp;Address</source>
-        <translation>地址(&amp;A)</translation>
-    </message>
-    <message>
         <source>A server with OpenAI&apos;s Realtime protocol, such as `moss-voice serve`, makes the replies, and no model is loaded. It hears what you say. Empty: the model of the page Model.</source>
         <translation>由支持 OpenAI Realtime 协议的服务器（例如 `moss-voice serve`）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
-    </message>
-    <message>
-        <source>&amp;Key</source>
-        <translation>密钥(&amp;K)</translation>
     </message>
     <message>
         <source>Kept in a file that only you can read. It is sent over an encrypted connection or to this computer only.</source>
@@ -1317,6 +1309,14 @@
     <message>
         <source>This needs the package websockets.</source>
         <translation>这需要软件包 websockets。</translation>
+    </message>
+    <message>
+        <source>Server &amp;address</source>
+        <translation>服务器地址(&amp;A)</translation>
+    </message>
+    <message>
+        <source>Server &amp;key</source>
+        <translation>服务器密钥(&amp;K)</translation>
     </message>
 </context>
 <context>
@@ -1334,24 +1334,12 @@
         <translation>对话</translation>
     </message>
     <message>
-        <source>Sound check</source>
-        <translation>声音测试</translation>
-    </message>
-    <message>
         <source>Talking</source>
         <translation>说话</translation>
     </message>
     <message>
-        <source>Privacy</source>
-        <translation>隐私</translation>
-    </message>
-    <message>
         <source>Model</source>
         <translation>模型</translation>
-    </message>
-    <message>
-        <source>Appearance</source>
-        <translation>外观</translation>
     </message>
     <message>
         <source>GPU</source>
@@ -1362,8 +1350,12 @@
         <translation>编解码</translation>
     </message>
     <message>
-        <source>Server</source>
-        <translation>服务器</translation>
+        <source>General</source>
+        <translation>常规</translation>
+    </message>
+    <message>
+        <source>Engine</source>
+        <translation>引擎</translation>
     </message>
 </context>
 <context>
@@ -2351,10 +2343,6 @@
         <translation>%1，位于 %2</translation>
     </message>
     <message>
-        <source>No conversation is kept. The settings, page Privacy, say what is kept.</source>
-        <translation>没有保留的对话。保留哪些内容请见设置中的“隐私”页。</translation>
-    </message>
-    <message>
         <source>Conversation as text</source>
         <translation>将对话保存为文字</translation>
     </message>
@@ -2437,6 +2425,10 @@
     <message>
         <source>Delete all …</source>
         <translation>全部删除……</translation>
+    </message>
+    <message>
+        <source>No conversation is kept. The settings, page General, say what is kept.</source>
+        <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
     </message>
 </context>
 <context>
@@ -2644,6 +2636,22 @@
         <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
         <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
     </message>
+    <message>
+        <source>&amp;TensorRT</source>
+        <translation>&amp;TensorRT</translation>
+    </message>
+    <message>
+        <source>Run the codec on TensorRT</source>
+        <translation>用 TensorRT 运行编解码器</translation>
+    </message>
+    <message>
+        <source>Flow, vocoder and speech encoder on an NVIDIA GPU, in float32 or float16. Their engines are built at the first start, which takes minutes; PyTorch is used where that fails.</source>
+        <translation>在 NVIDIA GPU 上以 float32 或 float16 运行流匹配、声码器和语音编码器。引擎在首次启动时构建，需要几分钟；构建失败时改用 PyTorch。</translation>
+    </message>
+    <message>
+        <source>TensorRT does not run the codec in bfloat16: PyTorch does.</source>
+        <translation>TensorRT 不能以 bfloat16 运行编解码器：将由 PyTorch 运行。</translation>
+    </message>
 </context>
 <context>
     <name>DeviceChoice</name>
@@ -2666,6 +2674,14 @@
     <message>
         <source>The model takes about %1, and there are %2 of memory: choose something smaller.</source>
         <translation>模型约需 %1，而内存只有 %2：请选择更小的。</translation>
+    </message>
+    <message>
+        <source>Set by the TensorRT-LLM engine: weights, keys and values.</source>
+        <translation>由 TensorRT-LLM 引擎决定：权重以及键和值的格式。</translation>
+    </message>
+    <message>
+        <source>Set by the TensorRT-LLM engine: weights, keys and values; and the first GPU as device.</source>
+        <translation>由 TensorRT-LLM 引擎决定：权重以及键和值的格式；设备为第一块 GPU。</translation>
     </message>
 </context>
 <context>
@@ -2697,6 +2713,14 @@
     <message>
         <source>All files are as they should be.</source>
         <translation>所有文件均完好。</translation>
+    </message>
+    <message>
+        <source>Download %1, although it fits on no GPU of this computer?</source>
+        <translation>本机没有能容纳 %1 的 GPU，仍要下载吗？</translation>
+    </message>
+    <message>
+        <source>About %1 are loaded and kept on the disk.</source>
+        <translation>将下载约 %1 并保存在磁盘上。</translation>
     </message>
 </context>
 <context>
@@ -2924,6 +2948,105 @@
     <message>
         <source>The microphone</source>
         <translation>麦克风</translation>
+    </message>
+</context>
+<context>
+    <name>EnginePage</name>
+    <message>
+        <source>Folder of the TensorRT-LLM engine</source>
+        <translation>TensorRT-LLM 引擎的文件夹</translation>
+    </message>
+    <message>
+        <source>Created by `moss-voice trt build`</source>
+        <translation>由 moss-voice trt build 生成</translation>
+    </message>
+    <message>
+        <source>Python that runs the engine</source>
+        <translation>运行引擎的 Python</translation>
+    </message>
+    <message>
+        <source>That of this program</source>
+        <translation>本程序自带的</translation>
+    </message>
+    <message>
+        <source>&amp;Language model</source>
+        <translation>语言模型(&amp;L)</translation>
+    </message>
+    <message>
+        <source>&amp;Engine folder</source>
+        <translation>引擎文件夹(&amp;E)</translation>
+    </message>
+    <message>
+        <source>&amp;Python</source>
+        <translation>&amp;Python</translation>
+    </message>
+    <message>
+        <source>TensorRT-LLM runs an engine that was built from the model for the GPU of this computer. Weight format, keys and values are fixed in it.</source>
+        <translation>TensorRT-LLM 运行为本机 GPU 从模型构建的引擎。权重格式以及键和值的格式在构建时已固定。</translation>
+    </message>
+    <message>
+        <source>Runs model and codec in a process of its own, in the environment of this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM. Replies are not made early then.</source>
+        <translation>在该解释器的环境中（例如装有 TensorRT-LLM 的 ~/moss-trt/bin/python）以单独的进程运行模型和编解码器。此时不会提前生成回答。</translation>
+    </message>
+    <message>
+        <source>Looking …</source>
+        <translation>正在检查……</translation>
+    </message>
+    <message>
+        <source>Choose the folder of an engine.</source>
+        <translation>请选择引擎的文件夹。</translation>
+    </message>
+    <message>
+        <source>This folder holds no engine: %1 or %2 is missing.</source>
+        <translation>此文件夹中没有引擎：缺少 %1 或 %2。</translation>
+    </message>
+    <message>
+        <source>The engine cannot be examined.</source>
+        <translation>无法检查该引擎。</translation>
+    </message>
+    <message>
+        <source>%1 is chosen on the page Model: PyTorch runs that.</source>
+        <translation>“模型”页面选择的是 %1：它将由 PyTorch 运行。</translation>
+    </message>
+    <message>
+        <source>Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions in a conversation.</source>
+        <translation>由 %1 用 TensorRT-LLM %2 构建：%3。%4，每段对话最多 %5 个位置。</translation>
+    </message>
+    <message>
+        <source>an unknown model</source>
+        <translation>未知模型</translation>
+    </message>
+    <message>
+        <source>This needs the package websockets.</source>
+        <translation>需要软件包 websockets。</translation>
+    </message>
+    <message>
+        <source>This program has no TensorRT-LLM. Choose the Python of an environment with it.</source>
+        <translation>本程序不含 TensorRT-LLM。请选择装有它的环境中的 Python。</translation>
+    </message>
+    <message>
+        <source>There is no program of this name.</source>
+        <translation>没有这个名称的程序。</translation>
+    </message>
+    <message>
+        <source>This is no Python that can be used. %1</source>
+        <translation>这不是可用的 Python。%1</translation>
+    </message>
+    <message>
+        <source>This program is not installed there.</source>
+        <translation>那里没有安装本程序。</translation>
+    </message>
+    <message>
+        <source>Packages are missing there: %1.</source>
+        <translation>那里缺少软件包：%1。</translation>
+    </message>
+    <message>
+        <source>TensorRT-LLM is not installed there.</source>
+        <translation>那里没有安装 TensorRT-LLM。</translation>
+    </message>
+    <message>
+        <source>This program is %1: install the same version there.</source>
+        <translation>本程序的版本是 %1：请在那里安装相同的版本。</translation>
     </message>
 </context>
 </TS>

@@ -154,3 +154,40 @@ def test_a_damaged_model_cannot_be_chosen(models: ModelList) -> None:
     assert not released.choice.isEnabled()
     assert released.state.text() == "A file is cut short."
     assert released.remove_button.isVisible()
+
+
+def test_a_model_that_fits_nowhere_is_downloaded_only_after_a_question(
+    models: ModelList, begun: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, released = rows(models)
+    asked: list[tuple[str, str]] = []
+    answers = [False, True]
+
+    def answer(parent: QWidget, question: str, consequence: str, action: str) -> bool:
+        asked.append((question, consequence))
+        return answers.pop(0)
+
+    monkeypatch.setattr(model_list, "is_confirmed", answer)
+    models.advise(RELEASED, "No GPU of this computer has enough memory for it.", fits=False)
+    released.download_button.click()
+    assert begun == []
+    released.download_button.click()
+    assert begun == [("fetch", "moss-speech", "--json")]
+    assert asked[0] == (
+        "Download moss-speech, although it fits on no GPU of this computer?",
+        "About 20.0 GB are loaded and kept on the disk.",
+    )
+    half_of_it(released)
+    models.refresh()
+    released.download_button.click()  # continues
+    models.advise(RELEASED, "It fits on cuda:0.", fits=True)
+    assert len(asked) == 2
+    assert len(begun) == 2
+
+
+def test_the_page_keeps_its_height_when_the_advice_comes(models: ModelList, qtbot: QtBot) -> None:
+    _, released = rows(models)
+    before = released.sizeHint().height()
+    models.advise(RELEASED, "It fits on cuda:0.")
+    assert released.advice.isVisible()
+    assert released.sizeHint().height() == before

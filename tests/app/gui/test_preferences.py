@@ -50,6 +50,10 @@ EVERYTHING = Preferences(
     device="cuda:0",
     weights="int4",
     saves_memory=True,
+    backend="trtllm",
+    engine="/somewhere/engine",
+    engine_python="/somewhere/bin/python",
+    trt_codec=True,
     latency_panel=False,
     latency_window=True,
     closes_to_tray=True,
@@ -234,7 +238,7 @@ def test_the_command_line_wins() -> None:
 
 
 def test_the_next_start_uses_what_was_chosen() -> None:
-    start = EVERYTHING.start_settings(StartSettings())
+    start = dataclasses.replace(EVERYTHING, backend="torch").start_settings(StartSettings())
     assert start == dataclasses.replace(
         StartSettings(),
         server="wss://voice.example.org",
@@ -269,6 +273,8 @@ def test_the_engine_that_runs_is_shown() -> None:
         server_key="",
         bundle="/given",
         voice="",
+        backend="torch",
+        engine_python="",
         device="cuda:1",
         saves_memory=True,
         trt_codec=True,
