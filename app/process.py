@@ -1,7 +1,7 @@
-"""The process of a command: standard streams, signals, exit.
+"""The process of a command: standard streams, signals, files that it alone uses, exit.
 
 In: the environment of the process. Out: usable streams, `Stopped` raised in the main thread on a signal, and
-an exit that does not wait for other threads. Main thread.
+an exit that does not wait for other threads. Main thread, but for `take_lock`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _CLEAN_UP_S = 2.0
 """Time to remove unfinished files before `Stopped` is considered lost and raised again."""
 _LAST_S = 5.0
 """After this time the process ends whatever it does."""
+_log = logging.getLogger(__name__)
 
 
 class Stopped(KeyboardInterrupt):
@@ -120,6 +121,22 @@ def _is_importing(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def take_lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed or the process has ended in whatever way; False if it is locked
+    already. True where files cannot be locked, as on Windows and some network file systems. Any thread."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        _log.info("a file cannot be locked: %s", error)
+    return True
 
 
 def discard_output() -> None:

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from app.gpu_runtime.lock import GpuRuntimeError
+from app.process import take_lock
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _DOWNLOADS, _BUSY, _PART, _RECORD = "downloads", "busy", ".part", ".json"
@@ -126,16 +127,12 @@ class RuntimeStore:
     @contextmanager
     def busy(self) -> Iterator[None]:
         """Keep other processes from changing anything meanwhile. GpuRuntimeError if one does so."""
-        import fcntl  # not on Windows, for which there is no lock
-
         self.prepare()
         with (self.root / _BUSY).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+            if not take_lock(file.fileno()):
                 raise GpuRuntimeError(
                     "The GPU runtime is being installed or removed by another process. Wait for it to end."
-                ) from error
+                )
             yield
 
 

@@ -100,6 +100,7 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "%1 was not written: there is no folder %2."),
     QT_TRANSLATE_NOOP("Errors", "Make it first."),
     QT_TRANSLATE_NOOP("Errors", "%1 was deleted while it was written."),
+    QT_TRANSLATE_NOOP("Errors", "%1 is being written by another window."),
     QT_TRANSLATE_NOOP("Errors", "%1 has reached the greatest length of a WAV file."),
     QT_TRANSLATE_NOOP("Errors", "Start another one."),
     QT_TRANSLATE_NOOP("Errors", "The disk is too slow to record the conversation."),

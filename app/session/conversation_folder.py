@@ -26,6 +26,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from app.process import take_lock
 from app.session.recorded_values import value_of
 from engine_runtime.errors import MossVoiceError
 
@@ -44,6 +45,7 @@ is held."""
 _LONGEST_LINE = 1 << 20
 _WORDS_SHOWN = 12
 _STALE_S = 60.0
+_LOCK_TRIES, _LOCK_S = 20, 0.02
 _log = logging.getLogger(__name__)
 
 
@@ -74,14 +76,41 @@ def list_conversations(root: Path) -> list[ConversationSummary]:
 
 
 def latest_open(root: Path) -> ConversationSummary | None:
-    """The conversation that was held last and not ended, None if there is none."""
-    found = [known for known in list_conversations(root) if known.turns and not known.is_ended]
+    """The conversation that was held last and not ended, None if there is none or if it is going on."""
+    found = [
+        known
+        for known in list_conversations(root)
+        if known.turns and not known.is_ended and not is_being_written(known.folder)
+    ]
     return max(found, key=lambda known: _changed_ns(known.folder / ABOUT), default=None)
 
 
 def count_damaged(root: Path) -> int:
     """How many folders hold a conversation that cannot be read, and is not listed. The log names them."""
     return sum(_summary(folder, logging.WARNING) is None for folder in _folders(root))
+
+
+def lock(folder: Path) -> int:
+    """Keep other windows from writing this conversation, until the returned descriptor is closed or the
+    process has ended in whatever way. RecordError if one writes it, OSError if there is no such folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(_LOCK_TRIES):
+        if take_lock(descriptor):
+            return descriptor
+        time.sleep(_LOCK_S)
+    os.close(descriptor)
+    raise RecordError(f"{folder} is being written by another window. Close that one and start again.")
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a window holds this conversation now. Locks it for a moment, for which `lock` waits."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    is_free = take_lock(descriptor)
+    os.close(descriptor)
+    return not is_free
 
 
 def size_bytes(folder: Path) -> int:

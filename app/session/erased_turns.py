@@ -30,6 +30,7 @@ from app.session.conversation_folder import (
     entry_of,
     event_lines,
     first_words_of,
+    is_being_written,
     read_about,
     read_history,
     to_be_erased,
@@ -103,10 +104,11 @@ def finish(folder: Path) -> list[Stretch]:
 
 
 def finish_all(root: Path) -> None:
-    """As `finish`, for all conversations of a folder; the log says what is left."""
+    """As `finish`, for all conversations of a folder that no window writes; the log says what is left."""
     for note in sorted(root.glob(f"*/{ERASED}")):
         try:
-            finish(note.parent)
+            if not is_being_written(note.parent):
+                finish(note.parent)
         except MossVoiceError as error:
             _log.warning("turns that were deleted are not erased yet: %s", error)
 

@@ -1,7 +1,7 @@
 """Where a conversation without a window is recorded: a folder of the given name, or its sound alone.
 
 In: the name that the user gave. Out: the `Recording` for the session; then the folder, or the WAV file, is in
-its place, complete or absent. Any thread.
+its place, complete or absent, and only its owner can read it. Any thread.
 """
 
 from __future__ import annotations
@@ -50,6 +50,6 @@ def _beside(target: Path) -> Iterator[Path]:
 
 def _move(sound: Path, target: Path) -> None:
     if sound.is_file():  # a conversation without a turn leaves none
-        with sound.open("rb") as source, ExportFile(target) as file:
+        with sound.open("rb") as source, ExportFile(target, is_private=True) as file:
             while content := source.read(_COPIED_AT_ONCE):
                 file.write(content)

@@ -32,6 +32,7 @@ from app.session.conversation_folder import (
     RecordError,
     delete_conversation,
     first_words_of,
+    lock,
     read_about,
     without_turns,
 )
@@ -202,7 +203,11 @@ class RecordWriter:
         written = self._written if job.is_recorded else []
         for folder in dict.fromkeys([*([job.folder] if job.folder else ()), *written]):
             if folder != own and (folder / ABOUT).is_file():
-                erase(folder, job.turn_ids)
+                descriptor = lock(folder)
+                try:
+                    erase(folder, job.turn_ids)
+                finally:
+                    os.close(descriptor)
         if self._folder is not None:
             self._folder.erase(job.turn_ids)
 
@@ -230,7 +235,9 @@ class _OpenFolder:
         self._erased: set[int] = set()
         self._silent: list[Stretch] = []
         """Parts of the line that were erased before their sound came."""
+        self._lock = -1
         try:
+            self._lock = lock(self.path)
             known = read_about(self.path) if begin.folder is not None else {}
             self._about: dict[str, Any] = {
                 "format": FORMAT, "started": datetime.now().astimezone().isoformat(timespec="milliseconds"),
@@ -299,12 +306,13 @@ class _OpenFolder:
                 delete_conversation(self.path)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and leave the conversation to others."""
         if self._sound is not None:
             self._sound.close()
-        if self._lines >= 0:
-            os.close(self._lines)
-            self._lines = -1
+        for descriptor in (self._lines, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lines = self._lock = -1
 
     def _sum_up(self, line: Line) -> None:
         event = line.what

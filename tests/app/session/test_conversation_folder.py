@@ -15,8 +15,10 @@ from app.session.conversation_folder import (
     clear_remains,
     delete_all,
     delete_conversation,
+    is_being_written,
     latest_open,
     list_conversations,
+    lock,
     read_about,
     read_events,
     size_bytes,
@@ -157,3 +159,17 @@ def test_a_folder_that_cannot_be_opened_does_not_hide_the_others(
 
     monkeypatch.setattr(Path, "stat", deny)
     assert [summary.first_words for summary in list_conversations(tmp_path)] == ["a"]
+
+
+def test_a_conversation_that_is_going_on_elsewhere_is_not_continued(tmp_path: Path) -> None:
+    folder = make(tmp_path, "a", is_ended=False)
+    assert not is_being_written(folder)
+    held = lock(folder)
+    assert is_being_written(folder)
+    assert latest_open(tmp_path) is None
+    with pytest.raises(RecordError, match="another window"):
+        lock(folder)
+    os.close(held)
+    found = latest_open(tmp_path)
+    assert found is not None
+    assert found.folder == folder

@@ -26,8 +26,9 @@ from app.session.commands import (
     PlaySample,
     Start,
 )
-from app.session.conversation_folder import list_conversations, read_events
+from app.session.conversation_folder import list_conversations, lock, read_events
 from app.session.events import (
+    ConversationContinued,
     ErrorRaised,
     PlaybackFinished,
     RecordingStopped,
@@ -35,7 +36,9 @@ from app.session.events import (
     SampleFinished,
     TurnCommitted,
 )
+from app.session.headless import run_file
 from app.session.record_writer import Begin, Line, Sound
+from app.session.recorded_events import how_to_continue
 from app.session.recorder import ConversationRecorder
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
@@ -289,3 +292,38 @@ def test_no_hours_of_silence_are_written_to_continue_a_conversation(silence_s: f
     recorder.note(AskText("three"))
     (begin,) = [job for job in jobs.jobs if isinstance(job, Begin)]
     assert begin.folder == (folder if is_same else None)
+
+
+@pytest.mark.slow
+def test_a_conversation_that_another_program_writes_is_left_alone(tmp_path: Path) -> None:
+    with running(ScriptedEngine(Script(chunks=1)), settings(tmp_path)) as driver:
+        driver.session.send(AskText("mine"))
+        driver.await_event(PlaybackFinished)
+    folder = tmp_path / "one"
+    before = {file: file.read_bytes() for file in folder.iterdir()}
+    elsewhere = lock(folder)
+    with running(ScriptedEngine(Script(chunks=1)), settings(tmp_path)) as driver:
+        driver.session.send(how_to_continue(folder))
+        driver.await_event(ConversationContinued)
+        driver.session.send(AskText("of the second one"))
+        problem = driver.await_event(RecordingStopped)
+        driver.await_event(PlaybackFinished)  # the conversation itself goes on
+    os.close(elsewhere)
+    assert "is being written by another window" in problem.message
+    assert {file: file.read_bytes() for file in folder.iterdir()} == before
+
+
+@pytest.mark.slow
+def test_the_sound_of_a_conversation_is_private(tmp_path: Path, question: tuple[Path, Pcm]) -> None:
+    mask = os.umask(0o022)
+    try:
+        run_file(
+            ScriptedEngine,
+            wav_in=question[0],
+            record=tmp_path / "both.wav",
+            vad=LoudnessVad(),
+            realtime=False,
+        )
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "both.wav").stat().st_mode) == 0o600
