@@ -18,6 +18,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 
+from app.paths import make_private
 from engine_runtime.errors import redact
 
 _FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
@@ -94,7 +95,7 @@ def _open_private(path: str, flags: int) -> int:
 
 def _add_file(root: logging.Logger, file: Path) -> None:
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private(file.parent)
         handler = _PrivateFile(file, maxBytes=_MAX_BYTES, backupCount=3, encoding="utf-8", delay=False)
     except OSError as error:
         _log.warning("no log file at %s: %s", file, error)

@@ -1,11 +1,12 @@
 """Paths: shipped assets, fetched bundles, the GPU runtime, cached voices, settings, logs.
 
-Assets are found in a checkout, in an installed copy and in a frozen program. No folder is created here. Any
-thread.
+Assets are found in a checkout, in an installed copy and in a frozen program. Only `make_private` creates
+folders. Any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,18 @@ def user_path(text: str) -> Path:
     the ~ of `--to=~/x`.
     """
     return Path(os.path.expanduser(text))  # noqa: PTH111
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only its owner can use, as missing ones above it; one that bears the name of this
+    program, or is in such a one, becomes private if it is there already. OSError if it cannot be made."""
+    if not folder.is_dir():
+        for place in (*reversed(folder.parents), folder):
+            if not place.is_dir():
+                place.mkdir(mode=0o700, exist_ok=True)
+    elif APP_NAME in (folder.name, folder.parent.name) and folder.stat().st_mode & 0o077:
+        with contextlib.suppress(OSError):  # that of someone else
+            folder.chmod(0o700)
 
 
 def assets_dir() -> Path:
@@ -109,6 +122,11 @@ def sample_questions() -> list[Path]:
 def conversations_dir() -> Path:
     """Where conversations are kept if the user wants that."""
     return Path(platformdirs.user_data_dir(APP_NAME, appauthor=False)) / "conversations"
+
+
+def settings_dir() -> Path:
+    """Where the window keeps its settings."""
+    return Path(platformdirs.user_config_dir(APP_NAME, appauthor=False))
 
 
 def log_file() -> Path:

@@ -6,12 +6,12 @@ Values that cannot be read (an edited or damaged file) fall back to their defaul
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-import platformdirs
 from PySide6.QtCore import QByteArray, QSettings
 
 from app import paths
@@ -19,7 +19,7 @@ from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.audio.echo_libraries import DEFAULT_LIBRARY
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.key_combination import combination
-from app.gui.preference_file import holds_objects, set_aside
+from app.gui.preference_file import holds_objects, is_damaged, make_private_file, set_aside
 from app.gui.server_key import ServerKey
 from app.gui.themes import ThemeChoice
 from app.session.recording import Recording
@@ -285,21 +285,33 @@ def _given_options(given: StartSettings) -> frozenset[str]:
 
 
 class PreferenceStore:
-    """Reads and writes preferences and the window's geometry."""
+    """Reads and writes preferences and the window's geometry, in a file that only its owner can read.
 
-    def __init__(self, file: Path | None = None) -> None:
+    Attributes:
+        is_kept: whether changes are written; a second window only reads the file, and keeps no conversation.
+        damaged: where a damaged file was put, None without one.
+        is_new: whether nothing was saved before: the first start.
+    """
+
+    def __init__(self, file: Path | None = None, *, is_kept: bool = True) -> None:
         self.file = default_file() if file is None else file
-        readable = set_aside(self.file) if holds_objects(self.file) else self.file
+        self.is_kept, self.damaged = is_kept, None
+        readable = self.file
+        if (is_dangerous := holds_objects(self.file)) or is_damaged(self.file):
+            readable = Path(os.devnull) / self.file.name  # cannot be read, or written
+            if is_kept and (aside := set_aside(self.file)) is not None:
+                readable, self.damaged = self.file, aside
+            elif not is_dangerous:
+                readable = self.file
         self._settings = QSettings(str(readable), QSettings.Format.IniFormat)
         self._key = ServerKey(self.file.with_suffix(".key"))
-        self.is_new = not self._settings.contains("preferences/theme")
-        """Whether nothing was saved before: the first start."""
+        self.is_new = is_kept and not self._settings.contains("preferences/theme")
 
     def load(self) -> Preferences:
         """The saved preferences, with defaults for missing or invalid values."""
         default = Preferences()
         server, key = self._key.load(self._text("server"))
-        return Preferences(
+        loaded = Preferences(
             server=server,
             server_key=key,
             theme=_one_of(ThemeChoice, self._text("theme"), default.theme),
@@ -343,9 +355,14 @@ class PreferenceStore:
             closes_to_tray=self._text("closes_to_tray") == "true",
             starts_minimised=self._text("starts_minimised") == "true",
         )
+        # The first window has the folder of the conversations, and the hotkey.
+        return loaded if self.is_kept else dataclasses.replace(loaded, keep=default.keep, hotkey="")
 
     def save(self, preferences: Preferences) -> bool:
         """Keep all preferences; False if the file cannot be written."""
+        if not self.is_kept:
+            return True
+        make_private_file(self.file)
         for name in (known.name for known in dataclasses.fields(preferences) if known.repr):
             self._settings.setValue(f"preferences/{name}", _as_text(getattr(preferences, name)))
         self._settings.sync()
@@ -357,10 +374,13 @@ class PreferenceStore:
 
     def keep_bytes(self, key: str, value: QByteArray) -> None:
         """Keep the geometry or the splitter of the window."""
-        self._settings.setValue(f"window/{key}", value)
+        if self.is_kept:
+            self._settings.setValue(f"window/{key}", value)
 
     def kept_bytes(self, key: str) -> QByteArray:
-        """The bytes stored by `keep_bytes`; empty if there are none."""
+        """The bytes stored by `keep_bytes`; empty if there are none, or if another window has that place."""
+        if not self.is_kept:
+            return QByteArray()
         value = self._settings.value(f"window/{key}")
         return value if isinstance(value, QByteArray) else QByteArray()
 
@@ -378,7 +398,7 @@ class PreferenceStore:
 
 def default_file() -> Path:
     """The file of this user."""
-    return Path(platformdirs.user_config_dir(paths.APP_NAME, appauthor=False)) / "window.ini"
+    return paths.settings_dir() / "window.ini"
 
 
 def _as_text(value: object) -> str:

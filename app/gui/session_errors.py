@@ -7,6 +7,7 @@ cannot be used. Out: the banner, whose button looks for devices again or opens t
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QWidget
@@ -55,15 +56,27 @@ class SessionErrors(QObject):
             _log.warning("%s", notice)
             self._banner.show_error(notice.what_is_wrong, notice.what_to_do)
 
+    def show_damaged_settings(self, aside: Path) -> None:
+        """Show that the settings were lost, and where the damaged file is."""
+        self._banner.show_words(
+            lambda: (
+                self.tr("The settings file was damaged, so that the settings are the defaults again."),
+                self.tr("It is kept as %1.").replace("%1", str(aside)),
+                "",
+            )
+        )
+
     def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
         self._shown = event
-        if isinstance(event, ErrorRaised) and event.is_fatal:
+        if isinstance(event, RecordingStopped):
+            self._banner.show_words(lambda: self._words_of_recording(event))
+        elif event.is_fatal:
             advice, stands_in = self._advice(event), self._engine.wanted.bundle.name
             if self._engine.stands_in:
                 self._banner.show_words(lambda: self._words_of_stand_in(event, advice, stands_in))
             else:
                 self._banner.show_words(lambda: self._words_of_engine(event, advice))
-        elif isinstance(event, ErrorRaised) and event.is_about_sound:
+        elif event.is_about_sound:
             self._banner.show_words(
                 lambda: (
                     in_words(event.message),
@@ -80,6 +93,15 @@ class SessionErrors(QObject):
             return event.what_to_do
         sentences = SENTENCE_END.split(event.what_to_do)
         return " ".join(sentence for sentence in sentences if "--" not in sentence)
+
+    def _words_of_recording(self, event: RecordingStopped) -> tuple[str, str, str]:
+        """NOTE: advice about a folder is for the command line, where the user names one."""
+        advice = self.tr(
+            "The conversation continues, but is not kept any more. Remove the cause and start the program "
+            "again to keep it."
+        )
+        own = in_words(event.what_to_do) if "folder" not in event.what_to_do else ""
+        return in_words(event.message), own or advice, ""
 
     def _words_of_engine(self, event: ErrorRaised, advice: str) -> tuple[str, str, str]:
         where = self.tr("Choose another one in the settings, on the page Model or Engine.")

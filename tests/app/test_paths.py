@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,3 +97,18 @@ def test_bundles_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert paths.find_bundle(Path("a") / "nano") == Path("a") / "nano"
     (tmp_path / "moss-speech").mkdir()
     assert paths.find_bundle(Path("moss-speech")) == Path("moss-speech")
+
+
+def test_folders_of_the_program_are_private(tmp_path: Path) -> None:
+    """Also those of an earlier version; others stay as they are."""
+    mask = os.umask(0o022)
+    try:
+        paths.make_private(tmp_path / "a" / "moss-voice" / "log")
+        for name in ("a", "a/moss-voice", "a/moss-voice/log"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+        for name, mode in (("moss-voice", 0o700), ("moss-voice/log", 0o700), ("b", 0o755)):
+            (tmp_path / name).mkdir(mode=0o755)
+            paths.make_private(tmp_path / name)
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+    finally:
+        os.umask(mask)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -88,10 +90,85 @@ def test_values_that_make_no_sense_fall_back_one_by_one(tmp_path: Path) -> None:
     assert PreferenceStore(file).load() == Preferences(reply=Modality.TEXT)
 
 
-def test_a_damaged_file_means_defaults(tmp_path: Path) -> None:
-    file = tmp_path / "damaged.ini"
-    file.write_bytes(bytes(range(256)) * 8)
-    assert PreferenceStore(file).load() == Preferences()
+@pytest.mark.parametrize(
+    "content",
+    [
+        bytes(range(256)) * 8,
+        b"\0" * 900,
+        b"[preferences]\nreply=text\n\0\0\0\0",
+        b"[preferences]\nvoice=\xff\xfe\n",
+        b"[prefere",
+        b"reply=text\n",
+        b"<html>503</html>",
+    ],
+)
+def test_a_damaged_file_is_kept_under_another_name(tmp_path: Path, content: bytes) -> None:
+    file, aside = tmp_path / "window.ini", tmp_path / "window.ini.damaged"
+    file.write_bytes(content)
+    file.chmod(0o644)
+    store = PreferenceStore(file)
+    assert store.load() == Preferences()
+    assert store.damaged == aside
+    assert aside.read_bytes() == content
+    assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+    assert store.save(Preferences(seed=3))
+    again = PreferenceStore(file)
+    assert again.load() == Preferences(seed=3)
+    assert again.damaged is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b"; nothing\n# yet\n", b"[preferences]\nodd\nreply=text\n"]
+)
+def test_a_file_that_was_edited_is_not_damaged(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "window.ini"
+    file.write_bytes(content)
+    store = PreferenceStore(file)
+    assert store.damaged is None
+    assert (store.load().reply is Modality.TEXT) is (b"text" in content)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_only_the_owner_can_read_the_settings(tmp_path: Path, is_there: bool) -> None:
+    file = tmp_path / "moss-voice" / "window.ini"
+    mask = os.umask(0o022)
+    try:
+        if is_there:  # of an earlier version
+            file.parent.mkdir()
+            file.write_text("[preferences]\nreply=text\n")
+        store = PreferenceStore(file)
+        for seed in (1, 2):
+            assert store.save(Preferences(seed=seed))
+            store.keep_bytes("geometry", QByteArray(b"1"))
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_second_window_changes_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "window.ini"
+    first = PreferenceStore(file)
+    assert first.save(Preferences(reply=Modality.TEXT, keep="sound", hotkey="Ctrl+Alt+M", server_key="k"))
+    first.keep_bytes("geometry", QByteArray(b"1"))
+    del first
+    before = {found: found.read_bytes() for found in tmp_path.iterdir()}
+    second = PreferenceStore(file, is_kept=False)
+    assert second.load() == Preferences(reply=Modality.TEXT)  # conversations and hotkey are the first one's
+    assert second.save(Preferences(seed=4))
+    second.keep_bytes("geometry", QByteArray(b"2"))
+    assert second.kept_bytes("geometry").isEmpty()
+    assert not second.is_new
+    del second
+    assert {found: found.read_bytes() for found in tmp_path.iterdir()} == before
+
+
+def test_a_second_window_leaves_a_damaged_file_where_it_is(tmp_path: Path) -> None:
+    for content in (b"\0" * 9, b"[preferences]\nbundle=@DateTime(1)\n"):
+        file = tmp_path / "window.ini"
+        file.write_bytes(content)
+        assert PreferenceStore(file, is_kept=False).load() == Preferences()
+        assert file.read_bytes() == content
 
 
 @pytest.mark.slow

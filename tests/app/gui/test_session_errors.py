@@ -200,3 +200,23 @@ def test_a_gpu_runtime_that_is_not_used_is_shown(
     banner.dismiss()
     errors.show_gpu_runtime()
     assert not banner.isVisible()
+
+
+def test_advice_about_a_folder_is_not_for_the_window(bridge: SessionBridge, banner: ErrorBanner) -> None:
+    """The folder of kept conversations cannot be chosen."""
+    problem = RecordingStopped(
+        "/a/b", "/a/b was not written: the disk is full.", "Free some space or choose another folder."
+    )
+    bridge.recording_stopped.emit(problem)
+    assert banner.message == "/a/b was not written: the disk is full."
+    assert "folder" not in banner.advice
+    assert "not kept any more" in banner.advice
+
+
+def test_a_damaged_settings_file_is_reported(
+    host: QWidget, session: ScriptedSession, banner: ErrorBanner, store: PreferenceStore, tmp_path: Path
+) -> None:
+    _, _, errors = errors_of(host, session, banner, store, StartSettings())
+    errors.show_damaged_settings(tmp_path / "window.ini.damaged")
+    assert "damaged" in banner.message
+    assert str(tmp_path / "window.ini.damaged") in banner.advice
