@@ -146,14 +146,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(words: list[str]) -> argparse.Namespace:
-    """The parsed arguments; exits with status 2 if they are invalid."""
+    """The parsed arguments, and what they were parsed from; exits with status 2 if they are invalid."""
     parser = build_parser()
     # NOTE: argparse of Python 3.11 drops the value of `--option=--` and leaves an empty list in its place.
     for word in words[: words.index("--") if "--" in words else None]:
         option, _, value = word.partition("=")
         if option.startswith("--") and value == "--":
             parser.error(f"argument {option}: -- is no value")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    arguments.words = words
+    return arguments
 
 
 def _require_current_folder() -> None:

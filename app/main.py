@@ -1,9 +1,11 @@
 """Composition root: creates the parts of the program in order, and shuts them down in order.
 
-Start-up of the window: 1. logging (app.cli); 2. saved preferences complete the command line; 3. the session
-is created, nothing is loaded yet; 4. Qt and the main window; 5. the session starts its threads, checks the
-bundle and loads the engine while the window is visible; 6. the event loop of Qt. Shut-down: window closed,
-preferences saved, session stopped (turn cancelled, devices closed, threads joined), Qt ended. Main thread.
+Start-up of the window: 1. logging (app.cli); 2. the right to use the settings (app.commands.window): a
+second start ends here; 3. saved preferences complete the command line; 4. the session is created, nothing is
+loaded yet; 5. Qt and the main window, which answers later starts; 6. the session starts its threads, checks
+the bundle and loads the engine while the window is visible; 7. the event loop of Qt. Shut-down: window
+closed, preferences saved, session stopped (turn cancelled, devices closed, threads joined), Qt ended. Main
+thread.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:
     from app.dialog.turn_end import TurnEndDetector
+    from app.instance import Instance
     from app.session.engine_source import EngineSource
     from engine_runtime.bundle.weights import Progress
     from engine_runtime.engine import Engine
@@ -118,9 +121,20 @@ def load_turn_end_detector() -> TurnEndDetector | None:
         return None
 
 
-def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
-    """Run the desktop application until its window is closed; returns the exit status."""
-    from app.gui.run import run_gui, stored_start_settings
+def open_window(
+    settings: StartSettings,
+    *,
+    is_minimised: bool = False,
+    instance: Instance | None = None,
+    keeps_settings: bool = True,
+) -> int:
+    """Run the desktop application until its window is closed; returns the exit status.
+
+    `instance` is the right to use the settings, and answers later starts. Without `keeps_settings` the window
+    reads them, and keeps neither changes nor conversations.
+    """
+    from app.gui.preferences import PreferenceStore
+    from app.gui.run import run_gui
     from app.session.session import Session
     from app.session.session_settings import SessionSettings
 
@@ -134,12 +148,15 @@ def open_window(settings: StartSettings, *, is_minimised: bool = False) -> int:
 
     if settings.is_remote:
         engine_source(settings)  # what the command line names is checked before the window opens
+    store = PreferenceStore(is_kept=keeps_settings)
     session = Session(
-        load(stored_start_settings(settings)),
+        load(store.load().start_settings(settings)),
         SessionSettings.of(settings),
         end_of_turn=load_turn_end_detector,
     )
-    return run_gui(session, start=settings, loader=load, is_minimised=is_minimised)
+    return run_gui(
+        session, store=store, start=settings, loader=load, is_minimised=is_minimised, instance=instance
+    )
 
 
 def _failing(error: MossVoiceError) -> EngineSource:

@@ -6,7 +6,10 @@ import argparse
 import os
 import sys
 
+from app import paths
 from app.commands.engine_options import start_settings
+from app.instance import Answer, Knock, claim
+from app.progress import note
 from engine_runtime.errors import MossVoiceError
 
 
@@ -22,10 +25,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start the window minimised, in the tray where there is one",
     )
+    parser.add_argument(
+        "--new-instance",
+        action="store_true",
+        help="open a second window beside one that runs; it keeps neither settings nor conversations",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Open the window and stay until it is closed."""
+    """Open the window and stay until it is closed, or bring the one that is open to the front.
+
+    InstanceError if that one does not answer.
+    """
     if find_display() is None:
         raise NoDisplayError(
             "There is no display to open a window on. Set DISPLAY, or work without a window: "
@@ -33,7 +44,19 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from app.main import open_window
 
-    return open_window(start_settings(arguments), is_minimised=arguments.minimised)
+    settings, is_minimised = start_settings(arguments), arguments.minimised
+    if arguments.new_instance:
+        return open_window(settings, is_minimised=is_minimised, keeps_settings=False)
+    knock = Knock.of_environment(raises=not is_minimised)
+    found = claim(paths.settings_dir(), knock)
+    if isinstance(found, Answer):
+        ignored = [word for word in arguments.words if not word.startswith("--minimi")]
+        note(found.sentence(knock, ignored))
+        return 0
+    try:
+        return open_window(settings, is_minimised=is_minimised, instance=found)
+    finally:
+        found.close()
 
 
 def find_display() -> str | None:

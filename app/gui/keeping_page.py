@@ -51,6 +51,7 @@ class KeepingPage(SettingsPage):
             (self.tr("Size"), self.total, ""),
             ("", buttons, ""),
         )
+        self._is_forbidden = False
         self.folder.setText(str(paths.conversations_dir()))
         self.folder.setWordWrap(True)
         self.open_button.setText(self.tr("Open the folder"))
@@ -64,6 +65,12 @@ class KeepingPage(SettingsPage):
         """What was chosen."""
         chosen: Keep = self.keep_box.currentData()
         return chosen
+
+    def forbid(self) -> None:
+        """For a second window, which leaves the conversations to the first."""
+        self._is_forbidden = True
+        self.keep_box.setEnabled(False)
+        self.show_size()
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
@@ -80,7 +87,9 @@ class KeepingPage(SettingsPage):
         text = self.tr("%1 kept, %2").replace("%1", str(count))
         self.total.setText(text.replace("%2", self.locale().formattedDataSize(size_bytes(root))))
         self.open_button.setEnabled(root.is_dir())
-        self.delete_button.setEnabled(size_bytes(root) > 0)
+        self.delete_button.setEnabled(size_bytes(root) > 0 and not self._is_forbidden)
+        if self._is_forbidden:
+            self.total.setText(self.tr("A second window keeps no conversation."))
 
     def showEvent(self, event: QShowEvent) -> None:
         """Show the size of now."""

@@ -33,6 +33,7 @@ from app.gui.latency_view import LatencyView
 from app.gui.loading_bar import LoadingBar
 from app.gui.look import Look
 from app.gui.notice_line import NoticeLine
+from app.gui.plain_text import PlainLabel
 from app.gui.preferences import PreferenceStore
 from app.gui.sample_questions import SampleQuestion, load_samples
 from app.gui.sample_row import SampleRow
@@ -95,6 +96,10 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.header = HeaderBar(theme, icons)
         self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
+        self.unkept = PlainLabel()
+        self.unkept.setProperty("role", "muted")
+        self.unkept.setWordWrap(True)
+        self.unkept.setVisible(not store.is_kept)
         self.loading = LoadingBar(self.bridge, self.engine)
         self.settings = SettingsActions(
             self, self.closed, self.bridge, self.applied, self.engine, self.banner, self.notice
@@ -111,12 +116,12 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.controls.show_reply(preferences.reply)
         self.controls.volume.show_volume(preferences.volume)
         self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
-        self.background = Background(self, self.controls, self.header.badge, icons)
         self.conversations = ConversationActions(self, self.bridge, self.transcript, self.banner)
         self._lay_out()
         compact = CompactWindow(self.bridge, self.controls, self.header.badge, theme, icons)
         self.ways.push.add(compact, compact.talk_button)
         self.modes = WindowModes(self, self.splitter, self.latency, compact)
+        self.background = Background(self, compact, self.controls, self.header.badge, icons)
         self.header.help_button.setMenu(self.help)
         self.errors = SessionErrors(self, self.bridge, self.banner, self.engine)
         for part in (
@@ -153,6 +158,8 @@ class MainWindow(FollowsLanguage, QMainWindow):
             self.conversations.continue_latest()
         self.bridge.start()
         self.errors.show_gpu_runtime()
+        if (damaged := self.applied.store.damaged) is not None:
+            self.errors.show_damaged_settings(damaged)
 
     def toggle_theme(self) -> None:
         """Switch between light and dark."""
@@ -272,6 +279,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         controls.devices_chosen.connect(applied.choose_devices)
         controls.reply_chosen.connect(applied.choose_reply)
         controls.volume.valueChanged.connect(applied.choose_volume)
+        self.background.tray_lost.connect(self._announce_tray)
         applied.changed.connect(self._follow_preferences)
         applied.failed.connect(self.banner.show_error)
         self.composer.asked.connect(self.ask)
@@ -294,6 +302,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
         header.csv_wanted.connect(self.export.save_csv)
         header.trace_wanted.connect(self.export.save_trace)
         header.picture_wanted.connect(self.export.save_picture)
+
+    def _announce_tray(self) -> None:
+        self.notice.show_notice(self.tr("The tray of the desktop is gone, so the window is shown again."))
 
     def _use_ways(self) -> None:
         self.ways.apply(self.applied.current, self.applied.current.input_mode)
@@ -324,6 +335,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
         return Shortcuts(self, actions, lambda: self.ways.talk_keys)
 
     def _open_history(self) -> None:
+        if not self.applied.store.is_kept:
+            self.notice.show_notice(self.unkept.text())
+            return
         self.conversations.open_history(self.look.theme, self.look.icons)
 
     # ---- looks ----
@@ -337,7 +351,11 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self._show_devices()
 
     def retranslate(self) -> None:
-        self.setWindowTitle("MOSS Voice")
+        is_kept = self.applied.store.is_kept
+        self.setWindowTitle("MOSS Voice" if is_kept else self.tr("MOSS Voice, second window"))
+        self.unkept.setText(
+            self.tr("This is a second window: it keeps neither settings nor conversations when it is closed.")
+        )
         self.sample_row.set_language(self.look.translation.language)
         self.transcript.welcome.set_language(self.look.translation.language)
         self.header.setAccessibleName(self.tr("Window"))
@@ -345,7 +363,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def _lay_out(self) -> None:
         self.setWindowIcon(self.look.icons.icon("moss-voice", self.look.theme.accent))
-        below = (self.banner, self.notice, self.loading, self.sample_row, self.composer)
+        below = (self.unkept, self.banner, self.notice, self.loading, self.sample_row, self.composer)
         self.splitter = beside(conversation_column(self.transcript, below), self.latency)
         self.setCentralWidget(stacked(self.header, self.splitter, self.controls))
         self.setMinimumHeight(600)

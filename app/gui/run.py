@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QCoreApplication, QEvent, Qt
+from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app import paths
@@ -13,6 +14,7 @@ from app.gui.application import make_application
 from app.gui.engine_switch import EngineLoader
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
+from app.instance import Instance
 from app.process import caught_signals
 from app.settings import StartSettings
 
@@ -20,33 +22,28 @@ if TYPE_CHECKING:
     from app.session.session import Session
 
 
-def stored_start_settings(settings: StartSettings) -> StartSettings:
-    """Complete the command line by the choices of the settings dialog.
-
-    For the composition root, before it loads an engine. Needs no display.
-    """
-    return PreferenceStore().load().start_settings(settings)
-
-
 def run_gui(
     session: Session,
     *,
+    store: PreferenceStore | None = None,
     start: StartSettings | None = None,
     loader: EngineLoader | None = None,
     is_minimised: bool = False,
+    instance: Instance | None = None,
 ) -> int:
     """Show the window of a session that is not started yet; returns the exit status when it was closed.
 
     `start` is the command line, `loader` makes the factory of an engine that is chosen in the window. Starts
     the session after the window, and has stopped it when this returns. `is_minimised` starts with the tray
-    icon alone, or with a minimised window where there is no tray. The first start shows the guide.
+    icon alone, or with a minimised window where there is no tray. The first start shows the guide. The window
+    answers later starts of the program with `instance`.
     """
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
     application.setApplicationName(paths.APP_NAME)
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APPLICATION_ID)
-    window = MainWindow(session, start=start, loader=loader)
+    window = MainWindow(session, store, start=start, loader=loader)
     # A window that is hidden in the tray would count for Qt as the last one closed.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
@@ -55,6 +52,9 @@ def run_gui(
     window.begin()
     if window.applied.store.is_new and not is_minimised:
         window.settings.open_guide()
+    if instance is not None:  # from the event loop on, so that an answer does not wait for the rest
+        answer = partial(window.background.answer_later_starts, instance)
+        QTimer.singleShot(0, window, answer)
     # The timers of the window let Python handle signals promptly; Qt itself does not.
     quit_window = window.background.quit
     before = {number: signal.signal(number, lambda *_: quit_window()) for number in caught_signals()}

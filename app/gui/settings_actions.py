@@ -68,6 +68,8 @@ class SettingsActions(QObject):
         )
         if self._engine.stands_in:
             dialog.open_engine()
+        if not self._applied.store.is_kept:
+            dialog.keeping.forbid()
         if dialog.exec() == QDialog.DialogCode.Accepted:
             self._apply(dialog.preferences())
         dialog.deleteLater()

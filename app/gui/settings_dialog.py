@@ -50,7 +50,7 @@ class SettingsDialog(QDialog):
         self._given = preferences
         self.model, self.sound_check = ModelPage(tools, running), SoundCheckPage(bridge)
         self.engine = EnginePage(None if tools is None else tools.checks)
-        self.server = ServerPage()
+        self.server, self.keeping = ServerPage(), KeepingPage()
         self.notices = SoundNotices(bridge, self.sound_check.tests)
         self.tabs = QTabWidget()
         groups: tuple[tuple[str, tuple[SettingsPage, ...]], ...] = (
@@ -61,7 +61,7 @@ class SettingsDialog(QDialog):
             (self.tr("Engine"), (self.engine, self.server)),
             (self.tr("Codec"), (CodecPage(),)),
             (self.tr("GPU"), (GpuPage(gpu),) if gpu is not None else ()),
-            (self.tr("General"), (AppearancePage(), KeepingPage())),
+            (self.tr("General"), (AppearancePage(), self.keeping)),
         )
         self._tabs: list[QWidget] = []
         for name, pages in groups:

@@ -15,6 +15,9 @@ from app.gui.plain_text import set_tip
 from app.gui.state_badge import StateBadge
 
 _PRODUCT = "MOSS Voice"
+_WATCHER = "org.kde.StatusNotifierWatcher"
+"""Keeps the list of icons on the session bus, where a panel, the host, looks for them."""
+_BUS_MS = 500
 
 
 class Tray(QObject):
@@ -61,8 +64,8 @@ class Tray(QObject):
 
     @staticmethod
     def is_available() -> bool:
-        """Whether the desktop has a tray."""
-        return QSystemTrayIcon.isSystemTrayAvailable()
+        """Whether the desktop has a tray, and shows it."""
+        return QSystemTrayIcon.isSystemTrayAvailable() and not _is_hidden_by_desktop()
 
     def show(self) -> None:
         """Put the icon into the tray."""
@@ -105,3 +108,27 @@ class Tray(QObject):
     def _on_click(self, reason: QSystemTrayIcon.ActivationReason) -> None:
         if reason is QSystemTrayIcon.ActivationReason.Trigger:
             self.window_toggled.emit()
+
+
+def _is_hidden_by_desktop() -> bool:
+    """Whether there is a list of icons that nothing shows: its panel has ended. Qt does not ask for that."""
+    try:
+        from PySide6.QtDBus import QDBus, QDBusConnection, QDBusError, QDBusMessage
+    except ImportError:
+        return False
+    bus = QDBusConnection.sessionBus()
+    if not bus.isConnected():
+        return False
+    question = QDBusMessage.createMethodCall(
+        _WATCHER, "/StatusNotifierWatcher", "org.freedesktop.DBus.Properties", "Get"
+    )
+    question.setArguments([_WATCHER, "IsStatusNotifierHostRegistered"])
+    answer = bus.call(question, QDBus.CallMode.Block, _BUS_MS)
+    if answer.type() is QDBusMessage.MessageType.ErrorMessage:
+        return QDBusError(answer).type() in (QDBusError.ErrorType.NoReply, QDBusError.ErrorType.Timeout)
+    return [_plain(value) for value in answer.arguments()] == [False]
+
+
+def _plain(value: object) -> object:
+    """A value that came as a variant."""
+    return value.variant() if hasattr(value, "variant") else value

@@ -965,6 +965,10 @@
         <source>Use wss://, or an SSH tunnel to a port of this machine.</source>
         <translation>请使用 wss://，或通过 SSH 隧道连接本机端口。</translation>
     </message>
+    <message>
+        <source>%1 is being written by another window.</source>
+        <translation>另一个窗口正在写入 %1。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
@@ -1188,6 +1192,18 @@
     <message>
         <source>Controls</source>
         <translation>控制</translation>
+    </message>
+    <message>
+        <source>MOSS Voice, second window</source>
+        <translation>MOSS Voice，第二个窗口</translation>
+    </message>
+    <message>
+        <source>This is a second window: it keeps neither settings nor conversations when it is closed.</source>
+        <translation>这是第二个窗口：关闭后既不保留设置，也不保留对话。</translation>
+    </message>
+    <message>
+        <source>The tray of the desktop is gone, so the window is shown again.</source>
+        <translation>桌面的系统托盘已消失，因此重新显示窗口。</translation>
     </message>
 </context>
 <context>
@@ -2331,6 +2347,10 @@
         <source>Delete all kept conversations? This cannot be undone.</source>
         <translation>删除所有保留的对话？此操作无法撤消。</translation>
     </message>
+    <message>
+        <source>A second window keeps no conversation.</source>
+        <translation>第二个窗口不保留对话。</translation>
+    </message>
 </context>
 <context>
     <name>HistoryDialog</name>
@@ -2471,6 +2491,18 @@
     <message>
         <source>%1 answers in its place. Check the page Engine of the settings.</source>
         <translation>现由 %1 代为回答。请检查设置的“引擎”页面。</translation>
+    </message>
+    <message>
+        <source>The settings file was damaged, so that the settings are the defaults again.</source>
+        <translation>设置文件已损坏，因此设置已恢复为默认值。</translation>
+    </message>
+    <message>
+        <source>It is kept as %1.</source>
+        <translation>它保留为 %1。</translation>
+    </message>
+    <message>
+        <source>The conversation continues, but is not kept any more. Remove the cause and start the program again to keep it.</source>
+        <translation>对话继续进行，但不再保留。请排除原因并重新启动程序，以便保留对话。</translation>
     </message>
 </context>
 <context>

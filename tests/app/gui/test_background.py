@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QSystemTrayIcon
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 from pytestqt.qtbot import QtBot
 
+from app.gui import tray
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.tray import Tray
+from app.instance import Answer, Instance, Knock, claim
 from app.session.commands import Mute, Stop
 from app.session.events import DevicesChanged, SessionState, StateChanged
 from tests.doubles.scripted_session import ScriptedSession, opening
@@ -31,6 +37,14 @@ def shown(
     yield window
     window.background.quit()
     window.deleteLater()
+
+
+@pytest.fixture
+def hidden(shown: MainWindow) -> MainWindow:
+    """A window that is hidden in the tray."""
+    shown.applied.apply(Preferences(closes_to_tray=True))
+    shown.close()
+    return shown
 
 
 def tray_of(window: MainWindow) -> Tray:
@@ -137,3 +151,97 @@ def test_without_a_tray_it_is_minimised(window: MainWindow, is_minimised: bool) 
     window.background.show_window(is_minimised=is_minimised)
     assert window.isVisible()
     assert window.isMinimized() is is_minimised
+
+
+@pytest.mark.parametrize("way", ["hidden", "minimised", "minimised from full size", "covered"])
+def test_a_later_start_brings_the_window_back(shown: MainWindow, way: str) -> None:
+    if way == "hidden":
+        shown.hide()
+    elif way != "covered":
+        if way.endswith("size"):
+            shown.showMaximized()
+        shown.setWindowState(shown.windowState() | Qt.WindowState.WindowMinimized)
+    shown.background.bring_to_front()
+    assert shown.isVisible()
+    assert not shown.isMinimized()
+    assert shown.isMaximized() is way.endswith("size")
+
+
+def test_a_later_start_brings_the_compact_window_back(shown: MainWindow) -> None:
+    shown.modes.enter_compact()
+    shown.modes.compact.showMinimized()
+    shown.background.bring_to_front()
+    assert shown.modes.compact.isVisible()
+    assert not shown.modes.compact.isMinimized()
+    assert not shown.isVisible()
+
+
+@pytest.mark.parametrize(("platform", "token"), [("wayland", "a token"), ("xcb", None)])
+def test_the_token_of_the_desktop_is_for_wayland(
+    shown: MainWindow, monkeypatch: pytest.MonkeyPatch, platform: str, token: str | None
+) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(os, "putenv", given.__setitem__)
+    monkeypatch.setattr(QApplication, "platformName", lambda: platform)
+    shown.background.bring_to_front("a token")
+    assert given.get("XDG_ACTIVATION_TOKEN") == token
+
+
+def test_a_later_start_is_answered(shown: MainWindow, qtbot: QtBot, tmp_path: Path) -> None:
+    first = claim(tmp_path, Knock())
+    assert isinstance(first, Instance)
+    shown.background.answer_later_starts(first)
+    for knock, is_raised in ((Knock(raises=False), False), (Knock(), True)):
+        shown.hide()
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(claim, tmp_path, knock)
+            qtbot.waitUntil(answer.done)
+        assert isinstance(answer.result(), Answer)
+        assert shown.isVisible() is is_raised
+    shown.background.quit()
+    again = claim(tmp_path, Knock(), sleep=lambda _: first.close())  # nobody answers any more
+    assert isinstance(again, Instance)
+    again.close()
+
+
+def test_a_hidden_window_comes_back_when_the_tray_is_gone(
+    hidden: MainWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = hidden.background.check_tray
+    for _ in range(5):
+        check()
+    assert not hidden.isVisible()
+    monkeypatch.setattr(QSystemTrayIcon, "isSystemTrayAvailable", lambda: False)
+    check()
+    check()
+    assert not hidden.isVisible()  # a panel may just restart
+    check()
+    assert hidden.isVisible()
+    assert "tray" in hidden.notice.text()
+
+
+def test_a_tray_that_returns_in_time_keeps_the_window(
+    hidden: MainWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_there in (False, False, True, False, False):
+        monkeypatch.setattr(QSystemTrayIcon, "isSystemTrayAvailable", lambda: is_there)  # noqa: B023
+        hidden.background.check_tray()
+    assert not hidden.isVisible()
+
+
+def test_a_panel_that_has_ended_is_no_tray(hidden: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of the icons is still there, and Qt asks for no more."""
+    monkeypatch.setattr(tray, "_is_hidden_by_desktop", lambda: True)
+    for _ in range(3):
+        hidden.background.check_tray()
+    assert hidden.isVisible()
+    hidden.close()  # for good
+    assert tray_of(hidden).icon.isVisible() is False
+
+
+def test_the_compact_window_needs_no_tray(shown: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown.modes.enter_compact()
+    monkeypatch.setattr(QSystemTrayIcon, "isSystemTrayAvailable", lambda: False)
+    for _ in range(5):
+        shown.background.check_tray()
+    assert not shown.isVisible()

@@ -39,3 +39,13 @@ def test_folder_and_size_are_shown_and_one_button_deletes_all(
     assert not (root / "a").exists()
     assert page.total.text().startswith("0 kept")
     assert not page.delete_button.isEnabled()
+
+
+def test_a_second_window_leaves_the_conversations_alone(qtbot: QtBot) -> None:
+    page = KeepingPage()
+    qtbot.addWidget(page)
+    page.forbid()
+    page.show()
+    assert not page.keep_box.isEnabled()
+    assert not page.delete_button.isEnabled()
+    assert "second window" in page.total.text()

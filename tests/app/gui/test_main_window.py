@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -464,3 +466,46 @@ def test_nothing_is_cut_off_in_the_smallest_window(ready: MainWindow) -> None:
     assert body.width() <= ready.latency.viewport().width()
     for part in (ready.header, ready.controls, body):
         assert part.width() >= part.minimumSizeHint().width()
+
+
+@pytest.fixture
+def second(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> Iterator[MainWindow]:
+    """A window beside the one that has the settings."""
+    window = MainWindow(session, PreferenceStore(store.file, is_kept=False))
+    window.show()
+    window.begin()
+    yield window
+    window.close()
+    window.deleteLater()
+
+
+def test_a_second_window_says_that_it_keeps_nothing(second: MainWindow) -> None:
+    assert second.unkept.isVisible()
+    assert "neither settings nor conversations" in second.unkept.text()
+    assert "second window" in second.windowTitle()
+    second.applied.apply(dataclasses.replace(second.applied.current, language="zh_CN"))
+    assert "设置" in second.unkept.text()
+
+
+def test_a_second_window_shares_no_folder(second: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(second.conversations, "open_history", lambda *given: opened.append(given))
+    second.header.history_wanted.emit()
+    assert not opened
+    assert second.notice.text() == second.unkept.text()
+
+
+def test_the_first_window_says_nothing_of_others(window: MainWindow) -> None:
+    assert not window.unkept.isVisible()
+    assert window.windowTitle() == "MOSS Voice"
+
+
+def test_damaged_settings_are_reported_at_the_start(
+    qtbot: QtBot, session: ScriptedSession, tmp_path: Path
+) -> None:
+    (tmp_path / "window.ini").write_bytes(b"\0" * 500)
+    window = MainWindow(session, PreferenceStore(tmp_path / "window.ini"))
+    window.begin()
+    assert str(tmp_path / "window.ini.damaged") in window.banner.advice
+    window.close()
+    window.deleteLater()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 from app.gui import preferences
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
-from app.gui.run import run_gui, stored_start_settings
+from app.gui.run import run_gui
 from app.settings import StartSettings
 from engine_runtime.options import EngineOptions
 from tests.doubles.scripted_session import ScriptedSession, opening
@@ -114,12 +115,14 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
 ) -> None:
     monkeypatch.setattr(preferences, "default_file", lambda: tmp_path / "window.ini")
     codec = EngineOptions(flow_schedule="cosine")  # what the boxes say
-    assert stored_start_settings(StartSettings()) == dataclasses.replace(StartSettings(), engine=codec)
+    assert PreferenceStore().load().start_settings(StartSettings()) == dataclasses.replace(
+        StartSettings(), engine=codec
+    )
     PreferenceStore().save(Preferences(bundle="/a/bundle", flow_steps=5))
     wanted = dataclasses.replace(
         StartSettings(), bundle=Path("/a/bundle"), engine=dataclasses.replace(codec, flow_steps=5)
     )
-    assert stored_start_settings(StartSettings()) == wanted
+    assert PreferenceStore().load().start_settings(StartSettings()) == wanted
 
 
 @pytest.mark.slow
@@ -152,3 +155,43 @@ def test_a_display_that_cannot_be_used_is_reported_in_a_message(
     assert result.stderr.startswith(f"moss-voice: No window can be opened here ({reason}")
     assert "moss-voice demo" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def start_program(repository: Path, place: Path, *words: str) -> subprocess.Popen[str]:
+    """The program without a screen, with settings in `place`."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    away = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY")
+    environment = {name: value for name, value in os.environ.items() if name not in away}
+    environment |= {"XDG_RUNTIME_DIR": str(place), "QT_QPA_PLATFORM": "offscreen"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "app", *words],
+        cwd=repository,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_the_program_is_started_twice_at_once(repository: Path, tmp_path: Path, nano_bundle: Path) -> None:
+    """One of both is the window, the other one ends with success and says what had no effect."""
+    started = [start_program(repository, tmp_path / "run", "--seed", "5") for _ in range(2)]
+    try:
+        limit_s = time.monotonic() + 60
+        while all(process.poll() is None for process in started) and time.monotonic() < limit_s:
+            time.sleep(0.1)
+        (later,) = [process for process in started if process.poll() is not None]
+        (window,) = [process for process in started if process.poll() is None]
+        said = later.communicate()[1]
+        assert later.returncode == 0
+        assert f"already running (process {window.pid}); its window was brought to the front" in said
+        assert "no effect: --seed 5." in said
+        window.kill()
+        window.wait()
+        started.append(start_program(repository, tmp_path / "run"))  # what was killed is no obstacle
+        with pytest.raises(subprocess.TimeoutExpired):
+            started[-1].wait(5)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
