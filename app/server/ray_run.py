@@ -151,6 +151,7 @@ def haproxy_files(folder: Path, environ: MutableMapping[str, str]) -> None:
     names = {
         "CONFIG_FILE_LOC": "haproxy.cfg",
         "SOCKET_PATH": "admin.sock",
+        "METRICS_SOCKET_PATH": "metrics.sock",
         "SERVER_STATE_BASE": "",
         "SERVER_STATE_FILE": "server-state",
     }

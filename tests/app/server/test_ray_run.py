@@ -124,7 +124,7 @@ def test_haproxy_keeps_its_files_with_the_others(tmp_path: Path) -> None:
     environ = {"RAY_SERVE_HAPROXY_SOCKET_PATH": "/run/chosen.sock"}
     haproxy_files(tmp_path, environ)
     assert environ.pop("RAY_SERVE_HAPROXY_SOCKET_PATH") == "/run/chosen.sock"
-    assert len(environ) == 3
+    assert len(environ) == 4
     assert all(Path(place).is_relative_to(tmp_path) for place in environ.values())
 
 
