@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from PySide6.QtCore import QPoint, Qt, Signal
+from PySide6.QtCore import QCoreApplication, QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.bubble import Bubble
@@ -41,14 +41,37 @@ from app.session.events import (
 from app.session.recorded_events import RecordedEvent
 
 MOST_TURNS = 300
-"""Turns kept on screen; older ones leave at the top."""
+"""Turns that can be scrolled to; older ones leave at the top."""
+ON_SCREEN = 40
+"""Turns that have bubbles while the newest is in view: the widgets of a turn take 0.3 MB."""
 _SHARE = 0.86
+_NEAR = 24
+"""Pixels from the top or the bottom that count as being there."""
+
+
+_REPEATED = (
+    *(TurnOpened, TurnExtended, TurnCommitted, TurnCancelled),
+    *(ReplyTextDelta, ReplyFinished, ReplyCut),
+)
+"""Events of a record that are shown."""
+_PAGE = 20
+"""Earlier turns that get bubbles again when the top is reached."""
 
 
 @dataclass(slots=True)
 class _Turn:
     user: UserBubble
     reply: ReplyBubble | None = None
+    shown: list[Any] = field(default_factory=list)
+    """The events that made the bubbles, and the latencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlierTurn:
+    """A turn without bubbles: what makes them again, without the picture of the loudness."""
+
+    label: str
+    shown: list[Any]
 
 
 class Transcript(FollowsLanguage, QScrollArea):
@@ -70,6 +93,11 @@ class Transcript(FollowsLanguage, QScrollArea):
         self._is_record = is_record
         self._theme, self._icons = theme, icons
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
+        self._earlier: OrderedDict[int, _EarlierTurn] = OrderedDict()
+        self._top: int | None = None
+        """Where in the column bubbles of earlier turns are put; None for the end."""
+        self._below: int | None = None
+        """Height below the view, to be kept while earlier turns are put above it."""
         self._hearing: UserBubble | None = None
         self._sample_label, self._sample_seconds = "", 0.0
         self._follows = True
@@ -82,11 +110,11 @@ class Transcript(FollowsLanguage, QScrollArea):
 
     @property
     def turn_count(self) -> int:
-        """How many turns are on show."""
-        return len(self._turns)
+        """How many turns can be seen by scrolling."""
+        return len(self._earlier) + len(self._turns)
 
     def bubbles(self, turn_id: int) -> tuple[UserBubble | None, ReplyBubble | None]:
-        """The bubbles of a turn."""
+        """The bubbles of a turn, if it is on screen."""
         turn = self._turns.get(turn_id)
         return (None, None) if turn is None else (turn.user, turn.reply)
 
@@ -123,17 +151,20 @@ class Transcript(FollowsLanguage, QScrollArea):
         label = self._sample_label if event.source == "sample" else ""
         self._sample_label = "" if label else self._sample_label
         bubble = UserBubble(event.source, event.text, label, self._theme, self._icons)
-        self._turns[event.turn_id] = _Turn(bubble)
+        self._turns[event.turn_id] = _Turn(bubble, shown=[event])
         self._hearing = bubble if event.source != "text" else None
         self._offer_menu(event.turn_id, bubble)
         self._add(bubble, Qt.AlignmentFlag.AlignRight)
-        while len(self._turns) > MOST_TURNS:
-            self._remove_turn(next(iter(self._turns)))
+        while self._follows and len(self._turns) > ON_SCREEN:
+            self._put_away(next(iter(self._turns)))
+        while self.turn_count > MOST_TURNS:
+            self._remove_turn(next(iter(self._earlier or self._turns)))
 
     def extend_turn(self, event: TurnExtended) -> None:
         """The user continues: remove the reply."""
         if (turn := self._turns.get(event.turn_id)) is None:
             return
+        turn.shown = turn.shown[:1]
         self._drop_reply(turn)
         turn.user.reopen()
         self._hearing = turn.user
@@ -143,6 +174,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         if (turn := self._turns.get(event.turn_id)) is None:
             return
         self._hearing = None
+        turn.shown.append(event)
         turn.user.commit(event.seconds)
         self._drop_reply(turn)
         self._reply(event.turn_id)
@@ -153,6 +185,7 @@ class Transcript(FollowsLanguage, QScrollArea):
             return
         if self._hearing is turn.user:
             self._hearing = None
+        turn.shown.append(event)
         if event.reason == "too_short":
             self._remove_turn(event.turn_id)
         elif turn.reply is not None:
@@ -176,16 +209,19 @@ class Transcript(FollowsLanguage, QScrollArea):
     def finish_playback(self, event: PlaybackFinished) -> None:
         """A reply was heard."""
         if (turn := self._turns.get(event.turn_id)) is not None and turn.reply is not None:
+            turn.shown.append(event)
             turn.reply.stop_playing()
 
     def finish_reply(self, event: ReplyFinished) -> None:
         """A reply is complete."""
         if (reply := self._reply(event.turn_id)) is not None:
+            self._turns[event.turn_id].shown.append(event)
             reply.finish(event.modality, event.seconds, event.text, event.finish_reason)
 
     def cut_reply(self, event: ReplyCut) -> None:
         """Show how much of a reply was heard before it was stopped."""
         if (turn := self._turns.get(event.turn_id)) is not None and turn.reply is not None:
+            turn.shown.append(event)
             turn.reply.cut(event.modality, event.heard_text, event.unheard_text, event.heard_s)
 
     def show_levels(self, event: Levels) -> None:
@@ -200,10 +236,12 @@ class Transcript(FollowsLanguage, QScrollArea):
     def show_times(self, times: TurnTimes) -> None:
         """Show the latency of a turn below its reply."""
         if (turn := self._turns.get(times.turn_id)) is not None and turn.reply is not None:
+            turn.shown = [known for known in turn.shown if not isinstance(known, TurnTimes)] + [times]
             turn.reply.show_times(times)
 
     def clear(self) -> None:
         """Start over with an empty conversation."""
+        self._earlier.clear()
         for turn_id in list(self._turns):
             self._remove_turn(turn_id)
         self._hearing = None
@@ -212,8 +250,9 @@ class Transcript(FollowsLanguage, QScrollArea):
     def remove_turns(self, event: TurnsRemoved) -> None:
         """These turns are not part of the conversation any more."""
         for turn_id in event.turn_ids:
-            if turn_id in self._turns:
-                self._hearing = None if self._hearing is self._turns[turn_id].user else self._hearing
+            if (turn := self._turns.get(turn_id)) is not None and self._hearing is turn.user:
+                self._hearing = None
+            if turn is not None or turn_id in self._earlier:
                 self._remove_turn(turn_id)
 
     def show_recorded(self, events: Iterable[RecordedEvent]) -> None:
@@ -223,6 +262,13 @@ class Transcript(FollowsLanguage, QScrollArea):
         shown = set(
             [known.event.turn_id for known in events if isinstance(known.event, TurnOpened)][-MOST_TURNS:]
         )
+        for recorded in events:
+            if isinstance(recorded.event, _REPEATED) and recorded.event.turn_id in shown:
+                self._repeat(recorded.event)
+        self._hearing = None
+
+    def _repeat(self, event: Any) -> None:
+        """Show an event, or latencies, as when it came."""
         show: dict[type, Callable[[Any], None]] = {
             TurnOpened: self.open_turn,
             TurnExtended: self.extend_turn,
@@ -231,12 +277,10 @@ class Transcript(FollowsLanguage, QScrollArea):
             ReplyTextDelta: self.add_reply_text,
             ReplyFinished: self.finish_reply,
             ReplyCut: self.cut_reply,
+            PlaybackFinished: self.finish_playback,
+            TurnTimes: self.show_times,
         }
-        for recorded in events:
-            method = show.get(type(recorded.event))
-            if method is not None and recorded.event.turn_id in shown:
-                method(recorded.event)
-        self._hearing = None
+        show[type(event)](event)
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
@@ -277,7 +321,10 @@ class Transcript(FollowsLanguage, QScrollArea):
     def _add(self, bubble: Bubble, side: Qt.AlignmentFlag) -> None:
         self.welcome.hide()
         bubble.set_widest(self._widest())
-        self._column.insertWidget(self._column.count() - 1, bubble, 0, side)
+        place = self._column.count() - 1 if self._top is None else self._top
+        self._column.insertWidget(place, bubble, 0, side)
+        bubble.show()  # now: the layout would do it in the next turn of the event loop
+        self._top = None if self._top is None else place + 1
 
     def _offer_menu(self, turn_id: int, bubble: Bubble) -> None:
         bubble.menu_wanted.connect(lambda place: self.menu_wanted.emit(turn_id, place))
@@ -288,23 +335,63 @@ class Transcript(FollowsLanguage, QScrollArea):
             turn.reply = None
 
     def _remove_turn(self, turn_id: int) -> None:
-        turn = self._turns.pop(turn_id)
-        self._drop_reply(turn)
-        self._discard(turn.user)
+        if self._earlier.pop(turn_id, None) is None:
+            turn = self._turns.pop(turn_id)
+            self._drop_reply(turn)
+            self._discard(turn.user)
         if not self._turns:
+            self._show_earlier()
+        if not self.turn_count:
             self.welcome.setHidden(self._is_record)
 
+    def _put_away(self, turn_id: int) -> None:
+        """Keep the oldest turn on screen without its bubbles."""
+        turn = self._turns.pop(turn_id)
+        label = turn.user.body.text() if turn.user.source == "sample" else ""
+        is_whole = any(isinstance(event, ReplyFinished | ReplyCut) for event in turn.shown)
+        if turn.reply is not None and not is_whole and (text := turn.reply.body.text()):
+            turn.shown.append(ReplyTextDelta(turn_id, text, False))
+        self._earlier[turn_id] = _EarlierTurn(label, turn.shown)
+        self._drop_reply(turn)
+        self._discard(turn.user)
+
+    def _show_earlier(self) -> None:
+        """Give the latest of the earlier turns bubbles again. What is in view stays there."""
+        page = [self._earlier.popitem() for _ in range(min(_PAGE, len(self._earlier)))]
+        if not page:
+            return
+        bar, hearing, label = self.verticalScrollBar(), self._hearing, self._sample_label
+        self._below = bar.maximum() - bar.value()
+        follows, self._follows = self._follows, False  # so that none is put away at once
+        self._top = 1  # below the welcome
+        for _, turn in reversed(page):
+            self._sample_label = turn.label
+            for event in turn.shown:
+                self._repeat(event)
+        for turn_id, _ in page:
+            self._turns.move_to_end(turn_id, last=False)
+        self._top, self._hearing, self._sample_label, self._follows = None, hearing, label, follows
+        # Lay out now: until then the scroll bar has the old range.
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
+        self._below = None
+
     def _discard(self, bubble: Bubble) -> None:
+        if bubble.isAncestorOf(QApplication.focusWidget() or self):
+            self.setFocus()  # else the next widget gets it, and the view scrolls there
         self._column.removeWidget(bubble)
         bubble.hide()
         bubble.deleteLater()
 
     def _note_position(self) -> None:
         bar = self.verticalScrollBar()
-        self._follows = bar.value() >= bar.maximum() - 24
+        self._follows = bar.value() >= bar.maximum() - _NEAR
+        if bar.value() <= _NEAR and not self._follows and self._below is None:
+            self._show_earlier()
 
     def _follow(self) -> None:
-        if self._follows:
+        if self._below is not None:
+            self.verticalScrollBar().setValue(self.verticalScrollBar().maximum() - self._below)
+        elif self._follows:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
     def _lay_out(self) -> None:

@@ -10,9 +10,10 @@ from PySide6.QtTest import QSignalSpy
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.gui.bubble import Bubble
 from app.gui.icons import Icons
 from app.gui.themes import DARK, Theme
-from app.gui.transcript import MOST_TURNS, Transcript
+from app.gui.transcript import MOST_TURNS, ON_SCREEN, Transcript
 from app.gui.turn_times import TurnTimes
 from app.session.events import (
     CancelReason,
@@ -27,6 +28,7 @@ from app.session.events import (
     TurnCommitted,
     TurnExtended,
     TurnOpened,
+    TurnsRemoved,
 )
 from engine_runtime.types import Modality
 
@@ -299,8 +301,85 @@ def test_old_turns_leave(transcript: Transcript) -> None:
     for turn_id in range(1, MOST_TURNS + 6):
         transcript.open_turn(TurnOpened(turn_id, "text", "?"))
     assert transcript.turn_count == MOST_TURNS
-    assert transcript.bubbles(5) == (None, None)
-    assert transcript.bubbles(6)[0] is not None
+    transcript.remove_turns(TurnsRemoved((5,)))
+    assert transcript.turn_count == MOST_TURNS, "it has left"
+    transcript.remove_turns(TurnsRemoved((6,)))
+    assert transcript.turn_count == MOST_TURNS - 1
+
+
+def _on_screen(transcript: Transcript) -> list[int]:
+    return [turn_id for turn_id in range(1, MOST_TURNS) if transcript.bubbles(turn_id)[0] is not None]
+
+
+def _texts(transcript: Transcript) -> list[str]:
+    """What the bubbles say, from top to bottom."""
+    bubbles = sorted(transcript.findChildren(Bubble), key=lambda bubble: bubble.y())
+    return [text for bubble in bubbles if bubble.isVisible() for text in (bubble.accessibleName(),)]
+
+
+@pytest.mark.slow
+def test_earlier_turns_come_back_when_the_top_is_reached(transcript: Transcript) -> None:
+    last = ON_SCREEN + 30
+    before = []
+    for turn_id in range(1, last + 1):
+        if turn_id % 3 == 0:
+            transcript.announce_sample(f"sample {turn_id}", 1.0)
+            transcript.open_turn(TurnOpened(turn_id, "sample"))
+            transcript.commit_turn(TurnCommitted(turn_id, 1.5))
+        else:
+            ask(transcript, turn_id, f"question {turn_id}")
+        if turn_id % 5 == 0:
+            transcript.add_reply_text(ReplyTextDelta(turn_id, "half of it", False))
+            transcript.cancel_turn(TurnCancelled(turn_id, "user"))
+        else:
+            answer(transcript, turn_id, f"answer {turn_id}")
+            transcript.show_times(TurnTimes(turn_id, ttfa_ms=100.0 + turn_id, rtf_total=0.25))
+        if turn_id % 7 == 0:
+            transcript.cut_reply(
+                ReplyCut(turn_id, "barge_in", Modality.SPEECH, "answer", "7", 1.0, 1.6, 1, 9)
+            )
+        QApplication.processEvents()
+        before += _texts(transcript)[-2:]
+    assert _on_screen(transcript) == list(range(31, last + 1))
+    bar = transcript.verticalScrollBar()
+    for first in (11, 1):
+        oldest = transcript.bubbles(first + 20)[0]
+        assert oldest is not None
+        bar.setValue(40)
+        place = oldest.mapTo(transcript.viewport(), oldest.rect().topLeft()).y()
+        bar.setValue(0)
+        assert _on_screen(transcript)[0] == first
+        QApplication.processEvents()
+        moved = oldest.mapTo(transcript.viewport(), oldest.rect().topLeft()).y() - place - 40
+        assert abs(moved) <= 24, "what is in view stays there"
+    assert _texts(transcript) == before
+    bar.setValue(bar.maximum())
+    ask(transcript, last + 1, "one more")
+    assert len(_on_screen(transcript)) == ON_SCREEN
+    transcript.clear()
+    assert transcript.turn_count == 0
+
+
+@pytest.mark.slow
+def test_a_turn_that_leaves_with_the_focus_does_not_scroll(transcript: Transcript) -> None:
+    for turn_id in range(1, ON_SCREEN + 3):
+        ask(transcript, turn_id, f"question {turn_id}")
+        answer(transcript, turn_id, "yes")
+        if turn_id == 1:
+            transcript.bubbles(1)[1].again.setFocus()  # type: ignore[union-attr]
+        QApplication.processEvents()
+    bar = transcript.verticalScrollBar()
+    assert bar.value() == bar.maximum()
+
+
+@pytest.mark.slow
+def test_removing_all_turns_on_screen_shows_earlier_ones(transcript: Transcript) -> None:
+    for turn_id in range(1, ON_SCREEN + 4):
+        ask(transcript, turn_id, f"question {turn_id}")
+        QApplication.processEvents()
+    transcript.remove_turns(TurnsRemoved((2, *range(4, ON_SCREEN + 4))))
+    assert _on_screen(transcript) == [1, 3]
+    assert not transcript.welcome.isVisible()
 
 
 def test_a_long_text_stays_within_the_view(transcript: Transcript) -> None:
