@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from PySide6.QtCore import QObject
@@ -18,18 +20,53 @@ from engine_runtime.timing import TimingEvent
 
 MOST_EVENTS = 200_000
 """Events kept for an export, the newest: several hours of conversation."""
+_BLOCK = 1_000
+"""Events that are packed together, in about 2 ms."""
+
+
+class TimingLog:
+    """The newest timing events, at least `MOST_EVENTS` of them once there are so many.
+
+    All but the last are packed: an hour of conversation has some 100,000 events, which take 40 MB as objects.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: deque[bytes] = deque(maxlen=MOST_EVENTS // _BLOCK)
+        self._last: list[TimingEvent] = []
+
+    def extend(self, events: Iterable[TimingEvent]) -> None:
+        """Add events, which have to be of plain values."""
+        for event in events:
+            self._last.append(event)
+            if len(self._last) == _BLOCK:
+                self._blocks.append(zlib.compress(pickle.dumps(self._last)))
+                self._last = []
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._blocks.clear()
+        self._last = []
+
+    def __len__(self) -> int:
+        return len(self._blocks) * _BLOCK + len(self._last)
+
+    def __iter__(self) -> Iterator[TimingEvent]:
+        """All of them, oldest first."""
+        for block in self._blocks:
+            yield from pickle.loads(zlib.decompress(block))
+        yield from self._last
 
 
 class Export(QObject):
     """The timing events of a session, and the three ways to save them.
 
     Attributes:
-        events: the newest `MOST_EVENTS` timing events.
+        events: the newest timing events.
     """
 
     def __init__(self, window: QWidget, view: QWidget, banner: ErrorBanner, notice: NoticeLine) -> None:
         super().__init__(window)
-        self.events: deque[TimingEvent] = deque(maxlen=MOST_EVENTS)
+        self.events = TimingLog()
         self._window, self._view, self._banner, self._notice = window, view, banner, notice
 
     def add(self, events: Iterable[TimingEvent]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PySide6.QtWidgets import QFileDialog
 
-from app.gui.export import MOST_EVENTS
+from app.gui.export import MOST_EVENTS, TimingLog
 from app.gui.main_window import MainWindow
 from app.session.events import Timing
 from engine_runtime.timing import TimingEvent
-from tests.doubles.scripted_session import ScriptedSession
+from tests.doubles.scripted_session import ScriptedSession, all_timings
 
 
 @pytest.mark.slow
@@ -54,8 +56,28 @@ def test_an_export_that_nobody_wants_after_all_does_nothing(
     assert not window.banner.isVisible()
 
 
-@pytest.mark.slow
-def test_the_newest_events_are_kept(window: MainWindow) -> None:
-    window.export.add(TimingEvent("step", 1, index, 1, "engine") for index in range(MOST_EVENTS + 10))
-    assert len(window.export.events) == MOST_EVENTS
-    assert window.export.events[-1].start_ns == MOST_EVENTS + 9
+def test_the_newest_events_are_kept() -> None:
+    log = TimingLog()
+    sent = [
+        TimingEvent("step", 1, index, 1, "engine", {"rows": index}) for index in range(MOST_EVENTS + 1_500)
+    ]
+    log.extend(sent[:700])
+    assert list(log) == sent[:700]
+    log.extend(sent[700:])
+    assert MOST_EVENTS <= len(log) < len(sent)
+    assert list(log) == sent[-len(log) :]
+    log.clear()
+    assert (len(log), list(log)) == (0, [])
+
+
+def test_events_are_packed() -> None:
+    log, sent = TimingLog(), list(all_timings(rounds=20))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for event in sent:
+        log.extend([replace(event, attributes=dict(event.attributes))])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(sent) > 10_000
+    assert held - before < 60 * len(sent) + 400_000, "bytes; the last thousand are objects"
+    assert list(log) == sent
