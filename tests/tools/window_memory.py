@@ -1,0 +1,151 @@
+"""Memory, threads and descriptors of the window while a user asks a question every few seconds. Run by hand:
+
+    python -m tests.tools.window_memory --minutes 60 --out report.json --pictures FOLDER
+
+The program runs as people start it, on an X server and a PulseAudio daemon of its own; the sample questions
+are played into its microphone in real time, and its loudspeaker is heard by nobody. The parent reads the
+process from outside. Printed every five minutes, and at the end: resident memory in the last minute over that
+in the minute after the tenth (medians), with the highest number of threads and descriptors after it over that
+in it. Exit status 1 if memory grew by more than --limit-mb, if there are more threads or descriptors, or if
+fewer than nine in ten questions were answered. Needs Xvfb and PulseAudio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from app import paths
+from app.duplex.null_sinks import NullSinks
+from tests.doubles.x_server import XServer
+
+_SETTLED_MINUTES = 10
+"""Until then caches fill: fonts, plots, the allocator, kernels that are chosen at their first use."""
+_READY_S = 90.0
+_PICTURE_MINUTES = (1, 10, 30, 59)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The process at one moment."""
+
+    minute: float
+    rss_mb: float
+    threads: int
+    descriptors: int
+    replies: int
+
+
+def main() -> int:
+    """Measure, print, and judge."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument(
+        "--every-s", type=float, default=8, help="seconds between the starts of two questions"
+    )
+    parser.add_argument("--limit-mb", type=float, default=10)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="all readings as JSON")
+    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="of the window in both themes")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        for name in ("CONFIG", "DATA", "STATE", "CACHE"):
+            os.environ[f"XDG_{name}_HOME"] = str(Path(home) / name.lower())
+        server = XServer("1500x950x24")
+        server.start()
+        os.environ |= {"DISPLAY": server.display, "QT_QPA_PLATFORM": "xcb"}
+        try:
+            with NullSinks():
+                readings, asked = observe(arguments, Path(home) / "replies")
+        finally:
+            server.stop()
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps([asdict(one) for one in readings]), encoding="utf-8")
+    return judge(readings, asked, arguments.limit_mb)
+
+
+def observe(arguments: argparse.Namespace, counter: Path) -> tuple[list[Reading], int]:
+    """Start the window, ask, and read the process before each question."""
+    counter.write_text("0", encoding="utf-8")
+    command = [sys.executable, "-m", "tests.tools.window_memory_user", str(counter)]
+    if arguments.pictures is not None:
+        arguments.pictures.mkdir(parents=True, exist_ok=True)
+        command += [str(arguments.pictures), *map(str, _PICTURE_MINUTES)]
+    questions = sorted((paths.assets_dir() / "samples").glob("*.wav"))
+    readings: list[Reading] = []
+    with subprocess.Popen(command) as child:
+        try:
+            _wait_until_ready(child, counter.with_suffix(".ready"))
+            process = psutil.Process(child.pid)
+            began_s = time.monotonic()
+            asked = printed = 0
+            while (passed_s := time.monotonic() - began_s) < arguments.minutes * 60:
+                reading = Reading(
+                    round(passed_s / 60, 2),
+                    round(process.memory_info().rss / 1e6, 1),
+                    process.num_threads(),
+                    process.num_fds(),
+                    int(counter.read_text(encoding="utf-8") or 0),
+                )
+                readings.append(reading)
+                if passed_s >= printed * 300:
+                    printed += 1
+                    say(
+                        f"minute {reading.minute:5.1f}: {reading.rss_mb:6.1f} MB, {reading.threads} threads, "
+                        f"{reading.descriptors} descriptors, {reading.replies} of {asked} answered"
+                    )
+                question = questions[asked % len(questions)]
+                asked += 1
+                subprocess.run(["paplay", "--device=user", str(question)], check=True)
+                time.sleep(max(0.0, began_s + asked * arguments.every_s - time.monotonic()))
+        finally:
+            child.terminate()
+    return readings, asked
+
+
+def _wait_until_ready(child: subprocess.Popen[bytes], mark: Path) -> None:
+    give_up_s = time.monotonic() + _READY_S
+    while not mark.exists():
+        if child.poll() is not None or time.monotonic() > give_up_s:
+            raise TimeoutError(f"The window does not listen (exit status {child.poll()}).")
+        time.sleep(0.2)
+
+
+def judge(readings: list[Reading], asked: int, limit_mb: float) -> int:
+    """Print the growth after minute ten; the exit status."""
+    settled = [one for one in readings if one.minute >= _SETTLED_MINUTES]
+    if not settled or settled[-1].minute < _SETTLED_MINUTES + 2:
+        say(f"Too short to judge: memory settles for {_SETTLED_MINUTES} minutes. Increase --minutes.")
+        return 1
+    first = [one for one in settled if one.minute < _SETTLED_MINUTES + 1]
+    last = [one for one in settled if one.minute > settled[-1].minute - 1]
+    grown_mb = statistics.median(one.rss_mb for one in last) - statistics.median(one.rss_mb for one in first)
+    threads = max(one.threads for one in settled) - max(one.threads for one in first)
+    descriptors = max(one.descriptors for one in settled) - max(one.descriptors for one in first)
+    answered = settled[-1].replies
+    say(
+        f"minutes {_SETTLED_MINUTES} to {settled[-1].minute:.0f}: {grown_mb:+.1f} MB, {threads:+d} threads, "
+        f"{descriptors:+d} descriptors; {answered} of {asked} questions answered"
+    )
+    return int(grown_mb > limit_mb or threads > 0 or descriptors > 0 or answered < 0.9 * (asked - 1))
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

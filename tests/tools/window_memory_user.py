@@ -1,0 +1,60 @@
+"""The window of `window_memory.py`: listens as soon as it can, counts its replies in a file, saves pictures.
+
+    python -m tests.tools.window_memory_user COUNTER [FOLDER MINUTE...]
+
+COUNTER.ready appears when the microphone is open. Started by `window_memory.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from PySide6.QtCore import QTimer
+
+from app import cli
+from app.gui import run
+from app.gui.main_window import MainWindow
+from app.gui.preferences import Preferences, PreferenceStore
+from app.gui.snapshot import save_png
+from app.session.commands import Start
+from app.session.events import SessionState, StateChanged
+
+_COUNTER = Path(sys.argv[1])
+_PICTURES = sys.argv[2:]
+
+
+class ListeningWindow(MainWindow):
+    """Presses Start when the engine is loaded."""
+
+    replies = 0
+
+    def begin(self) -> None:
+        """Connect the counter, and plan the pictures."""
+        super().begin()
+        self.bridge.state_changed.connect(self._listen)
+        self.bridge.reply_finished.connect(self._count)
+        for minute in map(float, _PICTURES[1:]):
+            QTimer.singleShot(int(minute * 60_000), lambda minute=minute: self._save(f"{minute:02.0f}"))
+
+    def _listen(self, change: StateChanged) -> None:
+        if change.state is SessionState.STOPPED:
+            self.bridge.send(Start())
+        elif change.state is SessionState.LISTENING:
+            _COUNTER.with_suffix(".ready").touch()
+
+    def _count(self) -> None:
+        self.replies += 1
+        _COUNTER.write_text(str(self.replies), encoding="utf-8")
+
+    def _save(self, name: str) -> None:
+        """Both themes, then the first one again."""
+        for theme in ("a", "b"):
+            save_png(self, Path(_PICTURES[0]) / f"{name}-{theme}.png")
+            self.toggle_theme()
+
+
+if __name__ == "__main__":
+    PreferenceStore().save(Preferences())
+    run.MainWindow = ListeningWindow  # type: ignore[misc]
+    sys.exit(cli.main([]))
