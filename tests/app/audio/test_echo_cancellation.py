@@ -86,6 +86,22 @@ def test_an_echo_that_begins_later_is_suspected_at_once_and_cancelled() -> None:
     assert dbfs(rms(captured)) - dbfs(rms(processed)) > 15
 
 
+@pytest.mark.slow
+def test_a_gap_of_the_loudspeaker_or_another_one_leaves_open_whether_there_is_an_echo() -> None:
+    """While the reference is aligned anew, an echo cannot be found."""
+    scene = Scene(EchoRoom(12, 100), AudioProcessing())
+    scene.room.echo_gain = 0.0
+    for seed in range(4):
+        scene.run(1.4, syllables(1.4, SPEAKER_RATE, seed))
+        scene.room.speaker.open(None, 0.0)
+    assert scene.processor.measurement.state == "cancelling"
+    scene.run(4.0, syllables(4.0, SPEAKER_RATE))
+    assert scene.processor.measurement.state == "no_echo"
+    scene.room.speaker.open(None, 0.0)
+    scene.run(0.5, syllables(0.5, SPEAKER_RATE))
+    assert scene.processor.measurement.state == "cancelling"
+
+
 def test_on_stays_on() -> None:
     scene = Scene(EchoRoom(12, 100), AudioProcessing("on"))
     scene.room.echo_gain = 0.0
