@@ -5,7 +5,7 @@ In: Counters and EchoMeasured of the session. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QFont, QFontMetrics
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
@@ -14,6 +14,8 @@ from app.gui.follows_language import FollowsLanguage
 from app.gui.plain_text import PlainLabel, set_tip
 from app.session.events import Counters, EchoMeasured
 
+ALERT_MS = 60_000
+"""A counter is shown as a warning for this long after it has grown; then it is a number like others."""
 _WARNING = "⚠ "
 _LARGEST = 99_999
 """Larger counts still fit into the width of the words."""
@@ -26,6 +28,12 @@ class CounterStrip(FollowsLanguage, QWidget):
         super().__init__(parent)
         self._counters = self._cleared = Counters(0, 0)
         self._echo = EchoMeasurement()
+        self._alerts = (QTimer(self), QTimer(self))
+        """Of under-runs and dropped input: active while they are a warning."""
+        for timer in self._alerts:
+            timer.setSingleShot(True)
+            timer.setInterval(ALERT_MS)
+            timer.timeout.connect(self._write_counters)
         self.echo, self.underruns, self.dropped = PlainLabel(), PlainLabel(), PlainLabel()
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -38,12 +46,21 @@ class CounterStrip(FollowsLanguage, QWidget):
 
     def show_counters(self, event: Counters) -> None:
         """Show how often playback starved and how much input was lost."""
-        self._counters = event
+        before, self._counters = self._counters, event
+        for timer, has_grown in zip(
+            self._alerts,
+            (event.underruns > before.underruns, event.dropped_input > before.dropped_input),
+            strict=True,
+        ):
+            if has_grown:
+                timer.start()
         self._write_counters()
 
     def clear(self) -> None:
         """Count from 0 again."""
         self._cleared = self._counters
+        for timer in self._alerts:
+            timer.stop()
         self._write_counters()
 
     def show_echo(self, event: EchoMeasured) -> None:
@@ -65,25 +82,29 @@ class CounterStrip(FollowsLanguage, QWidget):
         self.setMinimumWidth(max(metrics.horizontalAdvance(text) for text in texts) + 4)
 
     def _write_counters(self) -> None:
-        for label, count, words, definition in (
+        underruns, dropped = self._alerts
+        for label, timer, count, words, definition in (
             (
                 self.underruns,
+                underruns,
                 self._counters.underruns - self._cleared.underruns,
                 self.tr("under-runs %1"),
                 self.tr("How often playback ran dry in the middle of a reply, since the start or Clear."),
             ),
             (
                 self.dropped,
+                dropped,
                 self._counters.dropped_input - self._cleared.dropped_input,
                 self.tr("dropped input %1"),
                 self.tr("Microphone samples that were dropped because they were not read in time."),
             ),
         ):
-            label.setText((_WARNING if count else "") + words.replace("%1", str(count)))
+            is_alert = timer.isActive()
+            label.setText((_WARNING if is_alert else "") + words.replace("%1", str(count)))
             set_tip(label, definition)
             label.setAccessibleDescription(definition)
-            if label.property("alert") != bool(count):
-                label.setProperty("alert", bool(count))
+            if label.property("alert") != is_alert:
+                label.setProperty("alert", is_alert)
                 label.style().unpolish(label)
                 label.style().polish(label)
 
