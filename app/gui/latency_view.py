@@ -109,6 +109,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self._seen = -1
         self._columns = (0, 0)
         self._title, self._waterfall_title = PlainLabel(), PlainLabel()
+        self.outages = PlainLabel()
         self._waterfall_sum = MarkupLabel()
         self.speculation = SpeculationLine()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
@@ -138,6 +139,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         for plot in self.plots.values():
             plot.refresh(self.metrics)
         self._show_waterfall()
+        self._show_outages()
         self.longest_redraw_ms = max(self.longest_redraw_ms, (time.perf_counter() - started) * 1e3)
 
     def clear(self) -> None:
@@ -199,6 +201,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.waterfall.retranslate()
         self.speculation.retranslate()
         self._show_waterfall()
+        self._show_outages()
 
     def showEvent(self, event: QShowEvent) -> None:
         """Draw while visible."""
@@ -240,6 +243,16 @@ class LatencyView(FollowsLanguage, QScrollArea):
         text = self.tr("<b>%1 ms</b> %2, %3 ms of it between the stages")
         self._waterfall_sum.setText(text.replace("%1", total).replace("%2", end).replace("%3", other))
 
+    def _show_outages(self) -> None:
+        count = self.metrics.outages
+        self.outages.setText(self.tr("outages, not counted: %1").replace("%1", str(count)))
+        tip = self.tr(
+            "How often the computer slept or the server was away. What such a turn took is in no figure."
+        )
+        set_tip(self.outages, tip)
+        self.outages.setAccessibleDescription(tip)
+        self.outages.setVisible(count > 0)
+
     def _lay_out(self) -> None:
         self.setProperty("role", "plain")
         self.setWidgetResizable(True)
@@ -250,11 +263,13 @@ class LatencyView(FollowsLanguage, QScrollArea):
             (self._title, "hint-title"),
             (self._waterfall_title, "title"),
             (self._waterfall_sum, "small"),
+            (self.outages, "small"),
         ):
             label.setProperty("role", role)
         head = QHBoxLayout()
         head.addWidget(self._title)
         head.addStretch(1)
+        head.addWidget(self.outages)
         head.addWidget(self.clear_button)
         card = QFrame()
         card.setProperty("role", "card")

@@ -74,6 +74,8 @@ class LatencyMetrics:
         interruptions: when playback was interrupted, resumed or cut: kind of the decision and second.
         turns: first and newest turn with a value, (0, 0) before.
         underruns, dropped_input: how often playback starved, how much input was lost (samples).
+        outages: how often the computer slept or the server was away. What a turn took from then on says
+            nothing about the program, and is in no series.
         version: grows with every event that was used; a view redraws when it has changed.
     """
 
@@ -88,7 +90,10 @@ class LatencyMetrics:
         self.turns = (0, 0)
         self.underruns = 0
         self.dropped_input = 0
+        self.outages = 0
         self.version = 0
+        self._interrupted: set[int] = set()
+        """Turns with an outage."""
         self._turns: OrderedDict[int, TurnTimes] = OrderedDict()
         self._origin_ns: int | None = None
         self._sounding: TurnTimes | None = None
@@ -117,6 +122,9 @@ class LatencyMetrics:
             self.underruns += _count(event)
         elif event.name == "dropped_input":
             self.dropped_input += _count(event)
+        elif event.name == "outage":
+            self.outages += 1
+            self._interrupted.add(event.turn_id)
         else:
             if event.name == "decision" and event.attributes.get("kind") in INTERRUPTIONS:
                 self.interruptions.append((str(event.attributes["kind"]), seconds))
@@ -140,7 +148,7 @@ class LatencyMetrics:
 
     def _put(self, metric: Metric, turn_id: int, value: object) -> None:
         number, oldest = finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
-        if number is not None and turn_id >= oldest:
+        if number is not None and turn_id >= oldest and turn_id not in self._interrupted:
             self.series[metric].put(turn_id, number)
 
     def _note_newest(self, turn_id: int) -> None:

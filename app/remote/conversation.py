@@ -73,6 +73,8 @@ class RemoteConversation:
         """Those that the server has begun, by its id."""
         self._early: list[Json] = []
         """Events of a response to a turn that the server ended, before the session did."""
+        self._lost_ns: int | None = None
+        """When the connection was lost; None while there is one."""
         self._reports_timings: bool | None = None
         """Whether the server sends its own; None until a spoken reply is over."""
 
@@ -88,7 +90,11 @@ class RemoteConversation:
             if exchange.is_answered:
                 self._uplink.say_again(exchange)
         turn, response = self._turn, self._response
+        lost_ns, self._lost_ns = self._lost_ns, None
         if turn is not None and not turn.is_answered:
+            if lost_ns is not None:
+                away_ns = self._timing.clock_ns() - lost_ns
+                self._timing.emit("outage", turn.turn_id, lost_ns, away_ns, reason="connection")
             self._uplink.append_all(turn)
             if response is not None and response.exchange is turn and not response.is_over:
                 self._uplink.request(response)
@@ -96,6 +102,7 @@ class RemoteConversation:
     def lose(self) -> None:
         """The connection is lost."""
         self._uplink.close()
+        self._lost_ns = self._timing.clock_ns()
         response = self._response
         if response is not None and not response.is_over and response.has_output:
             self._end(response, "cancelled")

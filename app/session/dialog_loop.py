@@ -164,6 +164,14 @@ class DialogLoop:
         _log.info("stood still for %.0f s", standstill_s)
         self._recorder.pause(self._standstill.began_ns)
         state = self.turns.state
+        self.turns.timing.emit(
+            "outage",
+            0 if state is None else self.turns.turn_id,
+            self._standstill.began_ns,
+            max(self._clock.now_ns() - self._standstill.began_ns, 0),
+            reason="standstill",
+            seconds=standstill_s,
+        )
         hears_file = state is SessionState.HEARING and self._sources.has_sample
         if state is not None and not hears_file:
             self.turns.cancel("stopped")

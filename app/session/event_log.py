@@ -126,6 +126,11 @@ class EventLog:
                 f"{name} {value}" for name, value in timing.attributes.items() if name != "kind"
             )
             _log.debug("turn %d: %s: %s", timing.turn_id, timing.attributes["kind"], details)
+        elif timing.name == "outage":
+            seconds = timing.duration_ns / 1e9
+            _log.warning(
+                "turn %d: outage of %.1f s: %s", timing.turn_id, seconds, timing.attributes["reason"]
+            )
         elif timing.turn_id == self._turn_id and (name := _DURATIONS.get(timing.name)):
             self._times[name] = timing.duration_ms
 

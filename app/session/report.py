@@ -95,7 +95,8 @@ class ConversationReport:
         server divided into `server_ms` and `network_ms`,
         `endpointing_ms` last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
         `playback_hold_reason` its cause (start_policy.StartReason), `confirm_to_sound_ms` confirmed turn to
-        first sample handed to the device, `voice_to_voice_ms` last speech to first sample played.
+        first sample handed to the device, `voice_to_voice_ms` last speech to first sample played. A turn
+        during which the server was away or the computer slept has `outage_ms`, too.
 
         decisions: all decisions of turn-taking in order, also of turns that were dropped, each with its
         `kind`, its `turn` and `at_s`, by the session's clock: `pause` (the turn may be over; `silence_ms`
@@ -179,7 +180,7 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
         by_name[event.name].append(event)
     prefills = by_name["prefill"]
     replies = by_name["reply"]
-    holds = by_name["playback_hold"]
+    holds, outages = by_name["playback_hold"], by_name["outage"]
     known: dict[str, float | int | str | None] = {
         "prefill_ms": sum(event.duration_ms for event in prefills) if prefills else None,
         "prefill_rows": sum(int(event.attributes.get("rows", 0)) for event in prefills),
@@ -190,6 +191,8 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
     for key, name in _LAST.items():
         known[key] = by_name[name][-1].duration_ms if by_name[name] else None
     known |= {key: by_name[name][-1].duration_ms for key, name in _OF_SERVER.items() if by_name[name]}
+    if outages:
+        known["outage_ms"] = sum(event.duration_ms for event in outages)
     known["playback_hold_reason"] = str(holds[-1].attributes["reason"]) if holds else None
     for key in _OF_REPLY:
         value = replies[-1].attributes.get(key) if replies else None

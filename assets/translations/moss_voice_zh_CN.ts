@@ -1174,6 +1174,14 @@
         <source>to the start of playback</source>
         <translation>到开始播放</translation>
     </message>
+    <message>
+        <source>outages, not counted: %1</source>
+        <translation>中断（不计入）：%1</translation>
+    </message>
+    <message>
+        <source>How often the computer slept or the server was away. What such a turn took is in no figure.</source>
+        <translation>电脑休眠或服务器断开的次数。这些轮次的耗时不计入任何指标。</translation>
+    </message>
 </context>
 <context>
     <name>MainWindow</name>

@@ -325,3 +325,17 @@ def test_every_metric_is_defined(metric: Metric) -> None:
     assert definition.name
     assert definition.text.endswith((".", "starves.", "chunk."))
     assert definition.name in tooltip(metric, None)
+
+
+def test_outages_are_said_beside_the_figures_that_leave_them_out(qtbot: QtBot, theme: Theme) -> None:
+    view = LatencyView(theme)
+    qtbot.addWidget(view)
+    view.show()
+    view.redraw()
+    assert not view.outages.isVisible()
+    view.add_events([TimingEvent("outage", 1, 0, 13_000_000_000, "remote", {"reason": "connection"})])
+    view.redraw()
+    assert view.outages.isVisible()
+    assert view.outages.text() == "outages, not counted: 1"
+    view.clear()
+    assert not view.outages.isVisible()

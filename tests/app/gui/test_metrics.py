@@ -92,3 +92,23 @@ def test_cancelled_reply_does_not_count_as_rtf() -> None:
     metrics = LatencyMetrics()
     metrics.add(event("reply", 0, 10, rtf_total=0.9, finish_reason="cancelled"))
     assert metrics.summary(Metric.RTF_TOTAL) is None
+
+
+def test_what_a_turn_took_from_an_outage_on_is_counted_apart() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn(1))
+    metrics.add(event("endpointing", 20_000, 600, 2))
+    metrics.add(event("outage", 21_000, 13_000, 2, reason="connection"))
+    metrics.add(event("first_audio", 20_600, 13_633, 2))
+    metrics.add(event("voice_to_voice", 20_000, 14_700, 2))
+    metrics.add(event("reply", 20_600, 15_000, 2, rtf_total=4.0, finish_reason="stop"))
+    metrics.extend(spoken_turn(3, 60_000.0))
+    metrics.add(event("outage", 90_000, 3_600_000, 0, reason="standstill"))
+    metrics.extend(spoken_turn(4, 4_000_000.0))
+    assert metrics.outages == 2
+    for metric, value in ((Metric.TTFA, 200.0), (Metric.VOICE_TO_VOICE, 840.0), (Metric.RTF_TOTAL, 0.3)):
+        assert metrics.series[metric].points().medians.tolist() == [value] * 3, metric
+    assert metrics.series[Metric.ENDPOINTING].points().turns.tolist() == [1, 2, 3, 4]
+    turn = metrics.turn(2)
+    assert turn is not None
+    assert turn.ttfa_ms == 13_633.0, "the turn itself shows how long it took"

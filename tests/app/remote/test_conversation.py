@@ -294,6 +294,12 @@ def test_a_question_that_got_no_answer_is_asked_again() -> None:
     (done,) = rig.replies(ReplyDone)
     assert done.finish_reason == "stop"
     assert rig.waiting == 0
+    names = [timing.name for timing in rig.timings if timing.turn_id == 1]
+    assert names.index("outage") < names.index("first_audio")
+    outage = rig.timings[names.index("outage")]
+    assert outage.attributes == {"reason": "connection"}
+    rig.reconnect()
+    assert [timing.name for timing in rig.timings].count("outage") == 1, "no turn waited"
 
 
 def test_speech_in_progress_is_sent_again() -> None:

@@ -39,6 +39,11 @@ HOUR_S = 3_600
 QUESTION = Path(__file__).parents[2] / "data" / "speech" / "question.wav"
 
 
+def outages(driver: Driver) -> list[tuple[int, object, int]]:
+    found = [event.event for event in driver.of(Timing) if event.event.name == "outage"]
+    return [(event.turn_id, event.attributes["reason"], round(event.duration_ms / 1e3)) for event in found]
+
+
 class JumpingClock(SteppedClock):
     """Jumps ahead by an hour once, between two rounds."""
 
@@ -107,6 +112,7 @@ def test_a_turn_that_was_open_is_dropped_and_the_next_one_answered() -> None:
         endpointing = [e.event.duration_ms for e in driver.of(Timing) if e.event.name == "endpointing"]
         assert endpointing == [pytest.approx(640, abs=60)] * 2
         assert microphone.opened == 2
+        assert outages(driver) == [(1, "standstill", 3_600)]
     assert sum(map(len, heard)) < 48_000 * 60  # nobody played an hour of silence
 
 
@@ -135,6 +141,7 @@ def test_an_idle_session_says_nothing() -> None:
         driver.await_event(PlaybackFinished)
         assert driver.of(ErrorRaised) == []
         assert driver.of(TurnCancelled) == []
+        assert outages(driver) == [(0, "standstill", 3_600)]
         assert isinstance(driver.engine.clock, JumpingClock)
         assert driver.engine.clock.has_jumped
 
