@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import stat
 import sys
@@ -41,11 +42,14 @@ class ExportFile:
             if self._mode is not None and stat.S_ISCHR(self._mode):
                 self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
                 return
-            prefix = f".{self._target.name[:_PREFIX_CHARACTERS]}."
-            descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".part", dir=self._target.parent)
+            # The system applies the umask to a new file; to ask for it would change it for all threads.
+            is_new = self._mode is None and not is_private
+            name = f".{self._target.name[:_PREFIX_CHARACTERS]}.{secrets.token_hex(8)}.part"
+            temporary = self._target.with_name(name)
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666 if is_new else 0o600)
         except OSError as error:
             raise in_words(path, error) from error
-        self._temporary = Path(name)
+        self._temporary = temporary
         self._file = os.fdopen(descriptor, "w+b")
 
     def write(self, content: bytes) -> None:
@@ -68,7 +72,8 @@ class ExportFile:
                 self._copy_to_device()
             else:
                 self._file.close()
-                self._temporary.chmod(0o600 if self._is_private else _permissions(self._mode))
+                if self._mode is not None and not self._is_private:
+                    self._temporary.chmod(stat.S_IMODE(self._mode))
                 self._temporary.replace(self._target)
         except OSError as error:
             self.abort()
@@ -166,15 +171,6 @@ def _is_standard_output(found: os.stat_result) -> bool:
         return os.path.samestat(found, os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError, AttributeError):  # closed, or not a file
         return False
-
-
-def _permissions(mode: int | None) -> int:
-    """Those of the file that is replaced, or of any new one: a temporary file is private."""
-    if mode is not None:
-        return stat.S_IMODE(mode)
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def in_words(path: Path, error: OSError) -> ExportError:

@@ -163,3 +163,21 @@ def test_places_that_cannot_be_written_to(tmp_path: Path) -> None:
         ExportFile(tmp_path / "missing" / "a.txt")
     with pytest.raises(ExportError, match="folder has that name"):
         ExportFile(tmp_path)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_come_from_the_umask_which_no_other_thread_sees_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask: int, mode: int
+) -> None:
+    before = os.umask(mask)
+    try:
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("changed for the whole process"))
+        with ExportFile(tmp_path / "new.txt") as file:
+            file.write(b"text")
+        with ExportFile(tmp_path / "private.txt", is_private=True) as file:
+            file.write(b"text")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new.txt", "private.txt")]
+    assert modes == [mode, 0o600]
