@@ -33,6 +33,10 @@ _GIVE_UP_S = 2.0
 """After the connection was lost: on one machine that means that the child has ended."""
 _SESSION_MINUTES = "1440"
 _SHOWN_BYTES = 8_192
+_KEPT_BYTES = 1 << 20
+"""Of what the child writes; what is older is dropped."""
+_LOAD_S = 1_800.0
+"""For the child to load the engine. The released model takes minutes, building engines of its codec more."""
 _log = logging.getLogger(__name__)
 
 
@@ -84,6 +88,7 @@ class EngineProcess:
         """EngineProcessError if it does not start."""
         self._python = python
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        append_only(self._output.fileno())
         key = secrets.token_hex(24)
         try:
             self._process = self._start(options, key)
@@ -113,7 +118,9 @@ class EngineProcess:
 
     def _await_address(self, key: str) -> ServerAddress:
         """Where it listens, once the engine is loaded, which may take minutes."""
+        end_s = time.monotonic() + _LOAD_S
         while True:
+            self.trim()
             status = self._process.poll()
             if found := _LISTENING.search(self._said()):
                 return parse_address(found[1], key)
@@ -122,7 +129,20 @@ class EngineProcess:
                     f"The engine in {self._python} did not start: {self.last_line()} Check that this version "
                     "of the program is installed there, with the extra serve: `-m app doctor` examines it."
                 )
+            if time.monotonic() > end_s:
+                raise EngineProcessError(
+                    f"The engine in {self._python} was not ready after {_LOAD_S / 60:.0f} minutes: "
+                    f"{self.last_line()} Start `{self._python} -m app serve` in a terminal to see why."
+                )
             time.sleep(_POLL_S)
+
+    def trim(self) -> None:
+        """Drop what the child wrote long ago, if that is much. What it writes meanwhile may be lost."""
+        file = self._output.fileno()
+        if os.fstat(file).st_size > _KEPT_BYTES:
+            said = self._said().encode()
+            os.ftruncate(file, 0)
+            os.write(file, said)
 
     @property
     def status(self) -> int | None:
@@ -154,6 +174,13 @@ class EngineProcess:
         self._output.close()
 
 
+def append_only(file: int) -> None:
+    """Let every write to the file go to its end, also after it was truncated."""
+    import fcntl  # not on Windows
+
+    fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+
+
 class EngineProcessHost:
     """An `EngineHost` that ends its child when the conversation is over."""
 
@@ -162,7 +189,7 @@ class EngineProcessHost:
 
     def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
         """See `EngineHost`. EngineProcessError if the child has ended."""
-        host = RemoteHost(self._process.address, give_up_s=_GIVE_UP_S)
+        host = RemoteHost(self._process.address, give_up_s=_GIVE_UP_S, after_jobs=self._process.trim)
         try:
             return host.converse(desk, has_history=has_history)
         except MossVoiceError as error:

@@ -34,15 +34,23 @@ _log = logging.getLogger(__name__)
 class RemoteHost:
     """An `EngineHost` for one server."""
 
-    def __init__(self, address: ServerAddress, *, give_up_s: float = GIVE_UP_S) -> None:
+    def __init__(
+        self,
+        address: ServerAddress,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        after_jobs: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`after_jobs` is called in the engine thread whenever jobs were carried out; it must not block."""
         self._address = address
         self._give_up_s = give_up_s
+        self._after_jobs = after_jobs
 
     def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
         """See `EngineHost`."""
 
         async def hold() -> EngineSource | None:
-            line = _Line(self._address, desk, self._give_up_s)
+            line = _Line(self._address, desk, self._give_up_s, self._after_jobs)
             return await line.hold(keeps_history=not has_history)
 
         return asyncio.run(hold())
@@ -51,8 +59,11 @@ class RemoteHost:
 class _Line:
     """One conversation, over as many connections as it takes."""
 
-    def __init__(self, address: ServerAddress, desk: JobDesk, give_up_s: float) -> None:
+    def __init__(
+        self, address: ServerAddress, desk: JobDesk, give_up_s: float, after_jobs: Callable[[], None]
+    ) -> None:
         self._address, self._desk, self._give_up_s = address, desk, give_up_s
+        self._after_jobs = after_jobs
         self._loop = asyncio.get_running_loop()
         self._timing = TimingBus()
         self._conversation: RemoteConversation | None = None
@@ -198,6 +209,7 @@ class _Line:
                     self._conversation.carry_out(job)
             finally:
                 self._desk.done()
+        self._after_jobs()
 
     def _round_trip_s(self) -> float | None:
         return None if self._link is None else self._link.round_trip_s
