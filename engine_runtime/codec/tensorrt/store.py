@@ -3,7 +3,7 @@
 In: everything that determines an engine. Out: the engine, if it was built before. File names contain a hash
 of the weights, the sizes and ranges of all tensors, the library with its version and the GPU, so an engine is
 never used for anything else; unused files may be deleted at any time. Any thread; several programs may share
-the folder.
+the folder. Engines and compiled kernels are code: the folder is the user's alone, the hashes find damage only.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from engine_runtime.cuda.tensorrt_library import RuntimeLibrary
 
 VERSION = 1
 """Incremented when the same description is exported to a different graph."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
 
 
@@ -74,13 +75,18 @@ class EngineStore:
         if self._folder is None:
             return None
         try:
-            return self._file(key, ".jit").read_bytes()
+            content = self._file(key, ".jit").read_bytes()
         except OSError:
             return None
+        digest, compiled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(compiled).digest() != digest:
+            _log.warning("the compiled kernels of the cached engine %s are damaged and made again", key)
+            return None
+        return compiled
 
     def save_compiled(self, key: str, compiled: bytes) -> None:
-        """Store them, as `save` does."""
-        self._write(key, ".jit", compiled)
+        """Store them behind their hash, as `save` does."""
+        self._write(key, ".jit", hashlib.sha256(compiled).digest() + compiled)
 
     def _file(self, key: str, suffix: str) -> Path:
         assert self._folder is not None
@@ -92,7 +98,7 @@ class EngineStore:
         file = self._file(key, suffix)
         unfinished = file.with_name(f"{file.name}.{os.getpid()}")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished.write_bytes(content)
             unfinished.replace(file)
         except OSError as error:

@@ -44,6 +44,15 @@ def test_a_damaged_engine_is_rebuilt(tmp_path: Path, name: str, content: bytes) 
     assert store.load("key") is None
 
 
+@pytest.mark.parametrize("content", [b"", b"kernels", b"\0" * 40])
+def test_damaged_kernels_are_compiled_again(tmp_path: Path, content: bytes) -> None:
+    store = EngineStore(tmp_path / "engines")
+    store.save_compiled("key", b"kernels")
+    assert (tmp_path / "engines").stat().st_mode & 0o077 == 0
+    (tmp_path / "engines" / "key.jit").write_bytes(content)
+    assert store.load_compiled("key") is None
+
+
 def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
