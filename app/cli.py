@@ -32,6 +32,7 @@ from app.commands import (
     talk,
     trt,
     verify,
+    voices,
     window,
 )
 from app.commands.engine_options import (
@@ -101,6 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         inspect,
         devices,
         fetch,
+        voices,
         gpu,
         trt,
         doctor,

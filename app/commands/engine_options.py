@@ -51,7 +51,7 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         metavar="WAV",
         default=default(None),
         help="speak in the voice of this recording: at least 3.2 s of speech, of which the first 6 s are "
-        "used (bundles with a speaker encoder)",
+        "used (bundles with a speaker encoder); its voice print stays in the cache until `voices --remove`",
     )
     parser.add_argument("--device", default=default(None), help=_DEVICE_HELP)
     parser.add_argument(

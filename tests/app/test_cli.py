@@ -33,7 +33,7 @@ def _run_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
 
 _TRT_STEPS = ("convert", "quantize", "build", "inspect", "verify", "codec")
 _COMMANDS = (
-    *([name] for name in ("talk", "demo", "bench", "verify", "inspect", "fetch", "trt", "doctor")),
+    *([name] for name in ("talk", "demo", "bench", "verify", "inspect", "fetch", "voices", "trt", "doctor")),
     *(["trt", step] for step in _TRT_STEPS),
 )
 

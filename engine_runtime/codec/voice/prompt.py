@@ -127,7 +127,7 @@ def _keep(prompt: VoicePrompt, file: Path) -> None:
     assert prompt.xvector is not None
     unfinished = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         tensors: dict[str, NDArray[Any]] = {
             "codes": prompt.codes,
             "mel": np.ascontiguousarray(prompt.mel),
