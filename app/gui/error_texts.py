@@ -187,6 +187,11 @@ _LISTED: tuple[Any, ...] = (
     ),
     QT_TRANSLATE_NOOP(
         "Errors",
+        "The engine in %1 was not ready after %2 minutes: %3 Start `%4 -m app serve` in a terminal to see "
+        "why.",
+    ),
+    QT_TRANSLATE_NOOP(
+        "Errors",
         "The engine's process has ended with status %1: %2 Start the program again; the log file has "
         "details.",
     ),

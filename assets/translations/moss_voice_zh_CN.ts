@@ -594,6 +594,10 @@
         <translation>%1 中的引擎没有启动：%2 请确认那里装有本程序的这个版本和 serve 附加组件：`-m app doctor` 可以检查。</translation>
     </message>
     <message>
+        <source>The engine in %1 was not ready after %2 minutes: %3 Start `%4 -m app serve` in a terminal to see why.</source>
+        <translation>%1 中的引擎在 %2 分钟后仍未就绪：%3 请在终端运行 `%4 -m app serve` 查看原因。</translation>
+    </message>
+    <message>
         <source>The engine&apos;s process has ended with status %1: %2 Start the program again; the log file has details.</source>
         <translation>引擎进程已结束，状态码 %1：%2 请重新启动程序；详情见日志文件。</translation>
     </message>

@@ -3,7 +3,7 @@
 In: everything that determines an engine. Out: the engine, if it was built before. File names contain a hash
 of the weights, the sizes and ranges of all tensors, the library with its version and the GPU, so an engine is
 never used for anything else; unused files may be deleted at any time. Any thread; several programs may share
-the folder. Engines and compiled kernels are code: the folder is the user's alone, the hashes find damage only.
+the folder. Engines and compiled kernels are code: the folder is the user's alone, hashes only find damage.
 """
 
 from __future__ import annotations
