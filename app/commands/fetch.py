@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 from app import paths
@@ -46,9 +47,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--offline", action="store_true", help="use earlier downloads and send nothing (HF_HUB_OFFLINE)"
     )
+    parser.add_argument(
+        "--commits",
+        nargs=2,
+        type=_commit,
+        metavar=("LM", "CODEC"),
+        help="download these commits of the two repositories, as 40 hex digits (default: the newest ones)",
+    )
     parser.add_argument("--remove", action="store_true", help="delete the model that was fetched")
     parser.add_argument("--json", action="store_true", help="print progress and result as lines of JSON")
     parser.set_defaults(run=run)
+
+
+def _commit(text: str) -> str:
+    if re.fullmatch(r"[0-9a-f]{40}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text} is not a commit: give its 40 hex digits")
+    return text
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -73,7 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
         lm, codec = download.find_offline(to)
         say(layout.LICENCE_NOTE)
     else:
-        remote = download.download(to, say=say, progress=line_printer("download") if arguments.json else None)
+        wanted = (layout.LM_REPOSITORY, layout.CODEC_REPOSITORY)
+        remote = download.download(
+            to,
+            say=say,
+            progress=line_printer("download") if arguments.json else None,
+            commits=dict(zip(wanted, arguments.commits or (), strict=False)),
+        )
         with shown("check") as progress:
             hashes = download.check(to, remote, progress)
         lm, codec = (repository.folder(to) for repository in remote)

@@ -45,7 +45,9 @@ class HubServer:
         self.held: set[str] = set()
         self.release = threading.Event()
         self.longer: dict[str, int] = {}
-        self.listed: list[dict[str, object]] = []
+        self.listed: list[object] = []
+        self.authorizations: set[str] = set()
+        """`Authorization` headers that came."""
         self.commit = COMMIT
         self.asked_for: set[str] = set()
         """Files whose content was asked for."""
@@ -82,6 +84,8 @@ class HubServer:
 
             def _answer(self, with_body: bool) -> None:
                 path = unquote(urlparse(self.path).path)
+                if given := self.headers.get("Authorization"):
+                    hub.authorizations.add(given)
                 for name, files in hub.repositories.items():
                     if f"{path}/".startswith(f"/api/models/{name}/"):
                         is_tree = "/tree/" in path
@@ -139,7 +143,7 @@ class HubServer:
     def _info(self, name: str, files: Mapping[str, bytes]) -> dict[str, object]:
         return {"id": name, "sha": self.commit, "siblings": [{"rfilename": file} for file in files]}
 
-    def _tree(self, files: Mapping[str, bytes]) -> list[dict[str, object]]:
+    def _tree(self, files: Mapping[str, bytes]) -> list[object]:
         entries = list(self.listed)
         for file, content in files.items():
             entry: dict[str, object] = {"type": "file", "path": file, "size": len(content)}

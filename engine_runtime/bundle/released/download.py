@@ -6,19 +6,22 @@ HF_HUB_OFFLINE, HF_HOME, HF_TOKEN. Offline, the library's cache is searched and 
 in the thread of its caller.
 
 The hub is not trusted: only names of the known layout are downloaded, only into their folder, and never more
-bytes than stated.
+bytes than stated, nor more of a list than one of these repositories can have. A token is sent over TLS alone:
+to huggingface.co, or to the hub that HF_ENDPOINT names.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlparse
 
 from engine_runtime import installation
 from engine_runtime.bundle.bundle import hash_file
@@ -31,7 +34,10 @@ ByteProgress = Callable[[int, int], None]
 """Receives the bytes that are there, and those of everything."""
 
 _LONGEST_NAME = 200
-_MOST_ENTRIES = 10_000
+_MOST_ENTRIES = 1_000
+"""Of a list of files, which the hub sends in pages of this length; the released ones have about 20."""
+_LARGEST_LIST = 4_000_000
+"""Bytes."""
 _LARGEST_FILE = 10**12
 _CHUNK = 1 << 20
 
@@ -82,13 +88,18 @@ class RemoteRepository:
 
 
 def download(
-    to: Path, *, say: Callable[[str], None], progress: ByteProgress | None = None
+    to: Path,
+    *,
+    say: Callable[[str], None],
+    progress: ByteProgress | None = None,
+    commits: Mapping[str, str] | None = None,
 ) -> tuple[RemoteRepository, ...]:
     """Download language model and codec to folders of their names in `to`.
 
-    `say` receives size, free disk space and licence before the download, `progress` the bytes that are there
-    and those of all files. Raises FetchError without a
-    connection or disk space, and if a folder is a link to a user's own checkpoint, which must not be changed.
+    `commits` maps repositories to commits; the newest ones are taken otherwise. `say` receives size,
+    free disk space and licence before the download, `progress` the bytes that are there and those of all
+    files. Raises FetchError without a connection or disk space, and if a folder is a link to a user's own
+    checkpoint, which must not be changed.
     """
     for name, patterns in _PATTERNS.items():
         if (folder := to / layout.folder_of(name)).is_symlink():
@@ -103,7 +114,10 @@ def download(
                     "Remove the link to download, or choose another folder with --to."
                 )
     hub = _hub()
-    remote = tuple(_look_up(hub, name, patterns) for name, patterns in _PATTERNS.items())
+    if hub.utils.get_token() and not _may_send_token(hub):
+        say(f"The token of the model hub is not sent to {redact(hub.constants.ENDPOINT)}: it is not https.")
+    wanted = commits or {}
+    remote = tuple(_look_up(hub, name, files, wanted.get(name)) for name, files in _PATTERNS.items())
     _check_room(to, remote, say)
     total, before = sum(file.size for repository in remote for file in repository.files), 0
     for repository in remote:
@@ -158,18 +172,17 @@ def is_offline() -> bool:
     return bool(_hub().constants.HF_HUB_OFFLINE)
 
 
-def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
+def _look_up(hub: Any, name: str, patterns: Sequence[str], wanted: str | None) -> RemoteRepository:
     with _plain_errors(hub, name):
-        api = hub.HfApi()
-        commit = api.repo_info(name).sha
+        info = _ask(hub, name, f"revision/{wanted or 'main'}")
+        commit = info.get("sha") if isinstance(info, dict) else None
         _require_usable(name, _is_hash(commit, 40), "its commit has no hash")
-        entries = list(islice(api.list_repo_tree(name, recursive=True, revision=commit), _MOST_ENTRIES + 1))
-        _require_usable(name, len(entries) <= _MOST_ENTRIES, f"it lists more than {_MOST_ENTRIES} files")
-        files = tuple(
-            RemoteFile(entry.path, entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
-            for entry in entries
-            if isinstance(entry, hub.hf_api.RepoFile) and _is_wanted(entry.path, patterns)
-        )
+        _require_usable(name, commit == (wanted or commit), "it gave another commit than was asked for")
+        entries = _ask(hub, name, f"tree/{commit}?recursive=true&expand=false")
+        _require_usable(name, isinstance(entries, list), "it lists no files")
+        _require_usable(name, len(entries) < _MOST_ENTRIES, f"it lists {_MOST_ENTRIES} files or more")
+        listed = [entry for entry in entries if isinstance(entry, dict) and entry.get("type") == "file"]
+        files = tuple(_described(entry) for entry in listed if _is_wanted(entry.get("path"), patterns))
     _check_entries(name, files)
     names = {file.name for file in files}
     if missing := [p for p in patterns if "*" not in p and p not in names and p != layout.INDEX]:
@@ -178,6 +191,46 @@ def _look_up(hub: Any, name: str, patterns: Sequence[str]) -> RemoteRepository:
             "Look for a newer version of the program."
         )
     return RemoteRepository(name, str(commit), files)
+
+
+def _ask(hub: Any, name: str, what: str) -> Any:
+    """A JSON document of the hub's API about a repository, of limited size.
+
+    NOTE: HfApi reads answers of any length.
+    """
+    content = io.BytesIO()
+    try:
+        hub.file_download.http_get(
+            f"{hub.constants.ENDPOINT}/api/models/{name}/{what}",
+            _UpTo(content, _LARGEST_LIST, lambda size: None),
+            headers=_headers(hub) | {"Accept-Encoding": "identity"},
+            displayed_filename=f"list of {layout.folder_of(name)}",
+        )
+        return json.loads(content.getvalue())
+    except _TooLong:
+        _require_usable(name, False, f"it is longer than {size_in_words(_LARGEST_LIST)}")
+    except RecursionError:
+        _require_usable(name, False, "it is nested too deeply")
+
+
+def _headers(hub: Any) -> dict[str, str]:
+    """Headers of a request, with the user's token where it may be sent."""
+    token = None if _may_send_token(hub) else False
+    headers: dict[str, str] = hub.utils.build_hf_headers(token=token)
+    return headers
+
+
+def _may_send_token(hub: Any) -> bool:
+    """The endpoint is huggingface.co, or what the user has put into HF_ENDPOINT."""
+    return urlparse(str(hub.constants.ENDPOINT)).scheme == "https"
+
+
+def _described(entry: dict[str, Any]) -> RemoteFile:
+    """A file as the hub lists it; `_check_entries` checks what it states. Only large files have an `lfs`."""
+    lfs: Any = entry.get("lfs")
+    sha256 = lfs.get("oid", "") if isinstance(lfs, dict) else lfs
+    size, blob = cast(int, entry.get("size")), cast(str, entry.get("oid"))
+    return RemoteFile(entry["path"], size, sha256, blob)
 
 
 def _is_wanted(name: object, patterns: Sequence[str]) -> bool:
@@ -233,7 +286,7 @@ def _load(
                 hub.hf_hub_url(repository.name, file.name, revision=repository.commit),
                 _UpTo(stream, file.size, arrived),
                 resume_size=stream.tell(),
-                headers=hub.utils.build_hf_headers(),
+                headers=_headers(hub),
                 expected_size=file.size,
                 displayed_filename=file.name,
             )
@@ -312,7 +365,7 @@ def _hub() -> Any:
         import huggingface_hub.constants
         import huggingface_hub.errors
         import huggingface_hub.file_download
-        import huggingface_hub.hf_api
+        import huggingface_hub.utils
     except ImportError as error:
         raise FetchError(
             f"Nothing can be downloaded: huggingface_hub is missing. {installation.remedy()}"

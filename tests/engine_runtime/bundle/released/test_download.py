@@ -6,12 +6,20 @@ import shutil
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
 import huggingface_hub.file_download
 import pytest
 
-from engine_runtime.bundle.released.download import check, download, find_offline, is_offline
+from engine_runtime.bundle.released.download import (
+    _headers,
+    _hub,
+    check,
+    download,
+    find_offline,
+    is_offline,
+)
 from engine_runtime.bundle.released.layout import find_released
 from engine_runtime.errors import FetchError
 from tests.doubles.hub_server import COMMIT, HubServer, repositories_in
@@ -217,9 +225,46 @@ def test_a_list_that_cannot_be_right(
 
 
 def test_a_list_without_end(hub: HubServer, tmp_path: Path) -> None:
-    hub.listed = [{"type": "file", "size": 5, "oid": 40 * "0", "path": f"{n}.txt"} for n in range(10_001)]
-    with pytest.raises(FetchError, match="more than 10000 files"):
+    hub.listed = [{"type": "file", "size": 5, "oid": 40 * "0", "path": f"{n}.txt"} for n in range(1_000)]
+    with pytest.raises(FetchError, match="lists 1000 files or more"):
         download(tmp_path / "to", say=lambda text: None)
+    hub.listed = [{"type": "file", "path": "x" * 4_000_000}]
+    with pytest.raises(FetchError, match=r"invalid: it is longer than 4\.0 MB"):
+        download(tmp_path / "to", say=lambda text: None)
+
+
+@pytest.mark.parametrize("entry", [{"type": "file"}, "file", {"type": "file", "path": 1}, None, {}])
+def test_entries_that_are_no_files_are_passed_over(hub: HubServer, tmp_path: Path, entry: Any) -> None:
+    hub.listed = [entry]
+    check(tmp_path, download(tmp_path, say=lambda text: None))
+
+
+def test_a_commit_that_was_asked_for_is_the_one_that_comes(hub: HubServer, tmp_path: Path) -> None:
+    name = next(iter(hub.repositories))
+    (found, _) = download(tmp_path, say=lambda text: None, commits={name: COMMIT})
+    assert found.commit == COMMIT
+    with pytest.raises(FetchError, match="another commit than was asked for"):
+        download(tmp_path, say=lambda text: None, commits={name: 40 * "f"})
+
+
+def test_a_token_is_not_sent_without_tls(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_" + 34 * "x")
+    said: list[str] = []
+    download(tmp_path, say=said.append)
+    assert hub.authorizations == set()
+    assert "token of the model hub is not sent" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_sent"),
+    [("https://huggingface.co", True), ("https://mirror.example", True), ("http://huggingface.co", False)],
+)
+def test_where_a_token_may_go(monkeypatch: pytest.MonkeyPatch, endpoint: str, is_sent: bool) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_" + 34 * "x")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    assert any(name.lower() == "authorization" for name in _headers(_hub())) == is_sent
 
 
 def test_a_commit_that_is_no_hash(hub: HubServer, tmp_path: Path) -> None:
