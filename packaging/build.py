@@ -5,8 +5,9 @@
     python3 packaging/build.py --gpu        with the CUDA build, for one known machine (several GB)
 
 In: a checkout and the package index. Out: files in build/package, and on stdout what takes the room in the
-bundle. Everything is installed at the versions of packaging/constraints.txt into an environment of its own. A
-bundle runs where glibc is not older than on the machine it was made on. Standard library only.
+bundle. Everything is installed into an environment of its own, as wheels with the hashes of packaging/locks
+(packaging/build_lock.py), from whatever index they come. A bundle runs where glibc is not older than on the
+machine it was made on. Standard library only.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ TOOLS = (
     *("build", "cyclonedx-python-lib", "pyinstaller", "pyinstaller-hooks-contrib"),
     *("setuptools", "wheel"),
 )
+LOCKS = ROOT / "packaging" / "locks"
+GPU_LOCK = ROOT / "app" / "gpu_runtime" / "pylock.gpu.toml"
+LOCKED = (3, 11)
+"""The Python whose wheels are locked."""
 DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
 SBOM = "moss-voice.cdx.json"
 """What packaging/sbom.py writes into the bundle."""
@@ -55,8 +60,8 @@ def main() -> int:
     )
     parser.add_argument("--only-wheel", action="store_true", help="stop after the wheel and the sdist")
     arguments = parser.parse_args()
-    if sys.version_info[:2] not in bootstrap.SUPPORTED:
-        print("Start this script with python3.11 or python3.12.", file=sys.stderr)
+    if sys.version_info[:2] != LOCKED:
+        print("Start this script with python3.11: the hashes of its wheels are locked.", file=sys.stderr)
         return 1
     try:
         build(arguments.out.resolve(), gpu=arguments.gpu, only_wheel=arguments.only_wheel)
@@ -96,34 +101,54 @@ def make_environment(folder: Path, *, gpu: bool, only_tools: bool) -> Path:
         return python
     say(f"Making the environment {folder}")
     venv.EnvBuilder(with_pip=True, clear=True).create(folder)
-    pip(python, "install", *TOOLS)
+    install_locked(python, LOCKS / "tools.txt")
     if not only_tools:
-        install_torch(python, gpu)
-        pip(python, "install", "--no-build-isolation", f"{ROOT}[{bootstrap.EXTRAS}]")
-        pip(python, "install", "--no-deps", *bootstrap.WITHOUT_DEPENDENCIES)
+        install_torch(python, folder, gpu)
+        install_locked(python, LOCKS / "program.txt")
     marks = {wanted, fingerprint(gpu=gpu, only_tools=True)}
     mark.write_text("\n".join(sorted(marks)) + "\n", encoding="utf-8")
     return python
 
 
-def install_torch(python: Path, gpu: bool) -> None:
+def install_torch(python: Path, folder: Path, gpu: bool) -> None:
     """The wanted build of torch, of the first source that has it. Raises subprocess.CalledProcessError."""
     if gpu:
-        pip(python, "install", bootstrap.CUDA_TORCH)
+        wanted = folder / "torch-cuda.txt"
+        wanted.write_text(requirements_of(GPU_LOCK), encoding="utf-8")
+        install_locked(python, wanted)
         return
     *others, last = bootstrap.CPU_TORCH_SOURCES
     for source in others:
         with contextlib.suppress(subprocess.CalledProcessError):
-            pip(python, "install", f"{bootstrap.TORCH}+cpu", *source)
+            install_locked(python, LOCKS / "torch-cpu.txt", *source)
             return
         say("The package index has no CPU build of torch; taking it from that of PyTorch.")
-    pip(python, "install", f"{bootstrap.TORCH}+cpu", *last)
+    install_locked(python, LOCKS / "torch-cpu.txt", *last)
+
+
+def requirements_of(lock: Path) -> str:
+    """A lock file (PEP 751) as requirements with hashes, which pip of Python 3.11 reads."""
+    lines = []
+    for package in tomllib.loads(lock.read_text(encoding="utf-8"))["packages"]:
+        hashes = [f"--hash=sha256:{wheel['hashes']['sha256']}" for wheel in package["wheels"]]
+        lines.append(" ".join([f"{package['name']}=={package['version']}", *hashes]) + "\n")
+    return "".join(lines)
+
+
+def install_locked(python: Path, lock: Path, *options: str) -> None:
+    """Install all of a file, and nothing else. pip refuses what has another hash, and sdists, which would run
+    code. Raises subprocess.CalledProcessError."""
+    pip(
+        python,
+        *("install", "--require-hashes", "--only-binary", ":all:", "--no-deps"),
+        *("--requirement", str(lock), *options),
+    )
 
 
 def fingerprint(*, gpu: bool, only_tools: bool) -> str:
     """A hash of what determines the packages in the environment."""
     digest = hashlib.sha256(f"{sys.version_info[:3]} {gpu} {only_tools}".encode())
-    for file in (bootstrap.CONSTRAINTS, ROOT / "pyproject.toml", Path(__file__)):
+    for file in (*sorted(LOCKS.glob("*.txt")), GPU_LOCK, Path(__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 
@@ -220,9 +245,8 @@ def source_date() -> int:
 
 
 def pip(python: Path, command: str, *words: str) -> None:
-    """Run pip with the pinned versions. Raises subprocess.CalledProcessError."""
-    options = ["-q", "--disable-pip-version-check", "--constraint", str(bootstrap.CONSTRAINTS)]
-    run([str(python), "-m", "pip", command, *options, *words])
+    """Run pip. Raises subprocess.CalledProcessError."""
+    run([str(python), "-m", "pip", command, "-q", "--disable-pip-version-check", *words])
 
 
 def run(command: list[str], *, quiet: bool = False, folder: Path = ROOT) -> None:

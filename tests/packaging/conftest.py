@@ -9,7 +9,16 @@ from types import ModuleType
 
 import pytest
 
-SCRIPTS = ("system_libraries", "bootstrap", "linux_packages", "build", "gpu_lock", "sbom", "trt_environment")
+SCRIPTS = (
+    "system_libraries",
+    "bootstrap",
+    "linux_packages",
+    "build",
+    "gpu_lock",
+    "build_lock",
+    "sbom",
+    "trt_environment",
+)
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.factories.gpu_wheels import make_wheel
+
 
 @pytest.fixture
 def asked(build: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -28,14 +30,34 @@ def test_the_tools_are_pinned(build: ModuleType) -> None:
     assert {*build.TOOLS, "altgraph", "pyproject_hooks"} <= pins
 
 
-@pytest.mark.parametrize(("gpu", "torch"), [(False, "torch==2.13.0+cpu"), (True, "torch===2.13.0")])
+@pytest.mark.slow
+def test_a_package_with_another_hash_is_not_installed(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    make_wheel(tmp_path, "wanted", "1.0", {"wanted.py": "x = 1"})
+    lock = tmp_path / "lock.txt"
+    lock.write_text(f"wanted==1.0 --hash=sha256:{64 * '0'}\n")
+    with pytest.raises(build.subprocess.CalledProcessError):
+        build.install_locked(Path(sys.executable), lock, "--target", str(tmp_path / "installed"))
+    assert "DO NOT MATCH THE HASHES" in capfd.readouterr().out
+    assert not (tmp_path / "installed" / "wanted.py").exists()
+
+
+@pytest.mark.parametrize(("gpu", "torch"), [(False, "torch-cpu.txt"), (True, "torch-cuda.txt")])
 def test_an_environment_is_made_once_with_one_build_of_torch(
     build: ModuleType, asked: list[str], tmp_path: Path, gpu: bool, torch: str
 ) -> None:
     python = build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=False)
     assert python.is_relative_to(tmp_path)
-    assert [line.split()[1] for line in asked if "torch==" in line] == [torch]
-    assert any("--no-deps bigvgan==" in line for line in asked)
+    files = [Path(line.partition("--requirement ")[2].split()[0]) for line in asked]
+    assert [file.name for file in files] == ["tools.txt", torch, "program.txt"]
+    for line, file in zip(asked, files, strict=True):
+        assert "--require-hashes --only-binary :all: --no-deps" in line
+        entries = [entry for entry in re.split(r"\n(?! )", file.read_text()) if "==" in entry]
+        assert entries
+        assert all("--hash=sha256:" in entry for entry in entries), file
     asked.clear()
     build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=False)
     build.make_environment(tmp_path / "environment", gpu=gpu, only_tools=True)
@@ -56,8 +78,10 @@ def test_a_wheel_has_every_source_in_cuda_cpp(repository: Path) -> None:
 def test_a_wheel_needs_the_tools_only(build: ModuleType, asked: list[str], tmp_path: Path) -> None:
     build.make_environment(tmp_path / "environment", gpu=False, only_tools=True)
     assert len(asked) == 1
-    assert "pyinstaller" in asked[0]
-    assert "torch" not in asked[0]
+    assert "tools.txt" in asked[0]
+    tools = (build.LOCKS / "tools.txt").read_text()
+    assert "pyinstaller==" in tools
+    assert "torch" not in tools
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Windows has a second executable")
