@@ -192,10 +192,8 @@ def freeze(python: Path, out: Path) -> Path:
         (bundle / "moss-voice-window").symlink_to("moss-voice")
     for name in DOCUMENTS:
         shutil.copy(ROOT / name, bundle / name)
-    for text in ("LGPL-3", "LGPL-2.1", "GPL-3"):  # Qt's wheels lack them; LGPL-3 adds to GPL-3
-        source = Path("/usr/share/common-licenses") / text
-        if source.is_file():
-            shutil.copy(source, bundle / "_internal" / "licenses" / text)
+    for text in sorted((BUNDLE / "licenses").iterdir()):  # the wheels lack them; LGPL-3 adds to GPL-3
+        shutil.copy(text, bundle / "_internal" / "licenses" / text.name)
     script = ROOT / "packaging" / "sbom.py"
     run([str(python), str(script), str(bundle), version(), str(source_date())], quiet=True)
     return bundle

@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tomllib
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 from cyclonedx.contrib.license.factories import LicenseFactory
-from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
@@ -44,6 +45,34 @@ KNOWN = {
     "python-xlib": "LGPL-2.1-or-later",
 }
 CLASSIFIED = {"Apache Software License": "Apache-2.0", "MIT License": "MIT", "BSD License": "BSD-3-Clause"}
+LIBRARIES = {
+    "libQt6": "LGPL-3.0-only",
+    "libgfortran": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "libgomp": "GPL-3.0-or-later WITH GCC-exception-3.1",
+    "libicu": "Unicode-3.0",
+    "libpyside6": "LGPL-3.0-only",
+    "libquadmath": "LGPL-2.1-or-later",
+    "libscipy_openblas": "BSD-3-Clause",
+    "libshiboken6": "LGPL-3.0-only",
+}
+"""Of libraries inside of packages, by the beginning of their names; the others have that of their package."""
+SOURCES = {
+    "pyside6-essentials": (
+        "https://download.qt.io/official_releases/QtForPython/pyside6/PySide6-{version}-src/ and, for Qt "
+        "itself, https://download.qt.io/official_releases/qt/{minor}/{version}/"
+    ),
+    "shiboken6": "https://download.qt.io/official_releases/QtForPython/pyside6/PySide6-{version}-src/",
+    "python-xlib": "_internal/Xlib, and https://pypi.org/project/python-xlib/{version}/#files",
+    "soxr": "https://pypi.org/project/soxr/{version}/#files (with libsoxr inside)",
+    "tqdm": "_internal/tqdm, and https://pypi.org/project/tqdm/{version}/#files",
+}
+"""Where the source of packages under LGPL or MPL is. The build fails for one that is not listed."""
+COPYLEFT = re.compile(r"LGPL|MPL")
+INCOMPLETE = (
+    "Not listed: what is linked statically into these files, such as OpenSSL into Python's ssl module where "
+    "its build does so, oneDNN and others into torch, abseil and others into onnxruntime, Rust crates into "
+    "tokenizers, safetensors, hf-xet and pydantic-core, WebRTC into pywebrtc-audio."
+)
 _LIBRARY = re.compile(r"\.so(\.|$)")
 
 
@@ -100,19 +129,33 @@ def python() -> Part:
 def packages(bundle: Path) -> list[Part]:
     """The Python packages, by the metadata that is in the bundle."""
     found = metadata.distributions(path=[str(bundle / "_internal")])
-    return sorted((_package(one) for one in found if one.name != OWN), key=lambda part: part.name.lower())
+    parts = (_package(one, bundle / "_internal") for one in found if one.name != OWN)
+    return sorted(parts, key=lambda part: part.name.lower())
 
 
-def _package(found: metadata.Distribution) -> Part:
+def _package(found: metadata.Distribution, inside: Path) -> Part:
     requirements = [Requirement(text) for text in found.requires or []]
     needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+    licence = licence_of(found)
     return Part(
         found.name,
         found.version,
-        licence_of(found),
+        licence,
         PackageURL("pypi", None, normalized(found.name), found.version),
+        files=tuple(_inner_libraries(found, inside, licence)),
         needs=tuple(sorted({normalized(one.name) for one in needed})),
     )
+
+
+def _inner_libraries(found: metadata.Distribution, inside: Path, licence: str) -> Iterator[Part]:
+    """The shared libraries that a package brings along, other than its own modules."""
+    for name in sorted(str(file) for file in found.files or ()):
+        file = inside / name
+        is_module = "cpython" in file.name or ".abi3." in file.name
+        if _LIBRARY.search(file.name) and not is_module and file.is_file():
+            own = next((text for start, text in LIBRARIES.items() if file.name.startswith(start)), licence)
+            purl = PackageURL("generic", normalized(found.name), file.name)
+            yield Part(name, "", own, purl, sha256=sha256(file))
 
 
 def licence_of(found: metadata.Distribution) -> str:
@@ -196,6 +239,7 @@ def render(parts: list[Part], version: str, date: int) -> str:
         OWN, version, OWN_LICENCE, PackageURL("generic", None, OWN, version), ComponentType.APPLICATION
     )
     bom.metadata.component = _component(own)
+    bom.metadata.properties.add(Property(name="moss-voice:incomplete", value=INCOMPLETE))
     components = {normalized(part.name): _component(part) for part in parts}
     for component in components.values():
         bom.components.add(component)
@@ -234,7 +278,38 @@ def report(parts: list[Part], bundle: Path) -> str:
         "What MOSS Voice contains besides its own code: name, version, licence as its maker states it, and\n"
         "the folder of _internal/licenses with the text. MOSS Voice itself is under Apache-2.0: LICENSE.\n"
     )
-    return "\n".join([head, *(line.rstrip() for line in lines)]) + "\n"
+    inner = [f"  {file.name}: {file.licence}" for part in parts if not _is_model(part) for file in part.files]
+    return "\n".join(
+        [
+            head,
+            *(line.rstrip() for line in lines),
+            "\nLibraries inside of these packages:\n",
+            *inner,
+            f"\n{INCOMPLETE}",
+            "\nSource code of what is under the LGPL or the MPL:\n",
+            *sources(parts),
+            "\nThose under the LGPL lie in files of their own, which you may replace with versions that"
+            "\nyou have changed; for that you may also take MOSS Voice apart. Nothing here checks them.\n",
+        ]
+    )
+
+
+def _is_model(part: Part) -> bool:
+    return part.kind == ComponentType.MACHINE_LEARNING_MODEL
+
+
+def sources(parts: list[Part]) -> Iterator[str]:
+    """A line for each package under the LGPL or the MPL. UnknownLicenceError for one without an address."""
+    for part in parts:
+        if part.purl.type != "pypi" or not COPYLEFT.search(part.licence):
+            continue
+        address = SOURCES.get(normalized(part.name))
+        if address is None:
+            raise UnknownLicenceError(
+                f"{part.name} is under {part.licence}: add the address of its source to SOURCES in sbom.py."
+            )
+        minor = ".".join(part.version.split(".")[:2])
+        yield f"  {part.name} {part.version}: {address.format(version=part.version, minor=minor)}"
 
 
 def _folder_of(part: Part, folders: set[str]) -> str:

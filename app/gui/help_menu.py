@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from html import escape
 from pathlib import Path
 
 from PySide6.QtCore import QProcess, QUrl, Signal, qVersion
@@ -20,8 +21,14 @@ from app.gui.follows_language import FollowsLanguage
 from app.gui.notice_line import NoticeLine
 from app.gui.question import tell_about
 from app.version import program_version
+from engine_runtime.installation import is_frozen
 
 _REPORT_NAME = "moss-voice-report.txt"
+
+
+def _licence_file() -> str:
+    """What lists the licences: of the packaged program a file beside it, else a file of the source."""
+    return str(Path(sys.executable).parent / "THIRD-PARTY-LICENSES.txt") if is_frozen() else "NOTICE"
 
 
 class HelpMenu(FollowsLanguage, QMenu):
@@ -76,6 +83,8 @@ class HelpMenu(FollowsLanguage, QMenu):
             f"<b>MOSS Voice {program_version()}</b>",
             self.tr("A speech-to-speech assistant that runs on this computer. Nothing leaves it."),
             self.tr("Licence: Apache 2.0"),
+            self.tr("It uses Qt under the GNU Lesser General Public License, version 3 (source: qt.io)."),
+            self.tr("All parts and their licences are listed in %1.").replace("%1", escape(_licence_file())),
             f"Python {platform.python_version()}, Qt {qVersion()}, {platform.platform()}",
         )
         return "<p>" + "</p><p>".join(parts) + "</p>"

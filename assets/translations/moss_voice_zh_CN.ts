@@ -2177,6 +2177,14 @@
         <translation>许可证：Apache 2.0</translation>
     </message>
     <message>
+        <source>It uses Qt under the GNU Lesser General Public License, version 3 (source: qt.io).</source>
+        <translation>本程序依据 GNU 宽通用公共许可证第 3 版（LGPLv3）使用 Qt（源代码：qt.io）。</translation>
+    </message>
+    <message>
+        <source>All parts and their licences are listed in %1.</source>
+        <translation>全部组成部分及其许可证列于 %1。</translation>
+    </message>
+    <message>
         <source>Keyboard shortcuts</source>
         <translation>键盘快捷键</translation>
     </message>

@@ -102,6 +102,8 @@ def test_the_bundle_gets_its_documents_and_the_name_of_the_window(
     assert (bundle / "moss-voice-window").resolve() == bundle / "moss-voice"
     assert "Apache License" in (bundle / "LICENSE").read_text(encoding="utf-8")
     assert (bundle / "NOTICE").is_file()
+    texts = {file.name for file in (bundle / "_internal" / "licenses").iterdir()}
+    assert {"GPL-3.txt", "LGPL-3.txt", "LGPL-2.1.txt", "MPL-2.0.txt"} <= texts, "wherever it is built"
     assert scripts == [[str(build.ROOT / "packaging" / "sbom.py"), str(frozen)]]
 
 

@@ -75,6 +75,41 @@ def test_the_report_names_licence_and_text(sbom: ModuleType, bundle: Path) -> No
     assert line.split() == ["First_One", "1.2", "MIT", "OR", "Apache-2.0", "first_one-1.2"]
 
 
+def test_libraries_inside_of_packages_are_listed_and_what_is_not_is_said(
+    sbom: ModuleType, bundle: Path
+) -> None:
+    inside = bundle / "_internal"
+    (inside / "numpy.libs").mkdir()
+    names = ("libscipy_openblas64_-1.so", "libgfortran-2.so.5", "libodd.so", "_core.cpython-311-x86.so")
+    for name in names:
+        (inside / "numpy.libs" / name).write_bytes(name.encode())
+    package(bundle, "numpy", "License-Expression: BSD-3-Clause")
+    record = "".join(f"numpy.libs/{name},,\n" for name in (*names, "libleft-out.so"))
+    (inside / "numpy-1.2.dist-info" / "RECORD").write_text(record)
+    sbom.write(bundle, "0.1.0", DATE)
+    bill = json.loads((bundle / sbom.SBOM).read_text(encoding="utf-8"))
+    parts = {part["name"]: part for part in bill["components"]}
+    found = {part["name"].rpartition("/")[2]: part for part in parts["numpy"]["components"]}
+    assert set(found) == set(names[:3])
+    assert "GCC-exception" in json.dumps(found["libgfortran-2.so.5"]["licenses"])
+    assert found["libodd.so"]["hashes"][0]["content"] == hashlib.sha256(b"libodd.so").hexdigest()
+    (note,) = bill["metadata"]["properties"]
+    assert "linked statically" in note["value"]
+    assert note["value"] in (bundle / sbom.REPORT).read_text(encoding="utf-8")
+
+
+def test_what_is_under_lgpl_or_mpl_has_the_address_of_its_source(sbom: ModuleType, bundle: Path) -> None:
+    package(bundle, "PySide6_Essentials", "License-Expression: LGPL-3.0-only OR GPL-2.0-only")
+    package(bundle, "soxr", "License-Expression: LGPL-2.1-or-later")
+    sbom.write(bundle, "0.1.0", DATE)
+    report = (bundle / sbom.REPORT).read_text(encoding="utf-8")
+    assert "https://download.qt.io/official_releases/qt/1.2/1.2/" in report
+    assert "soxr 1.2: https://pypi.org/project/soxr/1.2/#files" in report
+    package(bundle, "new", "License-Expression: MPL-2.0")
+    with pytest.raises(sbom.UnknownLicenceError, match=r"new is under MPL-2\.0: add the address"):
+        sbom.write(bundle, "0.1.0", DATE)
+
+
 def test_a_package_without_a_licence_stops_the_build(sbom: ModuleType, bundle: Path) -> None:
     package(bundle, "silent")
     with pytest.raises(sbom.UnknownLicenceError, match="silent states no licence"):

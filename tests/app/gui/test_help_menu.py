@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,14 @@ def test_the_shortcuts_and_the_guide_are_asked_for(qtbot: QtBot, window: MainWin
             action.trigger()
 
 
-def test_about_names_the_version(window: MainWindow) -> None:
+def test_about_names_version_and_licences(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
     text = window.help.about_text()
     assert f"MOSS Voice {program_version()}" in text
     assert "Apache 2.0" in text
+    assert "Qt under the GNU Lesser General Public License, version 3" in text
+    assert "listed in NOTICE" in text
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert f"{Path(sys.executable).parent}/THIRD-PARTY-LICENSES.txt" in window.help.about_text()
 
 
 @pytest.mark.slow
