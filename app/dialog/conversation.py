@@ -12,8 +12,8 @@ import numpy as np
 
 from engine_runtime.types import FinishReason, Modality, Pcm
 
-_KEPT_AUDIO_S = 900.0
-"""Reply audio kept in all; beyond it the oldest replies can no longer be played again."""
+_KEPT_AUDIO_S = 180.0
+"""Reply audio kept in all, 17 MB at 24 kHz; beyond it the oldest replies can no longer be played again."""
 
 
 @dataclass(slots=True)
@@ -90,13 +90,15 @@ class ConversationRecord:
         if turn is not None:
             turn.text = text
             turn.finish_reason = finish_reason
+            # One array of its own: chunks may be views of larger buffers of the vocoder.
+            turn.chunks = [turn.pcm] if turn.chunks else []
         self._forget_old_audio()
 
     def cut(self, turn_id: int, heard_text: str, heard_samples: int) -> None:
         """The reply was stopped: keep the part that was heard."""
         turn = self._turns.get(turn_id)
         if turn is not None:
-            turn.chunks = [turn.pcm[:heard_samples].copy()] if turn.chunks and heard_samples else []
+            turn.chunks = [turn.pcm[:heard_samples]] if turn.chunks and heard_samples else []
         self.finish(turn_id, heard_text, "cancelled")
 
     def clear(self) -> None:

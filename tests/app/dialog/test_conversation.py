@@ -72,3 +72,18 @@ def test_turns_can_be_dropped_and_unknown_ones_do_no_harm() -> None:
     transcript.open(2, Modality.TEXT)
     transcript.clear()
     assert transcript.get(2) is None
+
+
+def test_a_reply_does_not_keep_the_buffers_that_its_chunks_are_views_of() -> None:
+    transcript = ConversationRecord()
+    transcript.open(1, Modality.SPEECH)
+    buffer = np.arange(1_000, dtype=np.float32)
+    transcript.add_audio(1, buffer[10:20], 100)
+    transcript.finish(1, "", "stop")
+    turn = transcript.get(1)
+    assert turn is not None
+    assert turn.pcm.tolist() == buffer[10:20].tolist()
+    assert not any(np.shares_memory(chunk, buffer) for chunk in turn.chunks)
+    transcript.cut(1, "", 4)
+    assert [chunk.base for chunk in turn.chunks] == [None]
+    assert turn.pcm.tolist() == [10.0, 11.0, 12.0, 13.0]
