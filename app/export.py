@@ -181,8 +181,10 @@ def in_words(path: Path, error: OSError) -> ExportError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ExportError(f"{path} was not written: no permission. Choose a folder that you may write to.")
-    if error.errno == errno.ENOENT:
+    if error.errno == errno.ENOENT and not path.parent.is_dir():
         return ExportError(f"{path} was not written: there is no folder {path.parent}. Make it first.")
+    if error.errno == errno.ENOENT:  # as in /proc
+        return ExportError(f"{path} was not written: {path.parent} takes no files. Choose another folder.")
     if error.errno == errno.ENAMETOOLONG:
         return ExportError(f"{path} was not written: its name is too long. Choose a shorter one.")
     return ExportError(f"{path} was not written: {error.strerror}. Choose another folder.")

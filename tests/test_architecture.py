@@ -116,7 +116,7 @@ def test_only_the_session_and_the_server_start_threads() -> None:
 def test_labels_and_tooltips_take_no_markup_from_outside() -> None:
     """Qt guesses whether a text is HTML; app/gui/plain_text.py and app/gui/question.py do not let it."""
     makers = {"QLabel", "QMessageBox", "QTextBrowser", "QTextEdit", "QErrorMessage"}
-    boxes = {f"QMessageBox.{kind}" for kind in ("about", "critical", "information", "warning")}
+    boxes = {f"QMessageBox.{kind}" for kind in ("about", "critical", "information", "question", "warning")}
     setters = (".setToolTip", ".setHtml", ".setWhatsThis", ".setStatusTip")
 
     def guesses(file: Path) -> bool:

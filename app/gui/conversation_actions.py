@@ -6,10 +6,12 @@ In: menus and dialogs. Out: commands to the session, files. GUI thread.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import QObject, QPoint
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QWidget
 
 from app import paths
 from app.audio.wav import write_wav
@@ -17,7 +19,8 @@ from app.gui.bridge import SessionBridge
 from app.gui.error_banner import ErrorBanner
 from app.gui.history_dialog import HistoryDialog
 from app.gui.icons import Icons
-from app.gui.question import is_confirmed
+from app.gui.notice_line import NoticeLine
+from app.gui.question import asked_file, is_confirmed
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
 from app.gui.turn_menu import TurnMenu
@@ -29,6 +32,7 @@ from app.session.commands import (
     RetryTurn,
 )
 from app.session.conversation_folder import SOUND, clear_remains, latest_open
+from app.session.conversation_text import Words, as_text, write_text
 from app.session.erased_turns import finish_all
 from app.session.events import ConversationContinued, TurnOpened
 from app.session.recorded_events import how_to_continue, read_transcript, spans_of
@@ -41,11 +45,16 @@ class ConversationActions(QObject):
     """The actions of one window."""
 
     def __init__(
-        self, window: QWidget, bridge: SessionBridge, transcript: Transcript, banner: ErrorBanner
+        self,
+        window: QWidget,
+        bridge: SessionBridge,
+        transcript: Transcript,
+        banner: ErrorBanner,
+        notice: NoticeLine,
     ) -> None:
         super().__init__(window)
         self._window, self._bridge = window, bridge
-        self._transcript, self._banner = transcript, banner
+        self._transcript, self._banner, self._notice = transcript, banner, notice
         self._earlier: dict[int, PlayRecording] = {}
         """Turns of an earlier run of the program with recorded sound."""
         self.menu = TurnMenu(window)
@@ -101,15 +110,41 @@ class ConversationActions(QObject):
         if not len(pcm):
             self._banner.show_error(self.tr("The sound of that reply is not kept any more."), "")
             return
-        name = str(Path.home() / f"moss-voice-{turn_id}.wav")
-        chosen, _ = QFileDialog.getSaveFileName(
-            self._window, self.tr("Reply as WAV"), name, self.tr("Recordings (*.wav)")
-        )
-        if chosen:
-            try:
-                write_wav(Path(chosen), pcm, rate)
-            except MossVoiceError as error:
-                self._show_error(error)
+        title, kinds = self.tr("Reply as WAV"), self.tr("Recordings (*.wav)")
+        file = asked_file(self._window, title, f"moss-voice-{turn_id}.wav", kinds)
+        if file is not None:
+            self._save(file, lambda: write_wav(file, pcm, rate))
+
+    def save_text(self) -> None:
+        """Ask for a file and save the conversation on show as text, also one that is not kept."""
+        turns = self._transcript.turn_texts()
+        if not turns:
+            self._notice.show_notice(self.tr("Nothing has been said yet."))
+            return
+        title, kinds = self.tr("Conversation as text"), self.tr("Markdown (*.md);;Text (*.txt)")
+        file = asked_file(self._window, title, "moss-voice.md", kinds)
+        if file is not None:
+            self._save(file, lambda: write_text(file, turns, self._words()))
+
+    def copy_text(self) -> None:
+        """Copy the conversation on show to the clipboard."""
+        turns = self._transcript.turn_texts()
+        if not turns:
+            self._notice.show_notice(self.tr("Nothing has been said yet."))
+            return
+        QGuiApplication.clipboard().setText(as_text(turns, self._words(), is_markdown=False))
+        self._notice.show_notice(self.tr("The conversation is copied."))
+
+    def _words(self) -> Words:
+        return Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))
+
+    def _save(self, file: Path, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except MossVoiceError as error:
+            self._show_error(error)
+        else:
+            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))
 
     def _show_error(self, error: MossVoiceError) -> None:
         self._banner.show_error(error.what_is_wrong, error.what_to_do)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QFileDialog, QWidget
+from PySide6.QtWidgets import QWidget
 
 from app.gui.error_banner import ErrorBanner
 from app.gui.notice_line import NoticeLine
+from app.gui.question import asked_file
 from app.gui.snapshot import save_png
 from app.session.trace import write_chrome_trace, write_csv
 from engine_runtime.errors import MossVoiceError
@@ -105,12 +106,11 @@ class Export(QObject):
         )
 
     def _ask_and_save(self, title: str, name: str, kinds: str, save: Callable[[Path], None]) -> None:
-        chosen, _ = QFileDialog.getSaveFileName(self._window, title, str(Path.home() / name), kinds)
-        if not chosen:
+        if (file := asked_file(self._window, title, name, kinds)) is None:
             return
         try:
-            save(Path(chosen))
+            save(file)
         except MossVoiceError as error:
             self._banner.show_error(error.what_is_wrong, error.what_to_do)
         else:
-            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", chosen))
+            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))

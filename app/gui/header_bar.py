@@ -24,7 +24,8 @@ class HeaderBar(FollowsLanguage, QFrame):
     Signals:
         new_conversation, history_wanted, panel_wanted, compact_wanted, theme_toggled, language_toggled,
             settings_wanted: a button was pressed.
-        csv_wanted, trace_wanted, picture_wanted: an entry of the export menu was chosen.
+        text_wanted, copy_wanted, csv_wanted, trace_wanted, picture_wanted: an entry of the export menu was
+            chosen.
     """
 
     new_conversation = Signal()
@@ -34,6 +35,8 @@ class HeaderBar(FollowsLanguage, QFrame):
     settings_wanted = Signal()
     panel_wanted = Signal()
     compact_wanted = Signal()
+    text_wanted = Signal()
+    copy_wanted = Signal()
     csv_wanted = Signal()
     trace_wanted = Signal()
     picture_wanted = Signal()
@@ -77,14 +80,18 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.panel_button.addAction(self.detach_action)
         self.panel_button.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         self.menu = QMenu(self)
+        self.text_action, self.copy_action = QAction(self), QAction(self)
         self.csv_action, self.trace_action, self.picture_action = (QAction(self) for _ in range(3))
         for action, signal in (
+            (self.text_action, self.text_wanted),
+            (self.copy_action, self.copy_wanted),
             (self.csv_action, self.csv_wanted),
             (self.trace_action, self.trace_wanted),
             (self.picture_action, self.picture_wanted),
         ):
             action.triggered.connect(signal)
             self.menu.addAction(action)
+        self.menu.insertSeparator(self.csv_action)
         self.export_button.setMenu(self.menu)
         self.export_button.setPopupMode(QToolButton.ToolButtonPopupMode.InstantPopup)
         self.new_button.clicked.connect(self.new_conversation)
@@ -124,7 +131,7 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.language_button.setText(self.tr("中文", "the language that the button switches to"))
         for button, name, shortcut in (
             (self.new_button, self.tr("Forget this conversation and start a new one"), "Ctrl+N"),
-            (self.export_button, self.tr("Export timings"), ""),
+            (self.export_button, self.tr("Export"), ""),
             (self.language_button, self.tr("Switch the language"), ""),
             (self.theme_button, self.tr("Switch between light and dark"), "Ctrl+T"),
             (self.settings_button, self.tr("Settings"), "Ctrl+,"),
@@ -142,6 +149,8 @@ class HeaderBar(FollowsLanguage, QFrame):
                 "%1", self._panel_words()
             ),
         )
+        self.text_action.setText(self.tr("Conversation as text …"))
+        self.copy_action.setText(self.tr("Copy the conversation"))
         self.csv_action.setText(self.tr("Timings as CSV …"))
         self.trace_action.setText(self.tr("Timings as Chrome trace …"))
         self.picture_action.setText(self.tr("Latency view as PNG …"))

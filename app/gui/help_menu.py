@@ -13,13 +13,13 @@ from pathlib import Path
 
 from PySide6.QtCore import QProcess, QUrl, Signal, qVersion
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFileDialog, QMenu, QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from app import paths
 from app.gui.error_banner import ErrorBanner
 from app.gui.follows_language import FollowsLanguage
 from app.gui.notice_line import NoticeLine
-from app.gui.question import tell_about
+from app.gui.question import asked_file, tell_about
 from app.version import program_version
 from engine_runtime.installation import is_frozen
 
@@ -57,15 +57,14 @@ class HelpMenu(FollowsLanguage, QMenu):
     def save_report(self) -> None:
         """Ask for a file and let the doctor write its report there; takes some seconds."""
         title, kinds = self.tr("Save report"), self.tr("Text (*.txt)")
-        file, _ = QFileDialog.getSaveFileName(self, title, str(Path.home() / _REPORT_NAME), kinds)
-        if not file:
+        if (file := asked_file(self, title, _REPORT_NAME, kinds)) is None:
             return
         self.report_action.setEnabled(False)
         self._notice.show_notice(self.tr("The report is being written …"))
         doctor = self._doctor = QProcess(self)
         doctor.finished.connect(lambda *_: self._note_report(file))
         doctor.errorOccurred.connect(lambda _: self._note_report(file))
-        doctor.start(sys.executable, ["-m", "app", "doctor", "--report", file])
+        doctor.start(sys.executable, ["-m", "app", "doctor", "--report", str(file)])
 
     def open_log_folder(self) -> None:
         """Show the folder of the log in the file manager; without one, name its path."""
@@ -97,15 +96,15 @@ class HelpMenu(FollowsLanguage, QMenu):
         self.log_action.setText(self.tr("Open log folder"))
         self.about_action.setText(self.tr("About MOSS Voice"))
 
-    def _note_report(self, file: str) -> None:
+    def _note_report(self, file: Path) -> None:
         """The doctor has ended, with status 1 if something is missing, or could not be started."""
         doctor, self._doctor = self._doctor, None
         if doctor is None:
             return
         self.report_action.setEnabled(True)
-        if Path(file).is_file() and doctor.error() is QProcess.ProcessError.UnknownError:
+        if file.is_file() and doctor.error() is QProcess.ProcessError.UnknownError:
             text = self.tr("The report is in %1. Read it before you send it to someone.")
-            self._notice.show_notice(text.replace("%1", file))
+            self._notice.show_notice(text.replace("%1", str(file)))
         else:
             reason = bytes(doctor.readAllStandardError().data()).decode(errors="replace").strip()
             self._banner.show_error(self.tr("The report could not be written."), reason)

@@ -10,13 +10,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import Qt, QUrl, Signal
-from PySide6.QtGui import QDesktopServices
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import (
     QDialog,
-    QFileDialog,
     QHBoxLayout,
-    QMessageBox,
     QPushButton,
     QSplitter,
     QTreeWidget,
@@ -29,8 +26,9 @@ from app.export import check_target
 from app.export import in_words as file_error
 from app.gui.error_texts import in_words
 from app.gui.icons import Icons
+from app.gui.notice_line import NoticeLine
 from app.gui.plain_text import PlainLabel
-from app.gui.question import warn
+from app.gui.question import asked_file, is_confirmed, open_outside, warn
 from app.gui.themes import Theme
 from app.gui.transcript import Transcript
 from app.session.commands import PlayRecording
@@ -44,7 +42,7 @@ from app.session.conversation_folder import (
     list_conversations,
     size_bytes,
 )
-from app.session.conversation_text import write_text
+from app.session.conversation_text import Words, turn_texts, write_text
 from app.session.recorded_events import RecordedEvent, read_transcript, spans_of
 from engine_runtime.errors import MossVoiceError
 
@@ -72,6 +70,7 @@ class HistoryDialog(QDialog):
         self.summary, self.damage = PlainLabel(), PlainLabel()
         self.summary.setProperty("role", "small")
         self.damage.setWordWrap(True)
+        self.notice = NoticeLine()
         self.continue_button, self.play_button = QPushButton(), QPushButton()
         self.text_button, self.sound_button = QPushButton(), QPushButton()
         self.delete_button, self.delete_all_button = QPushButton(), QPushButton()
@@ -143,7 +142,7 @@ class HistoryDialog(QDialog):
     def _play_all(self) -> None:
         """In the player of the system, which has a position and both channels."""
         if self.chosen is not None:
-            QDesktopServices.openUrl(QUrl.fromLocalFile(str(self.chosen.folder / SOUND)))
+            open_outside(self, self.windowTitle(), self.chosen.folder / SOUND)
 
     def _continue(self) -> None:
         if self.chosen is not None:
@@ -152,38 +151,42 @@ class HistoryDialog(QDialog):
 
     def _save_text(self) -> None:
         title, kinds = self.tr("Conversation as text"), self.tr("Markdown (*.md);;Text (*.txt)")
-        chosen, _ = QFileDialog.getSaveFileName(self, title, str(Path.home() / "moss-voice.md"), kinds)
-        if chosen:
-            names = self.tr("You"), "MOSS", self.tr("(speech)")
-            self._attempt(lambda: write_text(Path(chosen), self._events, *names))
+        if (file := asked_file(self, title, "moss-voice.md", kinds)) is not None:
+            words = Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))
+            self._attempt(
+                lambda: write_text(file, turn_texts(known.event for known in self._events), words), file
+            )
 
     def _save_sound(self) -> None:
         title, kinds = self.tr("Conversation as sound"), self.tr("Recordings (*.wav)")
-        chosen, _ = QFileDialog.getSaveFileName(self, title, str(Path.home() / "moss-voice.wav"), kinds)
-        if chosen and self.chosen is not None:
+        file = asked_file(self, title, "moss-voice.wav", kinds)
+        if file is not None and self.chosen is not None:
             source = self.chosen.folder / SOUND
-            self._attempt(lambda: _copy(source, Path(chosen)))
+            self._attempt(lambda: _copy(source, file), file)
 
     def _delete(self) -> None:
-        chosen = self.chosen
-        question = self.tr("Delete this conversation? This cannot be undone.")
-        if chosen is not None and self._is_sure(question):
+        chosen, question = self.chosen, self.tr("Delete this conversation?")
+        if chosen is not None and self._is_sure(question, self.tr("Delete")):
             self._attempt(lambda: delete_conversation(chosen.folder))
             self.refresh()
 
     def _delete_all(self) -> None:
-        if self._is_sure(self.tr("Delete all kept conversations? This cannot be undone.")):
+        if self._is_sure(self.tr("Delete all kept conversations?"), self.tr("Delete all")):
             self._attempt(lambda: delete_all(self._root))
             self.refresh()
 
-    def _is_sure(self, question: str) -> bool:
-        return QMessageBox.question(self, self.windowTitle(), question) == QMessageBox.StandardButton.Yes
+    def _is_sure(self, question: str, action: str) -> bool:
+        return is_confirmed(self, question, self.tr("This cannot be undone."), action)
 
-    def _attempt(self, action: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[], None], saved: Path | None = None) -> None:
+        """Do it; say what went wrong, or which file was `saved`."""
         try:
             action()
         except MossVoiceError as error:
             warn(self, self.windowTitle(), f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}")
+        else:
+            if saved is not None:
+                self.notice.show_notice(self.tr("Saved as %1.").replace("%1", str(saved)))
 
     def _connect(self) -> None:
         self.list.currentItemChanged.connect(lambda: self._open())
@@ -223,6 +226,7 @@ class HistoryDialog(QDialog):
         layout.setContentsMargins(16, 14, 16, 14)
         layout.addWidget(split, 1)
         layout.addWidget(self.damage)
+        layout.addWidget(self.notice)
         layout.addWidget(self.summary)
         layout.addLayout(buttons)
         self.resize(1000, 620)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from PySide6.QtCore import QUrl
-from PySide6.QtGui import QDesktopServices, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QMessageBox, QPushButton, QWidget
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from app import paths
 from app.gui.error_texts import in_words
 from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Keep, Preferences
-from app.gui.question import warn
+from app.gui.question import is_confirmed, open_outside, warn
 from app.gui.settings_page import SettingsPage, choice_box, choose
 from app.session.conversation_folder import delete_all, list_conversations, size_bytes
 from engine_runtime.errors import MossVoiceError
@@ -97,11 +96,11 @@ class KeepingPage(SettingsPage):
         super().showEvent(event)
 
     def _open(self) -> None:
-        QDesktopServices.openUrl(QUrl.fromLocalFile(str(paths.conversations_dir())))
+        open_outside(self, self.open_button.text(), paths.conversations_dir())
 
     def _delete(self) -> None:
-        question = self.tr("Delete all kept conversations? This cannot be undone.")
-        if QMessageBox.question(self, self.delete_button.text(), question) != QMessageBox.StandardButton.Yes:
+        question, consequence = self.tr("Delete all kept conversations?"), self.tr("This cannot be undone.")
+        if not is_confirmed(self, question, consequence, self.tr("Delete all")):
             return
         try:
             delete_all(paths.conversations_dir())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from PySide6.QtCore import QCoreApplication, QEvent, QPoint, Qt, Signal
@@ -23,6 +23,7 @@ from app.gui.themes import Theme
 from app.gui.turn_times import TurnTimes
 from app.gui.user_bubble import UserBubble
 from app.gui.welcome import Welcome
+from app.session.conversation_text import TurnText, turn_texts
 from app.session.events import (
     Levels,
     PlaybackFinished,
@@ -254,6 +255,13 @@ class Transcript(FollowsLanguage, QScrollArea):
                 self._hearing = None
             if turn is not None or turn_id in self._earlier:
                 self._remove_turn(turn_id)
+
+    def turn_texts(self) -> list[TurnText]:
+        """The turns on show that were answered, as text; a sample question has that of its label."""
+        turns = [(earlier.label, earlier.shown) for earlier in self._earlier.values()]
+        turns += [(turn.user.body.text(), turn.shown) for turn in self._turns.values()]
+        found = [(label, text) for label, shown in turns for text in turn_texts(shown)]
+        return [replace(text, question=text.question or label) for label, text in found]
 
     def show_recorded(self, events: Iterable[RecordedEvent]) -> None:
         """Show a conversation that was recorded, the latest `MOST_TURNS` turns of it."""

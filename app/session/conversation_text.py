@@ -1,43 +1,81 @@
-"""A recorded conversation as text, for reading: Markdown, or plain text.
+"""A conversation as text, for reading: Markdown, or plain text.
 
-In: its events, and the names of both sides. Out: a file. Raises ExportError. Any thread.
+In: the events of its turns, recorded or on show, and the words for both sides. Out: a text, or a
+file. Raises ExportError. Any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from app.export import ExportFile
-from app.session.events import ReplyCut, ReplyFinished, TurnOpened
-from app.session.recorded_events import RecordedEvent
+from app.session.events import ReplyCut, ReplyFinished, TurnCommitted, TurnOpened
 
 
-def write_text(path: Path, events: list[RecordedEvent], user: str, assistant: str, speech: str) -> None:
-    """One paragraph per question and reply; Markdown if the name ends in .md. `speech` replaces
-    speech without a text."""
-    is_markdown = path.suffix.lower() == ".md"
-    paragraphs = []
-    for name, said in _sides(events, user, assistant):
-        label = f"**{name}:**" if is_markdown else f"{name}:"
-        paragraphs.append(f"{label} {' '.join(said.split()) or speech}")
-    with ExportFile(path) as file:
-        file.write(("\n\n".join(paragraphs) + "\n").encode())
+@dataclass(frozen=True, slots=True)
+class TurnText:
+    """A question and its reply. Speech without a text has a length in seconds instead."""
+
+    question: str = ""
+    question_s: float = 0.0
+    reply: str = ""
+    reply_s: float = 0.0
+    """Of a reply that was cut, what was heard."""
 
 
-def _sides(events: list[RecordedEvent], user: str, assistant: str) -> list[tuple[str, str]]:
-    """(name, text) of each question and reply in order; of a cut reply what was heard."""
-    questions: dict[int, str] = {}
-    replies: dict[int, str] = {}
-    for recorded in events:
-        event = recorded.event
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words for both sides in the language of the reader; `spoke` has %1 for a length in seconds."""
+
+    user: str
+    assistant: str
+    spoke: str
+
+
+def turn_texts(events: Iterable[Any]) -> list[TurnText]:
+    """The turns that were answered, from events of turns in their order."""
+    turns: dict[int, TurnText] = {}
+    answered: set[int] = set()
+    for event in events:
+        turn = turns.setdefault(event.turn_id, TurnText())
         if isinstance(event, TurnOpened):
-            questions[event.turn_id] = event.text
+            turn = replace(turn, question=event.text)
+        elif isinstance(event, TurnCommitted):
+            turn = replace(turn, question_s=event.seconds)
         elif isinstance(event, ReplyFinished):
-            replies[event.turn_id] = event.text
+            turn = replace(turn, reply=event.text, reply_s=event.seconds)
+            answered.add(event.turn_id)
         elif isinstance(event, ReplyCut):
-            replies[event.turn_id] = event.heard_text
-    said = []
-    for turn_id, question in questions.items():
-        if turn_id in replies:
-            said += [(user, question), (assistant, replies[turn_id])]
-    return said
+            turn = replace(turn, reply=event.heard_text, reply_s=event.heard_s)
+            answered.add(event.turn_id)
+        turns[event.turn_id] = turn
+    return [turn for turn_id, turn in turns.items() if turn_id in answered]
+
+
+def as_text(turns: Iterable[TurnText], words: Words, *, is_markdown: bool) -> str:
+    """One paragraph per question and reply."""
+    sides = [
+        side
+        for turn in turns
+        for side in (
+            (words.user, turn.question, turn.question_s),
+            (words.assistant, turn.reply, turn.reply_s),
+        )
+    ]
+    return "\n\n".join(_paragraph(*side, words.spoke, is_markdown=is_markdown) for side in sides) + "\n"
+
+
+def write_text(path: Path, turns: Iterable[TurnText], words: Words) -> None:
+    """Write a file, Markdown if its name ends in .md."""
+    text = as_text(turns, words, is_markdown=path.suffix.lower() == ".md")
+    with ExportFile(path) as file:
+        file.write(text.encode(errors="replace"))
+
+
+def _paragraph(name: str, text: str, seconds: float, spoke: str, *, is_markdown: bool) -> str:
+    said = " ".join(text.split())
+    label = f"{name}:" if said else f"{name} ({spoke.replace('%1', f'{seconds:.1f}')})"
+    return f"{f'**{label}**' if is_markdown else label} {said}".rstrip()

@@ -973,6 +973,22 @@
         <source>%1 is being written by another window.</source>
         <translation>另一个窗口正在写入 %1。</translation>
     </message>
+    <message>
+        <source>%1 cannot be read: %2.</source>
+        <translation>无法读取 %1：%2。</translation>
+    </message>
+    <message>
+        <source>%1 is not a recorded conversation (%2).</source>
+        <translation>%1 不是录制的对话（%2）。</translation>
+    </message>
+    <message>
+        <source>%1 was not written: %2 takes no files.</source>
+        <translation>未写入 %1：%2 中不能创建文件。</translation>
+    </message>
+    <message>
+        <source>Choose another one.</source>
+        <translation>请另选一个。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
@@ -1014,10 +1030,6 @@
     <message>
         <source>Forget this conversation and start a new one</source>
         <translation>忘掉当前对话，开始新的对话</translation>
-    </message>
-    <message>
-        <source>Export timings</source>
-        <translation>导出计时</translation>
     </message>
     <message>
         <source>Switch the language</source>
@@ -1074,6 +1086,18 @@
     <message>
         <source>Conversations</source>
         <translation>对话记录</translation>
+    </message>
+    <message>
+        <source>Conversation as text …</source>
+        <translation>对话文本……</translation>
+    </message>
+    <message>
+        <source>Copy the conversation</source>
+        <translation>复制对话</translation>
+    </message>
+    <message>
+        <source>Export</source>
+        <translation>导出</translation>
     </message>
 </context>
 <context>
@@ -2320,6 +2344,34 @@
         <source>New conversation</source>
         <translation>新对话</translation>
     </message>
+    <message>
+        <source>Conversation as text</source>
+        <translation>对话文本</translation>
+    </message>
+    <message>
+        <source>Markdown (*.md);;Text (*.txt)</source>
+        <translation>Markdown (*.md);;文本 (*.txt)</translation>
+    </message>
+    <message>
+        <source>Nothing has been said yet.</source>
+        <translation>还没有任何对话内容。</translation>
+    </message>
+    <message>
+        <source>Saved as %1.</source>
+        <translation>已保存为 %1。</translation>
+    </message>
+    <message>
+        <source>The conversation is copied.</source>
+        <translation>已复制对话。</translation>
+    </message>
+    <message>
+        <source>You</source>
+        <translation>您</translation>
+    </message>
+    <message>
+        <source>spoke %1 s</source>
+        <translation>语音 %1 秒</translation>
+    </message>
 </context>
 <context>
     <name>KeepingPage</name>
@@ -2364,12 +2416,20 @@
         <translation>已保留 %1 个，%2</translation>
     </message>
     <message>
-        <source>Delete all kept conversations? This cannot be undone.</source>
-        <translation>删除所有保留的对话？此操作无法撤消。</translation>
-    </message>
-    <message>
         <source>A second window keeps no conversation.</source>
         <translation>第二个窗口不保留对话。</translation>
+    </message>
+    <message>
+        <source>Delete all</source>
+        <translation>全部删除</translation>
+    </message>
+    <message>
+        <source>Delete all kept conversations?</source>
+        <translation>删除所有保留的对话？</translation>
+    </message>
+    <message>
+        <source>This cannot be undone.</source>
+        <translation>此操作无法撤消。</translation>
     </message>
 </context>
 <context>
@@ -2409,14 +2469,6 @@
     <message>
         <source>%1 damaged entries of this conversation are left out.</source>
         <translation>此对话中有 %1 条损坏的记录已略过。</translation>
-    </message>
-    <message>
-        <source>Delete this conversation? This cannot be undone.</source>
-        <translation>删除此对话？此操作无法撤消。</translation>
-    </message>
-    <message>
-        <source>Delete all kept conversations? This cannot be undone.</source>
-        <translation>删除所有保留的对话？此操作无法撤消。</translation>
     </message>
     <message>
         <source>Conversations</source>
@@ -2469,6 +2521,34 @@
     <message>
         <source>No conversation is kept. The settings, page General, say what is kept.</source>
         <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
+    </message>
+    <message>
+        <source>Delete</source>
+        <translation>删除</translation>
+    </message>
+    <message>
+        <source>Delete all</source>
+        <translation>全部删除</translation>
+    </message>
+    <message>
+        <source>Delete all kept conversations?</source>
+        <translation>删除所有保留的对话？</translation>
+    </message>
+    <message>
+        <source>Delete this conversation?</source>
+        <translation>删除此对话？</translation>
+    </message>
+    <message>
+        <source>Saved as %1.</source>
+        <translation>已保存为 %1。</translation>
+    </message>
+    <message>
+        <source>This cannot be undone.</source>
+        <translation>此操作无法撤消。</translation>
+    </message>
+    <message>
+        <source>spoke %1 s</source>
+        <translation>语音 %1 秒</translation>
     </message>
 </context>
 <context>
@@ -3099,6 +3179,29 @@
     <message>
         <source>This program is %1: install the same version there.</source>
         <translation>本程序的版本是 %1：请在那里安装相同的版本。</translation>
+    </message>
+</context>
+<context>
+    <name>Question</name>
+    <message>
+        <source>%1 is not there any more.</source>
+        <translation>%1 已不存在。</translation>
+    </message>
+    <message>
+        <source>Replace</source>
+        <translation>替换</translation>
+    </message>
+    <message>
+        <source>Replace %1?</source>
+        <translation>替换 %1？</translation>
+    </message>
+    <message>
+        <source>There is a file of that name.</source>
+        <translation>已有同名文件。</translation>
+    </message>
+    <message>
+        <source>This desktop has no program that opens %1. Open it from another program.</source>
+        <translation>此桌面没有可以打开 %1 的程序。请在其他程序中打开。</translation>
     </message>
 </context>
 </TS>

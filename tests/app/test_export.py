@@ -181,3 +181,12 @@ def test_permissions_come_from_the_umask_which_no_other_thread_sees_changed(
         os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new.txt", "private.txt")]
     assert modes == [mode, 0o600]
+
+
+def test_a_folder_that_takes_no_files_is_not_said_to_be_missing() -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no /proc")
+    with pytest.raises(ExportError, match=r"/proc takes no files\. Choose another"):
+        check_target(Path("/proc/reply.wav"))
+    with pytest.raises(ExportError, match=r"there is no folder /nowhere\. Make it"):
+        check_target(Path("/nowhere/reply.wav"))

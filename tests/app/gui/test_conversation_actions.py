@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,52 @@ def test_the_sound_of_a_reply_is_saved(
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "r.wav"), ""))
     trigger(window, 1, "Save the reply")
     assert soundfile.info(tmp_path / "r.wav").frames == 100
+
+
+@pytest.mark.slow
+def test_the_conversation_on_show_is_copied_and_saved(
+    window: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is not kept."""
+    window.header.text_action.trigger()
+    assert window.notice.text() == "Nothing has been said yet."
+    feed_turn(window, session, 1, "one")
+    window.transcript._put_away(1)  # as after forty turns
+    session.feed(
+        TurnOpened(2, "voice"),
+        TurnCommitted(2, 1.24),
+        ReplyFinished(2, Modality.SPEECH, 3.0, "", 0, 12, "stop"),
+        TurnOpened(3, "voice"),
+    )
+    window.bridge.poll()
+    window.header.copy_action.trigger()
+    assert QGuiApplication.clipboard().text() == (
+        "You: one\n\nMOSS: reply to one\n\nYou (spoke 1.2 s)\n\nMOSS (spoke 3.0 s)\n"
+    )
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "c"), ""))
+    window.header.text_action.trigger()
+    assert (tmp_path / "c.md").read_text().endswith("**You (spoke 1.2 s)**\n\n**MOSS (spoke 3.0 s)**\n")
+    assert window.notice.text() == f"Saved as {tmp_path / 'c.md'}."
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "no" / "c.md"), ""))
+    window.header.text_action.trigger()
+    assert "there is no folder" in window.banner.message
+
+
+@pytest.mark.slow
+def test_what_a_kill_has_left_is_finished_at_the_start(
+    session: ScriptedSession, store: PreferenceStore, folder: Path
+) -> None:
+    kept = write_conversation(folder, is_ended=False)
+    (kept / "erased.json").write_text('{"turn_ids": [4]}')
+    (kept / ".history.json.abc.part").write_text("what was said")
+    os.utime(kept / ".history.json.abc.part", (0, 0))
+    window = MainWindow(session, store=store)  # type: ignore[arg-type]
+    window.begin()
+    window.close()
+    window.deleteLater()
+    assert not (kept / "erased.json").exists()
+    assert not (kept / ".history.json.abc.part").exists()
+    assert "one" not in (kept / "events.jsonl").read_text()
 
 
 def write_conversation(folder: Path, *, is_ended: bool) -> Path:

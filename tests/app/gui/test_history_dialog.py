@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import soundfile
-from PySide6.QtWidgets import QFileDialog, QMessageBox
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QFileDialog
 from pytestqt.qtbot import QtBot
 
 from app.gui.history_dialog import HistoryDialog
@@ -98,6 +99,7 @@ def test_text_and_sound_are_exported(
     for name, button in exports.items():
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, name=name: (str(tmp_path / name), ""))
         button.click()
+        assert dialog.notice.text() == f"Saved as {tmp_path / name}."
     assert (tmp_path / "c.md").read_text() == "**You:** who are you\n\n**MOSS:** word0\n"
     assert (tmp_path / "c.txt").read_text() == "You: who are you\n\nMOSS: word0\n"
     assert soundfile.info(tmp_path / "c.wav").channels == 2
@@ -105,12 +107,15 @@ def test_text_and_sound_are_exported(
 
 @pytest.mark.slow
 def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = QMessageBox.StandardButton.No
-    monkeypatch.setattr(QMessageBox, "question", lambda *_: answer)
+    answer, asked = False, []
+    monkeypatch.setattr(
+        "app.gui.history_dialog.is_confirmed", lambda _, *words: asked.append(words) or answer
+    )
     choose(dialog, "who are you")
     dialog.delete_button.click()
     assert len(list_conversations(root)) == 2
-    answer = QMessageBox.StandardButton.Yes
+    assert asked == [("Delete this conversation?", "This cannot be undone.", "Delete")]
+    answer = True
     dialog.delete_button.click()
     assert [found.first_words for found in list_conversations(root)] == ["what is two plus three"]
     assert dialog.list.topLevelItemCount() == 1
@@ -127,3 +132,24 @@ def test_one_can_be_continued(qtbot: QtBot, dialog: HistoryDialog, root: Path) -
         dialog.continue_button.click()
     assert caught.args[0].parent == root
     assert not dialog.isVisible()
+
+
+@pytest.mark.slow
+def test_a_player_that_does_not_open_is_reported(
+    dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("app.gui.question.warn", lambda _parent, _title, text: warnings.append(text))
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url.toLocalFile()) or True)
+    choose(dialog, "who are you")
+    assert dialog.chosen is not None
+    sound = dialog.chosen.folder / "conversation.wav"
+    dialog.play_button.click()
+    assert (opened, warnings) == ([str(sound)], [])
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda _: False)
+    dialog.play_button.click()
+    assert "no program" in warnings[-1]
+    sound.unlink()
+    dialog.play_button.click()
+    assert "not there any more" in warnings[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PySide6.QtWidgets import QMessageBox
 from pytestqt.qtbot import QtBot
 
 from app import paths
@@ -30,11 +29,12 @@ def test_folder_and_size_are_shown_and_one_button_deletes_all(
     (root / "a" / "conversation.wav").write_bytes(bytes(3_000_000))
     page.show()
     assert page.total.text() == "1 kept, 2.86 MiB"
-    answer = QMessageBox.StandardButton.No
-    monkeypatch.setattr(QMessageBox, "question", lambda *_: answer)
+    answer, asked = False, []
+    monkeypatch.setattr("app.gui.keeping_page.is_confirmed", lambda _, *words: asked.append(words) or answer)
     page.delete_button.click()
     assert (root / "a").exists()
-    answer = QMessageBox.StandardButton.Yes
+    assert asked == [("Delete all kept conversations?", "This cannot be undone.", "Delete all")]
+    answer = True
     page.delete_button.click()
     assert not (root / "a").exists()
     assert page.total.text().startswith("0 kept")

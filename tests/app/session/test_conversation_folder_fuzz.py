@@ -22,7 +22,7 @@ from app.session.conversation_folder import (
     read_events,
     size_bytes,
 )
-from app.session.conversation_text import write_text
+from app.session.conversation_text import Words, turn_texts, write_text
 from app.session.record_comparison import compare
 from app.session.recorded_events import how_to_continue, read_transcript, spans_of
 from app.session.recorded_values import settings_of
@@ -66,7 +66,9 @@ def read_all(root: Path, folder: Path) -> None:
         assert len(entries) + damaged == sum(1 for _ in event_lines(folder))
         events = read_transcript(folder)
         assert all(0 <= start <= end for start, end in spans_of(events).values())
-        write_text(root / "text.md", events, "You", "MOSS", "(speech)")
+        write_text(
+            root / "text.md", turn_texts(known.event for known in events), Words("You", "MOSS", "spoke %1 s")
+        )
         command = how_to_continue(folder)
         assert 0 <= command.seconds <= conversation_folder.LONGEST_S
         assert 0 <= command.last_turn_id <= conversation_folder.LARGEST_ID
