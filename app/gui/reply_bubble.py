@@ -16,6 +16,8 @@ from app.gui.turn_times import TurnTimes
 from app.session.events import CancelReason
 from engine_runtime.types import FinishReason, Modality
 
+_CLOSING = ",.;:!?…)]}”’»，。、；：！？）】》」』"
+
 
 class ReplyBubble(Bubble):
     """The reply: text or subtitle, length, latencies, and a button that plays it again. If the reply was cut,
@@ -103,8 +105,13 @@ class ReplyBubble(Bubble):
     def cut(self, modality: Modality, heard_text: str, unheard_text: str, heard_s: float) -> None:
         """The reply was stopped; show the part that was heard."""
         self._modality, self._heard_s = modality, heard_s
-        self.set_body(heard_text.strip())
-        self.rest.setText(unheard_text.strip())
+        heard_text, unheard_text = heard_text.strip(), unheard_text.strip()
+        if heard_text:  # a comma belongs to the word before it
+            rest = unheard_text.lstrip(_CLOSING)
+            heard_text += unheard_text[: len(unheard_text) - len(rest)]
+            unheard_text = rest.lstrip()
+        self.set_body(heard_text)
+        self.rest.setText(unheard_text)
         self.rest.setVisible(bool(self.rest.text()))
         self.mark.show()
         self.again.setVisible(modality is Modality.SPEECH and heard_s > 0)

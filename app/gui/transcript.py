@@ -12,7 +12,7 @@ from typing import Any
 
 from PySide6.QtCore import QCoreApplication, QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QApplication, QFrame, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
 from app.gui.bubble import Bubble
@@ -99,6 +99,8 @@ class Transcript(FollowsLanguage, QScrollArea):
         """Where in the column bubbles of earlier turns are put; None for the end."""
         self._below: int | None = None
         """Height below the view, to be kept while earlier turns are put above it."""
+        self._rows: dict[Bubble, QHBoxLayout] = {}
+        """Each bubble beside free space."""
         self._hearing: UserBubble | None = None
         self._sample_label, self._sample_seconds = "", 0.0
         self._follows = True
@@ -330,7 +332,11 @@ class Transcript(FollowsLanguage, QScrollArea):
         self.welcome.hide()
         bubble.set_widest(self._widest())
         place = self._column.count() - 1 if self._top is None else self._top
-        self._column.insertWidget(place, bubble, 0, side)
+        # In the column itself a bubble would get the height of its text at the width of the column.
+        row = self._rows[bubble] = QHBoxLayout()
+        self._column.insertLayout(place, row)
+        row.addWidget(bubble)
+        row.insertStretch(0 if side == Qt.AlignmentFlag.AlignRight else 1, 1)
         bubble.show()  # now: the layout would do it in the next turn of the event loop
         self._top = None if self._top is None else place + 1
 
@@ -386,7 +392,9 @@ class Transcript(FollowsLanguage, QScrollArea):
     def _discard(self, bubble: Bubble) -> None:
         if bubble.isAncestorOf(QApplication.focusWidget() or self):
             self.setFocus()  # else the next widget gets it, and the view scrolls there
-        self._column.removeWidget(bubble)
+        row = self._rows.pop(bubble)
+        self._column.removeItem(row)
+        row.deleteLater()
         bubble.hide()
         bubble.deleteLater()
 

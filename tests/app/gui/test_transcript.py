@@ -417,3 +417,46 @@ def test_clear_forgets_everything(transcript: Transcript) -> None:
     ask(transcript, 1, str(Path("a")))
     transcript.clear()
     assert transcript.turn_count == 0
+
+
+def test_the_rest_of_a_reply_begins_with_a_word(transcript: Transcript) -> None:
+    for turn_id, (heard, unheard) in enumerate(
+        (("The sky is blue", ", and grass is green."), ("天空是蓝色的", "，草是绿色的。"), ("", ", then.")),
+        start=1,
+    ):
+        ask(transcript, turn_id, "?")
+        cut(transcript, turn_id, heard, unheard, 0.6)
+    replies = [transcript.bubbles(turn_id)[1] for turn_id in (1, 2, 3)]
+    shown = [(reply.body.text(), reply.rest.text()) for reply in replies if reply is not None]
+    assert shown == [
+        ("The sky is blue,", "and grass is green."),
+        ("天空是蓝色的，", "草是绿色的。"),
+        ("", ", then."),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can tell you about colours, numbers, animals and the days of the week. Ask me something!",
+        "你好，我可以告诉你颜色、数字、动物和一周的日子，请随便问我一个问题吧。" * 2,
+        "a b " * 60,
+        "one",
+        "unbreakable" * 30,
+    ],
+)
+def test_no_text_exceeds_its_bubble_at_any_width(qtbot: QtBot, transcript: Transcript, text: str) -> None:
+    ask(transcript, 1, text)
+    answer(transcript, 1, text)
+    ask(transcript, 2, text)
+    answer(transcript, 2, text)
+    cut(transcript, 2, text[: len(text) // 2], text[len(text) // 2 :], 0.6)
+    for width in range(330, 1200, 4):
+        transcript.resize(width, 600)
+        QApplication.processEvents()
+        for bubble in [bubble for turn_id in (1, 2) for bubble in transcript.bubbles(turn_id)]:
+            assert bubble is not None
+            for label in filter(lambda label: label.isVisible(), bubble.texts):
+                assert label.height() >= label.heightForWidth(label.width()), (width, label.text())
+                assert bubble.rect().contains(label.geometry()), (width, label.text())
