@@ -12,9 +12,11 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWi
 
 from app.gui.bridge import SessionBridge
 from app.gui.control_bar import ControlBar
+from app.gui.error_banner import ErrorBanner
 from app.gui.follows_language import FollowsLanguage
 from app.gui.icons import Icons
 from app.gui.meters import LevelMeter
+from app.gui.notice_line import NoticeLine
 from app.gui.plain_text import PlainLabel, set_tip
 from app.gui.state_badge import StateBadge
 from app.gui.talk_button import TalkButton
@@ -55,6 +57,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         self.badge = StateBadge(theme, icons)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
         self.question, self.reply = PlainLabel(), PlainLabel()
+        self.banner, self.notice = ErrorBanner(theme, icons), NoticeLine()
         self.talk_button = TalkButton(theme, icons)
         self.mute_button, self.stop_button, self.pin_button, self.expand_button = (
             QToolButton() for _ in range(4)
@@ -68,7 +71,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         """Take the colours of a theme."""
         self._theme = theme
         self.badge.set_theme(theme)
-        for part in (self.talk_button, self.input_meter, self.output_meter):
+        for part in (self.talk_button, self.input_meter, self.output_meter, self.banner):
             part.set_theme(theme)
         self.stop_button.setIcon(self._icons.icon("stop", theme.text, theme.muted))
         self.pin_button.setIcon(self._icons.icon("pin", theme.text))
@@ -80,13 +83,13 @@ class CompactWindow(FollowsLanguage, QWidget):
         self.setWindowTitle("MOSS Voice")
         self.input_meter.set_label(self.tr("Input level"))
         self.output_meter.set_label(self.tr("Output level"))
-        for button, name in (
-            (self.mute_button, self.tr("Mute the microphone")),
-            (self.stop_button, self.tr("Stop the reply")),
-            (self.pin_button, self.tr("Keep above other windows")),
-            (self.expand_button, self.tr("Large window")),
+        for button, name, key in (
+            (self.mute_button, self.tr("Mute the microphone"), "Ctrl+M"),
+            (self.stop_button, self.tr("Stop the reply"), "Esc"),
+            (self.pin_button, self.tr("Keep above other windows"), ""),
+            (self.expand_button, self.tr("Large window"), "F10"),
         ):
-            set_tip(button, name)
+            set_tip(button, f"{name} ({key})" if key else name)
             button.setAccessibleName(name)
 
     def pin(self, on: bool) -> None:
@@ -105,7 +108,7 @@ class CompactWindow(FollowsLanguage, QWidget):
     def _follow_badge(self) -> None:
         """Show what the badge of the large window shows."""
         self.badge.show_state(self._shown_badge.state)
-        self.badge.show_input(self._shown_badge.input)
+        self.badge.show_input(self._shown_badge.input, self._shown_badge.keys)
 
     def _show_levels(self, event: Levels) -> None:
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
@@ -189,6 +192,8 @@ class CompactWindow(FollowsLanguage, QWidget):
         layout.setSpacing(8)
         layout.addLayout(head)
         layout.addLayout(meters)
+        layout.addWidget(self.banner)
+        layout.addWidget(self.notice)
         layout.addWidget(card, 1)
         layout.addWidget(self.talk_button)
         self.resize(340, 190)

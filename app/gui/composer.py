@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QFontMetricsF, QKeyEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QToolButton, QWidget
+from PySide6.QtGui import QFocusEvent, QFontMetricsF, QInputMethodEvent, QKeyEvent
+from PySide6.QtWidgets import (
+    QAbstractSpinBox,
+    QFrame,
+    QHBoxLayout,
+    QLineEdit,
+    QPlainTextEdit,
+    QToolButton,
+    QWidget,
+)
 
 from app.gui.icons import Icons
 from app.gui.plain_text import set_tip
@@ -18,6 +26,20 @@ class _QuestionEdit(QPlainTextEdit):
 
     sent = Signal()
     focused = Signal(bool)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_composing = False
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was typed, with an input method neither."""
+        return not self._is_composing and self.document().isEmpty()
+
+    def inputMethodEvent(self, event: QInputMethodEvent) -> None:
+        """Note a word that is being composed."""
+        self._is_composing = bool(event.preeditString())
+        super().inputMethodEvent(event)
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         """Enter sends; with Shift it is a line break."""
@@ -145,6 +167,11 @@ class Composer(QFrame):
         self.style().polish(self)
 
 
-def is_text_input(widget: QObject | None) -> bool:
-    """Whether keys pressed in this widget are meant as text, so that single-key shortcuts must not act."""
-    return isinstance(widget, QPlainTextEdit) and not widget.isReadOnly()
+def takes_space(widget: QObject | None) -> bool:
+    """Whether Space is meant as text in this widget: not in a question that has not been begun, because none
+    begins with a space."""
+    if isinstance(widget, _QuestionEdit):
+        return not widget.is_blank
+    if isinstance(widget, QPlainTextEdit):
+        return not widget.isReadOnly()
+    return isinstance(widget, QLineEdit | QAbstractSpinBox)

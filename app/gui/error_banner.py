@@ -19,9 +19,11 @@ class ErrorBanner(FollowsLanguage, QFrame):
 
     Signals:
         remedied: the button for the remedy was pressed.
+        changed: another text is shown, or none.
     """
 
     remedied = Signal()
+    changed = Signal()
 
     def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -86,11 +88,26 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.remedy_button.setText(remedy)
         self.remedy_button.setVisible(bool(remedy))
         self.setAccessibleDescription(f"{message} {what_to_do}")
+        self.changed.emit()
 
     def dismiss(self) -> None:
         """Take the banner away."""
         self._shown, self._count = "", 0
         self.hide()
+        self.changed.emit()
+
+    def mirror(self, banner: ErrorBanner) -> None:
+        """Show in another window what `banner` shows; the buttons are those of `banner`."""
+
+        def follow() -> None:
+            if banner.message:
+                self._words, self._count = banner._words, banner._count
+                self._show_texts()
+            self.setVisible(bool(banner.message))
+
+        banner.changed.connect(follow)
+        self.close_button.clicked.connect(banner.dismiss)
+        self.remedied.connect(banner.remedied)
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""

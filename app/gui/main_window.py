@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Signal
@@ -22,6 +23,7 @@ from app.gui.compact_window import CompactWindow
 from app.gui.composer import Composer
 from app.gui.control_bar import ControlBar
 from app.gui.conversation_actions import ConversationActions
+from app.gui.detached_view import DetachedView
 from app.gui.engine_switch import EngineLoader, EngineSwitch
 from app.gui.error_banner import ErrorBanner
 from app.gui.error_texts import in_words
@@ -119,8 +121,13 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.conversations = ConversationActions(self, self.bridge, self.transcript, self.banner, self.notice)
         self._lay_out()
         compact = CompactWindow(self.bridge, self.controls, self.header.badge, theme, icons)
+        detached = DetachedView(self, theme, icons)
         self.ways.push.add(compact, compact.talk_button)
-        self.modes = WindowModes(self, self.splitter, self.latency, compact)
+        self.ways.push.add(detached)
+        for other in (compact, detached):
+            other.banner.mirror(self.banner)
+            self.notice.noticed.connect(other.notice.show_notice)
+        self.modes = WindowModes(self, self.splitter, self.latency, compact, detached)
         self.background = Background(self, compact, self.controls, self.header.badge, icons)
         self.header.help_button.setMenu(self.help)
         self.errors = SessionErrors(self, self.bridge, self.banner, self.engine)
@@ -133,6 +140,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             self.latency,
             self.controls,
             compact,
+            detached,
         ):
             self.look.theme_changed.connect(part.set_theme)
         self.shortcuts = self._add_shortcuts()
@@ -223,7 +231,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.devices_changed.connect(self._take_devices)
         bridge.noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
         bridge.error_raised.connect(self._show_present_state)
-        self.errors.settings_wanted.connect(self.settings.open_settings)
+        self.errors.settings_wanted.connect(self._open_settings)
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
         bridge.timings.connect(self._take_timings)
 
@@ -283,6 +291,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         applied.changed.connect(self._follow_preferences)
         applied.failed.connect(self.banner.show_error)
         self.composer.asked.connect(self.ask)
+        self.composer.edit.textChanged.connect(self.ways.push.keys_changed)
         self.transcript.welcome.asked.connect(self.ask)
         self.composer.stopped.connect(lambda: send(CancelTurn()))
         self.ways.interruption_chosen.connect(applied.choose_interruption)
@@ -315,6 +324,15 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.bridge.send(PlaySample(sample.path))
 
     def _add_shortcuts(self) -> Shortcuts:
+        def large(action: Callable[[], object]) -> Callable[[], None]:
+            """In the large window, which has the dialogs and the question field."""
+
+            def act() -> None:
+                self.modes.show_large()
+                action()
+
+            return act
+
         actions = {
             "Ctrl+Space": self.controls.toggle,
             "Ctrl+Up": lambda: self.controls.volume.change(1),
@@ -322,19 +340,24 @@ class MainWindow(FollowsLanguage, QMainWindow):
             "Ctrl+M": self.controls.mute_button.toggle,
             "Ctrl+I": self.controls.interruption_button.toggle,
             "Esc": lambda: self.bridge.send(CancelTurn()),
-            "Ctrl+L": self.composer.edit.setFocus,
-            "Ctrl+N": self.conversations.start_new,
-            "Ctrl+H": self._open_history,
+            "Ctrl+L": large(self.composer.edit.setFocus),
+            "Ctrl+N": large(self.conversations.start_new),
+            "Ctrl+H": large(self._open_history),
             "Ctrl+R": lambda: self.bridge.send(RescanDevices()),
-            "Ctrl+E": self.export.save_csv,
+            "Ctrl+E": large(self.export.save_csv),
             "Ctrl+T": self.toggle_theme,
             "F9": self.modes.toggle_panel,
-            "Shift+F9": self.modes.toggle_detached,
-            "F10": self.modes.enter_compact,
-            "Ctrl+,": self.settings.open_settings,
+            "Shift+F9": large(self.modes.toggle_detached),
+            "F10": self.modes.toggle_compact,
+            "Ctrl+,": self._open_settings,
             "Ctrl+Q": self.background.quit,
         }
-        return Shortcuts(self, actions, lambda: self.ways.talk_keys)
+        windows = (self, self.modes.compact, self.modes.detached)
+        return Shortcuts(windows, actions, lambda: self.ways.talk_keys)
+
+    def _open_settings(self) -> None:
+        self.modes.show_large()
+        self.settings.open_settings()
 
     def _open_history(self) -> None:
         if not self.applied.store.is_kept:

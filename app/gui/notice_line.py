@@ -5,7 +5,7 @@ In: the text. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import QTimer, Signal
 from PySide6.QtWidgets import QWidget
 
 from app.gui.plain_text import PlainLabel
@@ -14,7 +14,13 @@ SHOWN_MS = 10_000
 
 
 class NoticeLine(PlainLabel):
-    """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one."""
+    """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one.
+
+    Signals:
+        noticed: a notice is shown; its text.
+    """
+
+    noticed = Signal(str)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent=parent)
@@ -31,3 +37,4 @@ class NoticeLine(PlainLabel):
         self.setAccessibleName(text)
         self.show()
         self._timer.start(SHOWN_MS)
+        self.noticed.emit(text)

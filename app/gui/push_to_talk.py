@@ -12,15 +12,13 @@ from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QKeyEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
-    QAbstractSpinBox,
     QApplication,
     QComboBox,
-    QLineEdit,
     QTabBar,
     QWidget,
 )
 
-from app.gui.composer import is_text_input
+from app.gui.composer import takes_space
 from app.gui.global_hotkey import GlobalHotkey
 from app.gui.key_combination import combination, matches, native_text
 from app.gui.talk_button import TalkButton
@@ -34,14 +32,17 @@ _Way = Literal["button", "key", "hotkey"]
 
 
 class PushToTalk(QObject):
-    """Space talks while no text field has the focus, and no control that was reached with the Tab key.
+    """Space talks unless it is meant for what has the focus: text, also a question that was begun, or a
+    control that was reached with the Tab key.
 
     Signals:
         held: push-to-talk was pressed or released (bool).
+        keys_changed: `keys` may be others now.
         failed: the global hotkey cannot be used; a `MossVoiceError`.
     """
 
     held = Signal(bool)
+    keys_changed = Signal()
     failed = Signal(object)
 
     def __init__(self, window: QWidget, button: TalkButton, hotkey: GlobalHotkey | None = None) -> None:
@@ -50,7 +51,7 @@ class PushToTalk(QObject):
         self._hotkey = GlobalHotkey(self) if hotkey is None else hotkey
         self._is_offered = False
         self._keys: QKeyCombination | None = None
-        self._text = ""
+        self._text = self._own_keys = ""
         self._ways: set[_Way] = set()
         self._held_key: int | None = None
         self._key_up = QTimer(self)
@@ -60,6 +61,9 @@ class PushToTalk(QObject):
         self._moves_by_tab = False
         """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
         self.add(window, button)
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        application.focusChanged.connect(self.keys_changed)
         self._hotkey.pressed.connect(lambda: self._hold("hotkey", True))
         self._hotkey.released.connect(lambda: self._hold("hotkey", False))
 
@@ -68,12 +72,19 @@ class PushToTalk(QObject):
         """Whether it is pressed in some way."""
         return bool(self._ways)
 
-    def add(self, window: QWidget, button: TalkButton) -> None:
-        """Talk in this window, too."""
-        self._buttons.append(button)
-        button.hide()
+    @property
+    def keys(self) -> list[str]:
+        """The keys that talk at this moment, as the desktop writes them."""
+        space = [native_text("Space")] if self._is_space_free() else []
+        return [*space, *filter(None, [self._own_keys])]
+
+    def add(self, window: QWidget, button: TalkButton | None = None) -> None:
+        """Talk in this window, too, with the keys and this button."""
         window.installEventFilter(self)
-        button.held.connect(lambda on: self._hold("button", on))
+        if button is not None:
+            self._buttons.append(button)
+            button.hide()
+            button.held.connect(lambda on: self._hold("button", on))
 
     def apply(self, *, is_offered: bool, keys: str) -> None:
         """Offer push-to-talk or not, with this combination ("" for none) in the window and on the desktop."""
@@ -81,10 +92,11 @@ class PushToTalk(QObject):
             self.let_go()
         self._is_offered = is_offered
         self._keys = combination(keys)
-        text = native_text(keys) if self._keys is not None else ""
+        self._own_keys = native_text(keys) if self._keys is not None else ""
         for button in self._buttons:
             button.setVisible(is_offered)
-            button.show_keys(", ".join(filter(None, (native_text("Space"), text))))
+            button.show_keys(", ".join(filter(None, (native_text("Space"), self._own_keys))))
+        self.keys_changed.emit()
         wanted = keys if is_offered and self._keys is not None else ""
         if wanted == self._text:
             return
@@ -119,6 +131,7 @@ class PushToTalk(QObject):
                 self._hold("key", False)
         elif kind is QEvent.Type.MouseButtonPress:
             self._moves_by_tab = False
+            self.keys_changed.emit()
         elif isinstance(event, QKeyEvent) and self._is_offered:
             return self._take_press(event) if kind is QEvent.Type.KeyPress else self._take_release(event)
         return False
@@ -146,7 +159,7 @@ class PushToTalk(QObject):
         if "key" in self._ways:
             return True
         focus = QApplication.focusWidget()
-        if is_text_input(focus) or isinstance(focus, (QLineEdit, QAbstractSpinBox)):
+        if takes_space(focus):
             return False
         is_control = isinstance(focus, (QAbstractButton, QComboBox, QTabBar))
         return not (is_control and self._moves_by_tab)

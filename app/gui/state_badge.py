@@ -5,6 +5,7 @@ In: the state of the session, and whether a source of speech is open and unmuted
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from PySide6.QtCore import Signal
@@ -51,6 +52,8 @@ class StateBadge(FollowsLanguage, QFrame):
         self._theme, self._icons = theme, icons
         self.state = SessionState.LOADING
         self.input: InputState = "open"
+        self.keys: tuple[str, ...] = ()
+        """Those of push-to-talk that work now, as the desktop writes them."""
         self.word = ""
         """The state in the language of the window."""
         self._icon, self._word = PlainLabel(), PlainLabel()
@@ -66,10 +69,11 @@ class StateBadge(FollowsLanguage, QFrame):
         self.state = state
         self.retranslate()
 
-    def show_input(self, state: InputState) -> None:
-        """While the session listens, show whether speech can be heard at all."""
-        self.input = state
-        self.retranslate()
+    def show_input(self, state: InputState, keys: Sequence[str] = ()) -> None:
+        """While the session listens, show whether speech can be heard at all, and with which keys."""
+        if (state, tuple(keys)) != (self.input, self.keys):
+            self.input, self.keys = state, tuple(keys)
+            self.retranslate()
 
     @property
     def _shown(self) -> SessionState | InputState:
@@ -113,7 +117,7 @@ class StateBadge(FollowsLanguage, QFrame):
                     "The microphone delivers silence. Check that it is not muted, or choose another one."
                 ),
             ),
-            "push": (self.tr("Hold to talk"), self.tr("Hold the button below, or Space, while you speak.")),
+            "push": self._words_of_push(),
         }
         self.word, explanation = words[self._shown]
         word, colour = self.word, self.colour
@@ -125,6 +129,13 @@ class StateBadge(FollowsLanguage, QFrame):
         self.setAccessibleName(self.tr("State: %1").replace("%1", word))
         self.setAccessibleDescription(explanation)
         self.changed.emit()
+
+    def _words_of_push(self) -> tuple[str, str]:
+        if not self.keys:
+            return self.tr("Hold the button to talk"), self.tr("Hold the button below while you speak.")
+        explanation = self.tr("Hold the button below, or %1, while you speak.")
+        keys = self.tr(" or ").join(self.keys)
+        return self.tr("Hold %1 to talk").replace("%1", self.keys[0]), explanation.replace("%1", keys)
 
     @property
     def colour(self) -> str:

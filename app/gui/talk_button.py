@@ -70,7 +70,10 @@ class TalkButton(FollowsLanguage, QPushButton):
         widest = max(self.fontMetrics().horizontalAdvance(word) for word in words)
         self.setMinimumWidth(widest + self.iconSize().width() + 40)  # the bar must not move at a press
         self.setAccessibleName(words[0])
-        tip = self.tr("Press, speak, and release: the answer begins at once. Keys: %1")
+        tip = self.tr(
+            "Press, speak, and release: the answer begins at once. Keys: %1. In a question that you have "
+            "begun to type, Space is a space."
+        )
         set_tip(self, tip.replace("%1", self._keys))
         self.setAccessibleDescription(self.toolTip())
 

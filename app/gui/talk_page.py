@@ -46,8 +46,9 @@ class TalkPage(SettingsPage):
                 self.tr("T&alk by"),
                 self.mode_box,
                 self.tr(
-                    "Push-to-talk: hold the button in the window, or Space outside of text fields, and "
-                    "speak. A press stops a reply, the release is answered at once."
+                    "Push-to-talk: hold the button in the window, or Space, and speak. In a question that "
+                    "you have begun to type, Space is a space. A press stops a reply, the release is "
+                    "answered at once."
                 ),
             ),
             (

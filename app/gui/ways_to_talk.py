@@ -52,6 +52,7 @@ class WaysToTalk(QObject):
         self.push.held.connect(lambda on: bridge.send(HoldToTalk(on)))
         self.push.failed.connect(self._show_failure)
         bridge.microphone_silent.connect(self._take_silence)
+        self.push.keys_changed.connect(self._show_input)
         controls.muted.connect(self._mute)
         controls.interruption_blocked.connect(self._block_interruption)
 
@@ -88,7 +89,7 @@ class WaysToTalk(QObject):
         elif self._is_silent:
             self._badge.show_input("silent")
         else:
-            self._badge.show_input("push" if self._input_mode == "push" else "open")
+            self._badge.show_input("push" if self._input_mode == "push" else "open", self.push.keys)
 
     def _take_silence(self, event: MicrophoneSilent) -> None:
         self._is_silent = event.on

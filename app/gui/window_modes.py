@@ -28,12 +28,17 @@ class WindowModes(QObject):
     panel_detached = Signal(bool)
 
     def __init__(
-        self, window: QMainWindow, splitter: QSplitter, panel: QWidget, compact: CompactWindow
+        self,
+        window: QMainWindow,
+        splitter: QSplitter,
+        panel: QWidget,
+        compact: CompactWindow,
+        detached: DetachedView,
     ) -> None:
         super().__init__(window)
         self._window, self._splitter, self._panel = window, splitter, panel
         self.compact = compact
-        self.detached = DetachedView(window)
+        self.detached = detached
         self.is_detached = False
         """Whether the latency view is in a window of its own."""
         panel.setMinimumWidth(NARROWEST)
@@ -42,7 +47,7 @@ class WindowModes(QObject):
         self._handle = splitter.saveState()
         splitter.splitterMoved.connect(self._follow_handle)
         self.detached.closed.connect(lambda: self.detach_panel(False))
-        compact.left.connect(self.leave_compact)
+        compact.left.connect(self.show_large)
         window.installEventFilter(self)
 
     @property
@@ -65,8 +70,10 @@ class WindowModes(QObject):
             self.panel_toggled.emit(on)
 
     def toggle_panel(self) -> None:
-        """Show the latency view if it is hidden, else hide it."""
-        self.show_panel(not self.shows_panel)
+        """Show the latency view if it is hidden, else hide it. From the compact window it is shown."""
+        is_wanted = not self.shows_panel or self.compact.isVisible()
+        self.show_large()
+        self.show_panel(is_wanted)
 
     def detach_panel(self, on: bool) -> None:
         """Show the latency view in a window of its own, or in the main window again."""
@@ -92,8 +99,15 @@ class WindowModes(QObject):
         self.compact.show()
         self._window.hide()
 
-    def leave_compact(self) -> None:
-        """The large window again."""
+    def toggle_compact(self) -> None:
+        """The compact window in place of the large one, or back."""
+        if self.compact.isVisible():
+            self.show_large()
+        else:
+            self.enter_compact()
+
+    def show_large(self) -> None:
+        """The large window again, with the focus."""
         self._window.show()
         self._window.activateWindow()
 

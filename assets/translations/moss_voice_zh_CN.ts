@@ -336,10 +336,6 @@
         <translation>最近 30 秒</translation>
     </message>
     <message>
-        <source>over %1 values of the last %2 turns</source>
-        <translation>最近 %2 轮中的 %1 个值</translation>
-    </message>
-    <message>
         <source>Playback hold</source>
         <translation>播放缓冲等待</translation>
     </message>
@@ -370,6 +366,14 @@
     <message>
         <source>Request → first audio, minus the server&apos;s own time to first audio; of a server that does not report it, the round trip of a ping.</source>
         <translation>请求 → 首个音频，减去服务器自身的首音频时间；若服务器不报告，则为一次 ping 的往返时间。</translation>
+    </message>
+    <message>
+        <source>row</source>
+        <translation>行</translation>
+    </message>
+    <message>
+        <source>values in the last %2 turns: %1</source>
+        <translation>最近 %2 轮中的值：%1 个</translation>
     </message>
 </context>
 <context>
@@ -989,6 +993,10 @@
         <source>Choose another one.</source>
         <translation>请另选一个。</translation>
     </message>
+    <message>
+        <source>What you say goes to %1 without encryption, so that others on the network can listen.</source>
+        <translation>您说的话会不加密地发送到 %1，网络上的其他人可以听到。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
@@ -1351,10 +1359,6 @@
 <context>
     <name>ServerPage</name>
     <message>
-        <source>A server with OpenAI&apos;s Realtime protocol, such as `moss-voice serve`, makes the replies, and no model is loaded. It hears what you say. Empty: the model of the page Model.</source>
-        <translation>由支持 OpenAI Realtime 协议的服务器（例如 `moss-voice serve`）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
-    </message>
-    <message>
         <source>Kept in a file that only you can read. It is sent over an encrypted connection or to this computer only.</source>
         <translation>保存在只有您能读取的文件中，只通过加密连接发送，或只发送到本机。</translation>
     </message>
@@ -1369,6 +1373,10 @@
     <message>
         <source>Server &amp;key</source>
         <translation>服务器密钥(&amp;K)</translation>
+    </message>
+    <message>
+        <source>A server with OpenAI&apos;s Realtime protocol, such as “moss-voice serve”, makes the replies, and no model is loaded. It hears what you say. Empty: the model of the page Model.</source>
+        <translation>由支持 OpenAI Realtime 协议的服务器（例如“moss-voice serve”）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
     </message>
 </context>
 <context>
@@ -1781,10 +1789,6 @@
         <translation>按住说话</translation>
     </message>
     <message>
-        <source>Hold to talk, outside of text fields</source>
-        <translation>按住说话（不在文本框内时）</translation>
-    </message>
-    <message>
         <source>Show or hide the latency view</source>
         <translation>显示或隐藏延迟视图</translation>
     </message>
@@ -1793,12 +1797,16 @@
         <translation>将延迟视图移到独立窗口，或移回</translation>
     </message>
     <message>
-        <source>Small window</source>
-        <translation>小窗口</translation>
-    </message>
-    <message>
         <source>Conversations</source>
         <translation>对话记录</translation>
+    </message>
+    <message>
+        <source>Hold to talk; a space in a question that you have begun to type</source>
+        <translation>按住说话；已开始输入问题时输入空格</translation>
+    </message>
+    <message>
+        <source>Small window, or back</source>
+        <translation>小窗口，或返回大窗口</translation>
     </message>
 </context>
 <context>
@@ -1880,14 +1888,6 @@
         <translation>麦克风已静音。按 Ctrl+M 取消静音。</translation>
     </message>
     <message>
-        <source>Hold the button below, or Space, while you speak.</source>
-        <translation>说话时按住下方按钮或空格键。</translation>
-    </message>
-    <message>
-        <source>Hold to talk</source>
-        <translation>按住说话</translation>
-    </message>
-    <message>
         <source>No loudspeaker</source>
         <translation>没有扬声器</translation>
     </message>
@@ -1903,6 +1903,26 @@
         <source>The microphone delivers silence. Check that it is not muted, or choose another one.</source>
         <translation>麦克风没有声音信号。请检查它是否被静音，或另选一个。</translation>
     </message>
+    <message>
+        <source>Hold the button below, or %1, while you speak.</source>
+        <translation>说话时按住下方按钮，或 %1。</translation>
+    </message>
+    <message>
+        <source>Hold the button below while you speak.</source>
+        <translation>说话时按住下方按钮。</translation>
+    </message>
+    <message>
+        <source>Hold the button to talk</source>
+        <translation>按住按钮说话</translation>
+    </message>
+    <message>
+        <source>Hold %1 to talk</source>
+        <translation>按住 %1 说话</translation>
+    </message>
+    <message>
+        <source> or </source>
+        <translation> 或 </translation>
+    </message>
 </context>
 <context>
     <name>TalkButton</name>
@@ -1911,12 +1931,12 @@
         <translation>按住说话</translation>
     </message>
     <message>
-        <source>Press, speak, and release: the answer begins at once. Keys: %1</source>
-        <translation>按住、说话、松开：立即开始回答。按键：%1</translation>
-    </message>
-    <message>
         <source>Release to send</source>
         <translation>松开发送</translation>
+    </message>
+    <message>
+        <source>Press, speak, and release: the answer begins at once. Keys: %1. In a question that you have begun to type, Space is a space.</source>
+        <translation>按下、说话、松开：随即开始回答。按键：%1。已开始输入问题时，空格键输入空格。</translation>
     </message>
 </context>
 <context>
@@ -1950,16 +1970,16 @@
         <translation>按键说话</translation>
     </message>
     <message>
-        <source>Push-to-talk: hold the button in the window, or Space outside of text fields, and speak. A press stops a reply, the release is answered at once.</source>
-        <translation>按键说话：按住窗口中的按钮，或在文本框外按住空格键，然后说话。按下会停止回复，松开后立即回答。</translation>
-    </message>
-    <message>
         <source>T&amp;alk by</source>
         <translation>说话方式(&amp;A)</translation>
     </message>
     <message>
         <source>Voice activity</source>
         <translation>语音激活</translation>
+    </message>
+    <message>
+        <source>Push-to-talk: hold the button in the window, or Space, and speak. In a question that you have begun to type, Space is a space. A press stops a reply, the release is answered at once.</source>
+        <translation>按键说话：按住窗口中的按钮或空格键，然后说话。已开始输入问题时，空格键输入空格。按下会停止回复，松开后立即回答。</translation>
     </message>
 </context>
 <context>
@@ -2236,10 +2256,6 @@
 <context>
     <name>SpeculationLine</name>
     <message>
-        <source>Speculative replies: %1, of which %2 were used. Discarded: %3 ms of engine time, %4 s of speech.</source>
-        <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
-    </message>
-    <message>
         <source>Speculative replies are off: the engine is slower than real time.</source>
         <translation>提前生成已关闭：引擎慢于实时。</translation>
     </message>
@@ -2254,6 +2270,10 @@
     <message>
         <source>Speculative replies are off: discarded ones would take the server&apos;s time from others.</source>
         <translation>提前生成已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
+    </message>
+    <message>
+        <source>Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.</source>
+        <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
     </message>
 </context>
 <context>
@@ -2463,14 +2483,6 @@
         <translation>录音 (*.wav)</translation>
     </message>
     <message>
-        <source>%1 conversations cannot be read and are not listed.</source>
-        <translation>有 %1 个对话无法读取，未列出。</translation>
-    </message>
-    <message>
-        <source>%1 damaged entries of this conversation are left out.</source>
-        <translation>此对话中有 %1 条损坏的记录已略过。</translation>
-    </message>
-    <message>
         <source>Conversations</source>
         <translation>对话记录</translation>
     </message>
@@ -2549,6 +2561,14 @@
     <message>
         <source>spoke %1 s</source>
         <translation>语音 %1 秒</translation>
+    </message>
+    <message>
+        <source>Conversations that cannot be read and are not listed: %1.</source>
+        <translation>无法读取、未列出的对话：%1 个。</translation>
+    </message>
+    <message>
+        <source>Damaged entries of this conversation that are left out: %1.</source>
+        <translation>这个对话中略去的损坏记录：%1 条。</translation>
     </message>
 </context>
 <context>
@@ -3089,10 +3109,6 @@
         <translation>TensorRT-LLM 引擎的文件夹</translation>
     </message>
     <message>
-        <source>Created by `moss-voice trt build`</source>
-        <translation>由 moss-voice trt build 生成</translation>
-    </message>
-    <message>
         <source>Python that runs the engine</source>
         <translation>运行引擎的 Python</translation>
     </message>
@@ -3179,6 +3195,10 @@
     <message>
         <source>This program is %1: install the same version there.</source>
         <translation>本程序的版本是 %1：请在那里安装相同的版本。</translation>
+    </message>
+    <message>
+        <source>Created by “moss-voice trt build”</source>
+        <translation>由 moss-voice trt build 生成</translation>
     </message>
 </context>
 <context>

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from PySide6.QtCore import QEvent, QKeyCombination, QPoint, Qt
-from PySide6.QtGui import QKeyEvent
+from PySide6.QtGui import QInputMethodEvent, QKeyEvent
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLineEdit, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.gui.composer import Composer
 from app.gui.global_hotkey import GlobalHotkey, HotkeyError
 from app.gui.icons import Icons
 from app.gui.push_to_talk import PushToTalk
@@ -205,3 +206,14 @@ def test_a_hotkey_of_another_program_is_said_once(scene: Scene) -> None:
     assert len(scene.failures) == 1
     scene.push.close()
     assert scene.desktop.taken == []
+
+
+def test_a_word_that_is_being_composed_keeps_its_spaces(scene: Scene, theme: Theme, icons: Icons) -> None:
+    composer = Composer(theme, icons)
+    scene.window.layout().addWidget(composer)
+    composer.edit.setFocus()
+    assert scene.push.keys == ["Space", "Ctrl+Alt+T"]
+    QApplication.sendEvent(composer.edit, QInputMethodEvent("ni", []))
+    assert scene.push.keys == ["Ctrl+Alt+T"]
+    QApplication.sendEvent(composer.edit, QInputMethodEvent("", []))
+    assert scene.push.keys == ["Space", "Ctrl+Alt+T"]

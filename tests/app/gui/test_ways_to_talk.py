@@ -33,7 +33,7 @@ def choose(window: MainWindow, input_mode: InputMode, hotkey: str = "") -> None:
 def test_the_button_is_there_where_push_to_talk_is_chosen(ready: MainWindow) -> None:
     button = ready.controls.talk_button
     assert not button.isVisible()
-    for mode, is_visible, word in (("push", True, "Hold to talk"), ("both", True, "Listening")):
+    for mode, is_visible, word in (("push", True, "Hold Space to talk"), ("both", True, "Listening")):
         choose(ready, mode)  # type: ignore[arg-type]
         assert button.isVisible() is is_visible
         assert ready.header.badge.word == word
@@ -77,7 +77,7 @@ def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -
     qtbot.addWidget(dialog)
     assert [label.text() for label in dialog.findChildren(QLabel)] == [
         "Space",
-        "Hold to talk, outside of text fields",
+        "Hold to talk; a space in a question that you have begun to type",
         "Ctrl+Alt+Space",
         "Hold to talk",
         "Ctrl+M",
@@ -130,3 +130,41 @@ def test_the_badge_says_that_the_microphone_is_silent(ready: MainWindow) -> None
     assert badge.word == "No sound"
     ready.bridge.microphone_silent.emit(MicrophoneSilent(False))
     assert badge.word == "Listening"
+
+
+@pytest.mark.slow
+def test_space_talks_until_a_question_is_typed(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    choose(ready, "push")
+    qtbot.waitActive(ready)
+    ready.composer.edit.setFocus()
+    session.commands.clear()
+    qtbot.keyPress(ready.windowHandle(), Qt.Key.Key_Space)
+    assert session.commands == [HoldToTalk(True)]
+    ready.controls.volume.setFocus()  # the focus changes while Space is down
+    qtbot.keyRelease(ready.windowHandle(), Qt.Key.Key_Space)
+    qtbot.waitUntil(lambda: session.commands == [HoldToTalk(True), HoldToTalk(False)])
+    ready.composer.edit.setFocus()
+    qtbot.keyClicks(ready.composer.edit, "two")
+    qtbot.keyClick(ready.windowHandle(), Qt.Key.Key_Space)
+    qtbot.keyClicks(ready.composer.edit, "words")
+    assert ready.composer.edit.toPlainText() == "two words"
+    assert len(session.commands) == 2
+
+
+@pytest.mark.slow
+def test_the_badge_names_a_key_that_works(ready: MainWindow, session: ScriptedSession) -> None:
+    badge = ready.header.badge
+    choose(ready, "push")
+    ready.composer.edit.setFocus()
+    assert badge.word == "Hold Space to talk"
+    ready.composer.edit.setPlainText("half a quest")
+    assert badge.word == "Hold the button to talk"
+    choose(ready, "push", "Ctrl+Alt+T")
+    assert badge.word == "Hold Ctrl+Alt+T to talk"
+    assert "Space" not in badge.toolTip()
+    ready.composer.edit.clear()
+    assert badge.word == "Hold Space to talk"
+    assert "Space or Ctrl+Alt+T" in badge.toolTip()
+    assert ready.modes.compact.badge.word == badge.word

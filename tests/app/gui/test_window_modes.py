@@ -62,7 +62,7 @@ def test_a_view_that_is_dragged_away_is_hidden_and_leaves_no_sliver(window: Main
 @pytest.mark.slow
 def test_the_latency_view_is_detached_and_put_back(window: MainWindow) -> None:
     modes, width = window.modes, window.latency.width()
-    window.shortcuts.made["Shift+F9"].activated.emit()
+    window.modes.toggle_detached()
     QApplication.processEvents()
     assert window.latency.window() is modes.detached
     assert modes.detached.isVisible()
@@ -88,7 +88,7 @@ def test_a_detached_view_comes_and_goes_with_the_window_and_stays_detached(
     window.header.detach_action.trigger()
     window.modes.enter_compact()
     assert not window.modes.detached.isVisible()
-    window.modes.leave_compact()
+    window.modes.show_large()
     assert window.modes.detached.isVisible()
     window.close()
     assert not window.modes.detached.isVisible()
