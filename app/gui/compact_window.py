@@ -7,7 +7,7 @@ In: events of the session through the bridge, badge and mute button of the large
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtGui import QCloseEvent
+from PySide6.QtGui import QCloseEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.bridge import SessionBridge
@@ -33,6 +33,7 @@ from app.session.events import (
 )
 
 _SPEECH_PROBABILITY = 0.5
+_MARGIN = 12
 _MOST_CHARACTERS = 400
 """Of a reply, its newest: the window shows four lines."""
 
@@ -53,6 +54,8 @@ class CompactWindow(FollowsLanguage, QWidget):
         self._bridge, self._controls, self._icons, self._theme = bridge, controls, icons, theme
         self._shown_badge = badge
         self._turn_id = 0
+        self._usual_height = 0
+        """While there is a banner: without it."""
         self._reply = ""
         self.badge = StateBadge(theme, icons)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
@@ -97,6 +100,23 @@ class CompactWindow(FollowsLanguage, QWidget):
         was_visible = self.isVisible()
         self.setWindowFlag(Qt.WindowType.WindowStaysOnTopHint, on)  # hides the window
         self.setVisible(was_visible)
+
+    def _follow_banner(self) -> None:
+        """A window that grew for the banner shrinks when it is gone."""
+        if self.banner.message:
+            self._usual_height = self._usual_height or self.height()
+            self.banner.need_height(self.width() - 2 * _MARGIN)
+        elif self._usual_height:
+            if (layout := self.layout()) is not None:
+                layout.activate()  # without the minimum height of the banner
+            self.resize(self.width(), self._usual_height)
+            self._usual_height = 0
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Keep the room of the banner at another width."""
+        super().resizeEvent(event)
+        if self.banner.message and event.size().width() != event.oldSize().width():
+            self.banner.need_height(self.width() - 2 * _MARGIN)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Back to the large window."""
@@ -158,6 +178,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         bridge.turn_cancelled.connect(self._take_back)
         bridge.reply_text.connect(self._add)
         bridge.reply_cut.connect(self._cut)
+        self.banner.changed.connect(self._follow_banner)
         mute.toggled.connect(self._show_mute)
         self.mute_button.clicked.connect(mute.toggle)
         self.stop_button.clicked.connect(lambda: bridge.send(CancelTurn()))
@@ -188,7 +209,7 @@ class CompactWindow(FollowsLanguage, QWidget):
             lines.addWidget(label)
         lines.addStretch(1)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(12, 10, 12, 12)
+        layout.setContentsMargins(_MARGIN, 10, _MARGIN, 12)
         layout.setSpacing(8)
         layout.addLayout(head)
         layout.addLayout(meters)

@@ -31,6 +31,8 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self._icons = icons
         self._count = 0
         self._shown = ""
+        self._original: ErrorBanner | None = None
+        """The banner of the main window, where this one is in another window."""
         self._words: Callable[[], tuple[str, str, str]] = lambda: ("", "", "")
         self._icon, self._message, self._advice = PlainLabel(), PlainLabel(), PlainLabel()
         self._message.setProperty("role", "banner-title")
@@ -42,12 +44,12 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.close_button = QToolButton()
         self.close_button.setIconSize(QSize(16, 16))
         self.close_button.clicked.connect(self.dismiss)
-        words = QVBoxLayout()
+        words = self._words_column = QVBoxLayout()
         words.setSpacing(2)
         words.addWidget(self._message)
         words.addWidget(self._advice)
         words.addWidget(self.remedy_button, 0, Qt.AlignmentFlag.AlignLeft)
-        layout = QHBoxLayout(self)
+        layout = self._lines = QHBoxLayout(self)
         layout.setContentsMargins(12, 8, 8, 8)
         layout.setSpacing(10)
         layout.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
@@ -98,16 +100,25 @@ class ErrorBanner(FollowsLanguage, QFrame):
 
     def mirror(self, banner: ErrorBanner) -> None:
         """Show in another window what `banner` shows; the buttons are those of `banner`."""
-
-        def follow() -> None:
-            if banner.message:
-                self._words, self._count = banner._words, banner._count
-                self._show_texts()
-            self.setVisible(bool(banner.message))
-
-        banner.changed.connect(follow)
+        self._original = banner
+        banner.changed.connect(self._follow_original)  # no closure: Qt ends it with this window
         self.close_button.clicked.connect(banner.dismiss)
         self.remedied.connect(banner.remedied)
+
+    def _follow_original(self) -> None:
+        banner = self._original
+        if banner is not None and banner.message:
+            self._words, self._count = banner._words, banner._count
+            self._show_texts()
+            self.show()
+        else:
+            self.dismiss()
+
+    def need_height(self, width: int) -> None:
+        """Take the height in pixels that the texts need at this width, also from a window without room."""
+        # A window grows for the minimum height of its parts, not for that of texts that wrap.
+        self._words_column.invalidate()
+        self.setMinimumHeight(self._lines.totalHeightForWidth(width))
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""

@@ -63,7 +63,8 @@ class PushToTalk(QObject):
         self.add(window, button)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
-        application.focusChanged.connect(self.keys_changed)
+        self._focus_changed = application.focusChanged
+        self._focus_changed.connect(self.keys_changed)
         self._hotkey.pressed.connect(lambda: self._hold("hotkey", True))
         self._hotkey.released.connect(lambda: self._hold("hotkey", False))
 
@@ -116,6 +117,7 @@ class PushToTalk(QObject):
         """Give the hotkey back; the windows are about to go."""
         self.let_go()
         self._is_offered = False
+        self._focus_changed.disconnect(self.keys_changed)
         self._buttons.clear()
         self._hotkey.use(None)
 

@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.gui.main_window import MainWindow
+from app.gui.plain_text import PlainLabel
 from app.session.commands import CancelTurn, Mute, RescanDevices
 from app.session.events import DeviceNoticed, ErrorRaised
 from tests.doubles.scripted_session import ScriptedSession, opening
@@ -112,3 +113,24 @@ def test_errors_and_notices_are_in_every_window(
     banner.close_button.click()
     assert ready.banner.message == ""
     assert not banner.isVisible()
+
+
+@pytest.mark.slow
+def test_the_compact_window_has_room_for_a_banner(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    compact = other_window(qtbot, ready, "compact")
+    height = compact.height()
+    session.feed(ErrorRaised("The microphone 'a' cannot be opened.", "Choose another one. " * 6))
+    ready.bridge.poll()
+    banner = ready.modes.compact.banner
+
+    def fits(label: PlainLabel) -> bool:
+        is_high = label.height() >= label.heightForWidth(label.width())
+        return is_high and banner.rect().contains(label.geometry())
+
+    qtbot.waitUntil(lambda: compact.height() > height)
+    labels = list(filter(PlainLabel.isVisible, banner.findChildren(PlainLabel)))
+    qtbot.waitUntil(lambda: all(map(fits, labels)))
+    ready.banner.dismiss()
+    qtbot.waitUntil(lambda: compact.height() == height)
