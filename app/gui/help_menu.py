@@ -11,11 +11,12 @@ import sys
 from html import escape
 from pathlib import Path
 
-from PySide6.QtCore import QProcess, QUrl, Signal, qVersion
+from PySide6.QtCore import QUrl, Signal, qVersion
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QMenu, QWidget
 
 from app import paths
+from app.gui.child_command import ChildCommand
 from app.gui.error_banner import ErrorBanner
 from app.gui.follows_language import FollowsLanguage
 from app.gui.notice_line import NoticeLine
@@ -44,7 +45,7 @@ class HelpMenu(FollowsLanguage, QMenu):
     def __init__(self, banner: ErrorBanner, notice: NoticeLine, parent: QWidget) -> None:
         super().__init__(parent)
         self._banner, self._notice = banner, notice
-        self._doctor: QProcess | None = None
+        self._doctor: ChildCommand | None = None
         self.shortcuts_action, self.guide_action = self.addAction(""), self.addAction("")
         self.shortcuts_action.triggered.connect(self.shortcuts_wanted)
         self.guide_action.triggered.connect(self.guide_wanted)
@@ -61,10 +62,9 @@ class HelpMenu(FollowsLanguage, QMenu):
             return
         self.report_action.setEnabled(False)
         self._notice.show_notice(self.tr("The report is being written …"))
-        doctor = self._doctor = QProcess(self)
-        doctor.finished.connect(lambda *_: self._note_report(file))
-        doctor.errorOccurred.connect(lambda _: self._note_report(file))
-        doctor.start(sys.executable, ["-m", "app", "doctor", "--report", str(file)])
+        before = _time_of(file)
+        self._doctor = ChildCommand(self, "doctor", "--report", str(file))
+        self._doctor.ended.connect(lambda *words: self._note_report(file, before, words))
 
     def open_log_folder(self) -> None:
         """Show the folder of the log in the file manager; without one, name its path."""
@@ -96,16 +96,19 @@ class HelpMenu(FollowsLanguage, QMenu):
         self.log_action.setText(self.tr("Open log folder"))
         self.about_action.setText(self.tr("About MOSS Voice"))
 
-    def _note_report(self, file: Path) -> None:
-        """The doctor has ended, with status 1 if something is missing, or could not be started."""
-        doctor, self._doctor = self._doctor, None
-        if doctor is None:
-            return
+    def _note_report(self, file: Path, before: int | None, words: tuple[str, str]) -> None:
+        """The doctor has ended, with an error also if something is missing; `before` is the time of an
+        earlier file of this name."""
+        self._doctor = None
         self.report_action.setEnabled(True)
-        if file.is_file() and doctor.error() is QProcess.ProcessError.UnknownError:
+        if _time_of(file) not in (None, before):
             text = self.tr("The report is in %1. Read it before you send it to someone.")
             self._notice.show_notice(text.replace("%1", str(file)))
         else:
-            reason = bytes(doctor.readAllStandardError().data()).decode(errors="replace").strip()
-            self._banner.show_error(self.tr("The report could not be written."), reason)
-        doctor.deleteLater()
+            reason = " ".join(filter(None, words))
+            self._banner.show_words(lambda: (self.tr("The report could not be written."), reason, ""))
+
+
+def _time_of(file: Path) -> int | None:
+    """When the file was written, in ns; None if there is none."""
+    return file.stat().st_mtime_ns if file.is_file() else None

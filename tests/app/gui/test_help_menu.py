@@ -72,3 +72,20 @@ def test_a_report_that_cannot_be_written_is_explained(
     qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
     assert window.banner.message == "The report could not be written."
     assert str(file.parent) in window.banner.advice
+
+
+@pytest.mark.slow
+def test_no_program_of_the_current_folder_is_run(
+    qtbot: QtBot, window: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "app" / "__main__.py"
+    planted.parent.mkdir()
+    planted.write_text("import pathlib; pathlib.Path(__file__).with_name('was_run').touch()")
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "report.txt"
+    file.write_text("an earlier one")
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
+    window.help.report_action.trigger()
+    qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
+    assert not (planted.parent / "was_run").exists()
+    assert file.read_text(encoding="utf-8").startswith("Report of moss-voice doctor")
