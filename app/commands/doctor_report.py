@@ -2,7 +2,8 @@
 
 In: the findings of the doctor, and folders of engines or checkpoints. Out: one text file, which lists its
 contents at the top. It contains no sound and no text of a conversation (neither is ever logged); the home
-folder is written as ~ and the name of the user as USER. A section that fails contains its error.
+folder is written as ~, the name of the user as USER, sound devices as DEVICE, played files as FILE, and the
+server of the window as SERVER. A section that fails contains its error.
 """
 
 from __future__ import annotations
@@ -31,12 +32,25 @@ _VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|
 _SECRET = re.compile(r"AUTH|COOKIE|CREDENTIAL|KEY|PASS|PWD|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)\S*@")
 """Of a variable, where a password may hold any character because it was never parsed as a URL."""
+_QUOTED = r"""'[^'\n]+'|"[^"\n]+\""""
+_PRIVATE = (
+    ("DEVICE", r"microphone: (.+?); loudspeaker: (.+)$"),
+    ("DEVICE", r"^ok +(?:microphone|loudspeaker) +(.+)$"),
+    ("DEVICE", r"cannot open (?:microphone|loudspeaker) (.+?): "),
+    ("DEVICE", rf"(?:microphone|loudspeaker|sound device) ({_QUOTED})"),
+    ("DEVICE", r"(?:microphone|loudspeaker|sound device) ([^'\"\n]+?) (?:cannot be opened|was lost)\."),
+    ("FILE", r"sample (.+), [\d.]+ s$"),
+    ("SERVER", r"the engine is the server (\S+)$"),
+)
+"""Where names stand in the findings and in the log: app/session/event_log.py and the messages of devices."""
+_NO_NAMES = frozenset({"closed"})
 _HEADER = """\
 Report of moss-voice doctor. It holds: what doctor found, the system and its GPU, versions of all Python
 packages, some variables of the environment (no passwords, no tokens), names, sizes and hashes of the model
 files, the settings of the engines and checkpoints that were named, and the last {lines} lines of the log. It
 holds no sound, nothing that was said or written in a conversation, and no name of yours: your home folder is
-~, your user name USER. Look through it before you send it.
+~, your user name USER, your sound devices DEVICE, the files that you played FILE, and the server that you use
+SERVER. Look through it before you send it.
 """
 
 
@@ -61,7 +75,21 @@ def write_report(file: Path, findings: Sequence[str], folders: Sequence[Path]) -
             lines.append(f"{type(error).__name__}: {error}")
         lines.append("")
     with ExportFile(file, is_private=True) as export:
-        export.write(redact(anonymous("\n".join(lines))).encode(errors="backslashreplace"))
+        text = without_names("\n".join(lines), _whole_log())
+        export.write(redact(anonymous(text)).encode(errors="backslashreplace"))
+
+
+def without_names(text: str, log: str = "") -> str:
+    """Text without the names of devices, played files and servers that it or the `log` introduces."""
+    names: dict[str, str] = {}
+    for stand_in, pattern in _PRIVATE:
+        for match in re.finditer(pattern, f"{text}\n{log}", re.MULTILINE):
+            names |= {name.strip("'\""): stand_in for name in match.groups() if name not in _NO_NAMES}
+            if stand_in == "SERVER":
+                names[match[1].rpartition(":")[0] or match[1]] = stand_in
+    for name in sorted(names, key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", names[name], text)
+    return text
 
 
 def anonymous(text: str) -> str:
@@ -140,7 +168,13 @@ def _log() -> Iterator[str]:
     if not file.is_file():
         yield f"no log at {file}"
         return
-    yield from file.read_text("utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    yield from _whole_log().splitlines()[-_LOG_LINES:]
+
+
+def _whole_log() -> str:
+    """The log, in which a name may have been introduced long before its last lines; "" if there is none."""
+    file = paths.log_file()
+    return file.read_text("utf-8", errors="replace") if file.is_file() else ""
 
 
 def _lines_of(file: str, *starts: str) -> Iterator[str]:

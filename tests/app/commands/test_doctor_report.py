@@ -11,7 +11,7 @@ import pytest
 
 from app import paths
 from app.commands import doctor_report
-from app.commands.doctor_report import anonymous, write_report
+from app.commands.doctor_report import anonymous, without_names, write_report
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +156,35 @@ def test_passwords_in_the_log_are_left_out(tmp_path: Path) -> None:
     assert "GET http://host/x" in text
     assert "mirror http://host" in text
     assert "secret" not in text
+
+
+def test_devices_files_and_servers_are_not_named(tmp_path: Path) -> None:
+    log = paths.log_file()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    early = [
+        "12:00 I app.main: the engine is the server voice.anna.example:8443",
+        "12:00 I app.session.event_log: microphone: Anna's Buds. Left; loudspeaker: closed",
+        "12:00 I app.session.event_log: sample anna's secret (2).wav, 1.2 s",
+    ]
+    late = [
+        "12:01 W event_log: The connection to voice.anna.example:8443 was lost.",
+        "12:01 W event_log: The microphone 'Dr. Foo Mic' cannot be opened. Choose another one.",
+        "12:01 W event_log: The sound device Anna's Buds. Left was lost.",
+        "12:02 I event_log: microphone: Anna's Buds. Left; loudspeaker: Kitchen (HDMI)",
+        "12:03 W app.audio: anna's secret (2).wav: cannot open loudspeaker Kitchen (HDMI): busy",
+        "12:03 W app.remote: the host voice.anna.example is gone",
+    ]
+    log.write_text("\n".join([*early, *(f"line {number}" for number in range(300)), *late]), "utf-8")
+    write_report(
+        tmp_path / "report.txt", ["ok      microphone   Anna's Buds. Left, USB mic", "ok      numpy  2"], []
+    )
+    text = (tmp_path / "report.txt").read_text("utf-8")
+    for private in ("Anna", "anna", "Dr. Foo", "Kitchen", "USB mic", "secret"):
+        assert private not in text
+    shown = _sections(tmp_path / "report.txt")["log"]
+    assert "12:01 W event_log: The microphone 'DEVICE' cannot be opened. Choose another one." in shown
+    assert "12:01 W event_log: The connection to SERVER was lost." in shown
+    assert "12:02 I event_log: microphone: DEVICE; loudspeaker: DEVICE" in shown
+    assert (
+        without_names("microphone: closed; loudspeaker: closed") == "microphone: closed; loudspeaker: closed"
+    )
