@@ -177,14 +177,16 @@ def in_words(path: Path, error: OSError) -> ExportError:
     """Why `path` could not be written, and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ExportError(
-            f"{path} was not written: the disk is full. Free some space or choose another folder."
+            f"{path} was not written: the disk is full.", "Free some space or choose another folder."
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ExportError(f"{path} was not written: no permission. Choose a folder that you may write to.")
+        return ExportError(
+            f"{path} was not written: no permission.", "Choose a folder that you may write to."
+        )
     if error.errno == errno.ENOENT and not path.parent.is_dir():
-        return ExportError(f"{path} was not written: there is no folder {path.parent}. Make it first.")
+        return ExportError(f"{path} was not written: there is no folder {path.parent}.", "Make it first.")
     if error.errno == errno.ENOENT:  # as in /proc
-        return ExportError(f"{path} was not written: {path.parent} takes no files. Choose another folder.")
+        return ExportError(f"{path} was not written: {path.parent} takes no files.", "Choose another folder.")
     if error.errno == errno.ENAMETOOLONG:
-        return ExportError(f"{path} was not written: its name is too long. Choose a shorter one.")
-    return ExportError(f"{path} was not written: {error.strerror}. Choose another folder.")
+        return ExportError(f"{path} was not written: its name is too long.", "Choose a shorter one.")
+    return ExportError(f"{path} was not written: {error.strerror}.", "Choose another folder.")

@@ -25,7 +25,9 @@ _USERINFO = re.compile(r"(?<=://)[^\s/?#]*@")
 _QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 _BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{8,}")
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*\1(?!\w)""", re.DOTALL)
+"""A value as `repr` writes it, such as the name of a device; it may hold the end of a sentence."""
 
 
 class MossVoiceError(Exception):
@@ -37,15 +39,21 @@ class MossVoiceError(Exception):
 
     code = "engine_failed"
 
+    def __init__(self, message: str = "", remedy: str | None = None) -> None:
+        """`message` is the cause. Without `remedy` its first sentence is the cause and the others are the
+        remedy: give both where the cause holds a value that is not quoted, such as a path."""
+        super().__init__(message if remedy is None else f"{message} {remedy}".strip())
+        self._parts = (message, remedy) if remedy is not None else (*split_sentences(message, 1), "")[:2]
+
     @property
     def what_is_wrong(self) -> str:
-        """The first sentence of the message."""
-        return SENTENCE_END.split(str(self), maxsplit=1)[0]
+        """The cause."""
+        return self._parts[0]
 
     @property
     def what_to_do(self) -> str:
-        """The sentences after the first, "" if there is only one."""
-        return "".join(SENTENCE_END.split(str(self), maxsplit=1)[1:])
+        """The remedy, "" if there is none."""
+        return self._parts[1]
 
 
 class BundleError(MossVoiceError):
@@ -97,6 +105,20 @@ class EngineError(MossVoiceError):
 
 class ExportError(MossVoiceError):
     """A file could not be written."""
+
+
+def split_sentences(text: str, most: int = 0) -> list[str]:
+    """The sentences of a message, with at most `most` splits (0: all). Quoted values are not split."""
+    values = [match.span() for match in _QUOTED.finditer(text)]
+    parts: list[str] = []
+    start = 0
+    for end in _SENTENCE_END.finditer(text):
+        if len(parts) == most > 0:
+            break
+        if not any(first < end.start() < last for first, last in values):
+            parts.append(text[start : end.start()])
+            start = end.end()
+    return [*parts, text[start:]]
 
 
 def redact(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication
 
-from engine_runtime.errors import SENTENCE_END
+from engine_runtime.errors import split_sentences
 
 _CONTEXT = "Errors"
 
@@ -210,7 +210,7 @@ def in_words(text: str) -> str:
     """The text in the language of the window; unchanged where no template matches it, or its sentences."""
     if (whole := _translated(text)) is not None:
         return whole
-    first, *rest = SENTENCE_END.split(text, maxsplit=1)
+    first, *rest = split_sentences(text, 1)
     parts = [_translated(part) for part in (first, *rest)]
     return " ".join(part or own for part, own in zip(parts, (first, *rest), strict=True)) if rest else text
 

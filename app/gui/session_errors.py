@@ -20,7 +20,7 @@ from app.gui.error_texts import in_words
 from app.session.commands import RescanDevices
 from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped
 from app.settings import NAMES_AN_ENGINE
-from engine_runtime.errors import SENTENCE_END
+from engine_runtime.errors import split_sentences
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class SessionErrors(QObject):
         """What to do about an engine. Without options of the command line if that has not named it."""
         if self._engine.failed is None or self._engine.failed.given & NAMES_AN_ENGINE:
             return event.what_to_do
-        sentences = SENTENCE_END.split(event.what_to_do)
+        sentences = split_sentences(event.what_to_do)
         return " ".join(sentence for sentence in sentences if "--" not in sentence)
 
     def _words_of_recording(self, event: RecordingStopped) -> tuple[str, str, str]:

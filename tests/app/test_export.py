@@ -190,3 +190,11 @@ def test_a_folder_that_takes_no_files_is_not_said_to_be_missing() -> None:
         check_target(Path("/proc/reply.wav"))
     with pytest.raises(ExportError, match=r"there is no folder /nowhere\. Make it"):
         check_target(Path("/nowhere/reply.wav"))
+
+
+def test_a_path_with_the_end_of_a_sentence_stays_whole(tmp_path: Path) -> None:
+    target = tmp_path / "Dr. Foo" / "moss.csv"
+    with pytest.raises(ExportError) as raised:
+        check_target(target)
+    assert raised.value.what_is_wrong == f"{target} was not written: there is no folder {target.parent}."
+    assert raised.value.what_to_do == "Make it first."

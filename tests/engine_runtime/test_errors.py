@@ -1,10 +1,12 @@
-"""Errors as users read them: no credentials in any text."""
+"""Errors as users read them: cause and remedy, and no credentials in any text."""
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from engine_runtime.errors import redact
+from engine_runtime.errors import ExportError, MossVoiceError, redact, split_sentences
 
 TOKEN = "hf_" + "aB3" * 12
 
@@ -28,3 +30,39 @@ TOKEN = "hf_" + "aB3" * 12
 def test_credentials_are_taken_out(text: str, expected: str) -> None:
     assert redact(text) == expected
     assert redact(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (
+            "The microphone 'Dr. Foo Mic' cannot be opened. Choose. Or not.",
+            ("cannot be opened.", "Choose. Or not."),
+        ),
+        ('The microphone "Bob\'s Mic. Two" is lost. Wait.', ("is lost.", "Wait.")),
+        ("The server's key isn't right. It's 'a. B' now.", ("isn't right.", "It's 'a. B' now.")),
+        ("One sentence", ("One sentence", "")),
+    ],
+)
+def test_a_quoted_value_is_not_split(text: str, parts: tuple[str, str]) -> None:
+    error = MossVoiceError(text)
+    assert error.what_is_wrong.endswith(parts[0])
+    assert error.what_to_do == parts[1]
+    assert str(error) == f"{error.what_is_wrong} {error.what_to_do}".strip()
+
+
+def test_cause_and_remedy_are_kept_apart() -> None:
+    error = pickle.loads(
+        pickle.dumps(ExportError("/home/Dr. Foo/a was not written.", "Choose another folder."))
+    )
+    assert (error.what_is_wrong, error.what_to_do) == (
+        "/home/Dr. Foo/a was not written.",
+        "Choose another folder.",
+    )
+    assert str(error) == "/home/Dr. Foo/a was not written. Choose another folder."
+
+
+def test_sentences_of_a_message() -> None:
+    text = "One. Two 'a. B' there? Three"
+    assert split_sentences(text) == ["One.", "Two 'a. B' there?", "Three"]
+    assert split_sentences(text, 1) == ["One.", "Two 'a. B' there? Three"]

@@ -76,3 +76,13 @@ def test_unknown_texts_are_shown_as_they_are() -> None:
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_is_translated(template: str) -> None:
     assert re.search("[\u4e00-\u9fff]", in_words(template.replace("%1", "3").replace("%2", "4")))
+
+
+@pytest.mark.usefixtures("_chinese")
+def test_a_value_with_the_end_of_a_sentence_is_translated() -> None:
+    text = in_words(
+        "The microphone 'Dr. Foo Mic' cannot be opened. Check that no other program uses it exclusively, or "
+        "choose another one."
+    )
+    assert "'Dr. Foo Mic'" in text
+    assert not re.search("microphone|Check", text)
