@@ -80,6 +80,7 @@ def test_no_program_of_the_current_folder_is_run(
 ) -> None:
     planted = tmp_path / "app" / "__main__.py"
     planted.parent.mkdir()
+    (planted.parent / "__init__.py").touch()
     planted.write_text("import pathlib; pathlib.Path(__file__).with_name('was_run').touch()")
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "report.txt"
