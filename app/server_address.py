@@ -51,6 +51,16 @@ class ServerAddress:
         except ValueError:
             return False
 
+    @property
+    def warning(self) -> str:
+        """What to know before anything is said to this server, "" for nothing."""
+        if self.is_encrypted or self.is_loopback:
+            return ""
+        return (
+            f"What you say goes to {self.name} without encryption, so that others on the network can listen. "
+            "Use wss://, or an SSH tunnel to a port of this machine."
+        )
+
 
 def parse_address(text: str, key: str = "") -> ServerAddress:
     """The server of `text`: an address of ws://, wss://, http:// or https://, or host and port alone. Without

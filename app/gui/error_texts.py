@@ -159,6 +159,10 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Check the key."),
     QT_TRANSLATE_NOOP("Errors", "The key would be sent to %1 without encryption."),
     QT_TRANSLATE_NOOP("Errors", "Use wss://, or an SSH tunnel to a port of this machine."),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "What you say goes to %1 without encryption, so that others on the network can listen.",
+    ),
     QT_TRANSLATE_NOOP("Errors", "%1 refused the connection."),
     QT_TRANSLATE_NOOP("Errors", "Check that the server runs, and its port."),
     QT_TRANSLATE_NOOP("Errors", "%1 did not answer within %2 s."),

@@ -80,7 +80,7 @@ class ServerPage(SettingsPage):
         self.is_usable = True
         if server:
             try:
-                parse_address(server, key)
+                text = in_words(parse_address(server, key).warning)
             except AddressError as error:
                 text, self.is_usable = in_words(str(error)), False
         self.note.setProperty("role", "small" if self.is_usable else "banner-title")

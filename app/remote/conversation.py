@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from app.remote.dialect import Json, ServerSession, event_name, id_of, read_session
 from app.remote.exchange import RemoteExchange, forget_old_speech, held_elsewhere
-from app.remote.response import TIMINGS, RemoteResponse
+from app.remote.response import MOST_CHARACTERS, TIMINGS, RemoteResponse, figure_of
 from app.remote.uplink import Uplink
 from app.session.engine_jobs import (
     Ask,
@@ -43,6 +43,8 @@ from engine_runtime.errors import LanguageError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
 
+_MOST_EARLY = 4096
+"""Events of a response that are kept until the session has ended its turn, too."""
 _log = logging.getLogger(__name__)
 
 
@@ -246,7 +248,23 @@ class RemoteConversation:
     # ---- from the server ----
 
     def on_event(self, event: Json) -> None:
-        """The next event of the server; what is unknown is passed over."""
+        """The next event of the server; what is unknown is passed over. One that cannot be carried out fails
+        the reply in progress, and the conversation goes on."""
+        try:
+            self._take(event)
+        except Exception:  # the border to a server, which may send anything
+            _log.exception("an event of the server failed")
+            self.on_garbage()
+
+    def on_garbage(self) -> None:
+        """A message of the server that is no event."""
+        _log.warning("a message of the server is no event of the Realtime protocol")
+        response = self._response
+        if response is not None and not response.is_over:
+            self._uplink.cancel(response)
+            self._fail(response, {"message": "it sent something that is no event of the Realtime protocol"})
+
+    def _take(self, event: Json) -> None:
         name, uplink = event_name(event), self._uplink
         if name == "session.updated":
             uplink.session = read_session(event, uplink.session)
@@ -268,7 +286,7 @@ class RemoteConversation:
             response = self._response_of(event)
             if response is not None:
                 self._on_response(response, name, event)
-            elif uplink.ends_turns:
+            elif uplink.ends_turns and len(self._early) < _MOST_EARLY:
                 self._early.append(event)
 
     def _name_speech(self, item_id: str) -> None:
@@ -283,7 +301,7 @@ class RemoteConversation:
         text = str(event.get("transcript") or "").strip()
         for exchange in self._exchanges.values():
             if event.get("item_id") in exchange.user_items and text:
-                exchange.transcript = f"{exchange.transcript} {text}".strip()
+                exchange.transcript = f"{exchange.transcript} {text}".strip()[:MOST_CHARACTERS]
 
     def _response_of(self, event: Json) -> RemoteResponse | None:
         """The response that an event belongs to: the latest one where the event does not say."""
@@ -296,8 +314,8 @@ class RemoteConversation:
         elif name == TIMINGS:
             self._reports_timings = True
             response.report(event, None)
-            if isinstance(rtf := event.get("rtf_total"), int | float):
-                self._desk.give(ReplyMade(float(rtf)))
+            if (rtf := figure_of(event.get("rtf_total"))) is not None:
+                self._desk.give(ReplyMade(rtf))
         elif response.is_over or response.scope.is_cancelled:
             return
         elif name == "response.output_audio.delta":
@@ -308,6 +326,9 @@ class RemoteConversation:
             response.complete_text(str(event.get("transcript") or event.get("text") or ""))
         elif name == "response.done":
             self._on_done(response, event.get("response"))
+        if response.is_too_long and not response.is_over:
+            self._uplink.cancel(response)
+            self._end(response, "length")
 
     def _note_item(self, response: RemoteResponse, item_id: str) -> None:
         exchange = response.exchange

@@ -94,6 +94,8 @@ class _Line:
             is_remote=True,
         )
         self._desk.ready(loaded, self._timing)
+        if self._address.warning:  # before the first job, and with it the first sound
+            self._desk.give(EngineNotice(self._address.warning))
         self._desk.on_job(self._wake)
         try:
             self._take_jobs()
@@ -149,7 +151,10 @@ class _Line:
 
     async def _read(self, link: Link, conversation: RemoteConversation) -> None:
         async for event in link.events():
-            conversation.on_event(event)
+            if event is None:
+                conversation.on_garbage()
+            else:
+                conversation.on_event(event)
 
     async def _write(self, link: Link) -> None:
         while True:

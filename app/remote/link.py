@@ -28,6 +28,8 @@ _PING_S = 5.0
 _CLOSE_S = 1.0
 _LARGEST_EVENT = 16 * 1024 * 1024
 _SHOWN = 300
+_MOST_GARBAGE = 100
+"""Messages of one connection that are no events; then another connection is tried."""
 _GOING_AWAY = 1001
 _RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -95,13 +97,18 @@ class Link:
         """That of the latest ping, None before the first one was answered."""
         return self._socket.latency or None
 
-    async def events(self) -> AsyncIterator[Json]:
-        """The events of the server until the connection is lost, which is a LinkError."""
+    async def events(self) -> AsyncIterator[Json | None]:
+        """The events of the server until the connection is lost, which is a LinkError; None for a message
+        that is no event."""
+        garbage = 0
         try:
-            while True:
-                yield _event_of(self._address, await self._socket.recv())
+            while garbage < _MOST_GARBAGE:
+                event = _parsed(await self._socket.recv())
+                garbage += event is None
+                yield event
         except ConnectionClosed as error:
             raise _loss(self._address, error) from error
+        raise LinkError(f"{self._address.name} sends messages that are no events of the Realtime protocol.")
 
     async def send(self, event: Json) -> None:
         """Send an event. LinkError if the connection is lost."""
@@ -115,12 +122,23 @@ class Link:
         await self._socket.close()
 
 
-def _event_of(address: ServerAddress, data: str | bytes) -> Json:
+def _refuse_constant(constant: str) -> None:
+    """NaN and the infinities are no JSON."""
+    raise ValueError(f"{constant} is no number")
+
+
+def _parsed(data: str | bytes) -> Json | None:
+    """The event of a message, None if it is none: a server may send anything."""
     try:
-        event = json.loads(data)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
+        event = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _event_of(address: ServerAddress, data: str | bytes) -> Json:
+    event = _parsed(data)
+    if event is None:
         raise LinkError(
             f"{address.name} sent something that is no event of the Realtime protocol. Check the address.",
             is_final=True,

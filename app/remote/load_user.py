@@ -148,6 +148,9 @@ class LoadUser:
                 if limit is None:
                     raise
                 return
+            if event is None:
+                reply.error = "a message that is no event came"
+                return
             name = event_name(event)
             own_id = id_of(event.get("response")) or str(event.get("response_id") or "")
             if name == "response.created":

@@ -36,6 +36,9 @@ from engine_runtime.types import (
 TIMINGS = "moss_voice.response.timings"
 _MOST_STAGES = 4096
 _LONGEST_MS = 3_600_000.0
+LONGEST_S = 600.0
+MOST_CHARACTERS = 20_000
+"""Of a reply: a server may never end one."""
 
 
 class RemoteResponse:
@@ -68,7 +71,7 @@ class RemoteResponse:
         self._held: list[str] = []
         """Text that came before the first audio: it counts as output with that."""
         self._resampler: Resampler | None = None
-        self._chunks = 0
+        self._chunks = self._characters = 0
         timing.emit("commit", exchange.turn_id, self._asked_ns, 0)
 
     @property
@@ -76,8 +79,16 @@ class RemoteResponse:
         """Whether a part of the reply was given to the session."""
         return self._first_ns is not None
 
+    @property
+    def is_too_long(self) -> bool:
+        """Whether more came than a reply may have."""
+        is_long = self.exchange.samples >= LONGEST_S * self._out_rate
+        return is_long or self._characters >= MOST_CHARACTERS
+
     def add_text(self, text: str) -> None:
         """More of the text, or of the transcript."""
+        text = text[: MOST_CHARACTERS - self._characters]
+        self._characters += len(text)
         if self.modality is Modality.SPEECH and self._first_ns is None:
             self._held.append(text)
             return
@@ -117,9 +128,9 @@ class RemoteResponse:
             return
         own = event if event.get("type") == TIMINGS else {}
         waited_ns = self._first_ns - self._asked_ns
-        own_ms = own.get("ttfa_ms")
+        own_ms = figure_of(own.get("ttfa_ms"))
         network_ns = round((round_trip_s or 0.0) * 1e9)
-        if isinstance(own_ms, int | float):
+        if own_ms is not None:
             network_ns = waited_ns - round(own_ms * 1e6)
         network_ns = min(max(network_ns, 0), waited_ns)
         turn_id = self.exchange.turn_id
@@ -166,7 +177,7 @@ def _stages(described: object, turn_id: int, asked_ns: int) -> Iterator[TimingEv
     for stage in islice(described, _MOST_STAGES) if isinstance(described, list) else ():
         if not isinstance(stage, dict) or stage.get("name") not in REPLY_STAGES:
             continue
-        start_ms, length_ms = _figure(stage.get("start_ms")), _figure(stage.get("ms"))
+        start_ms, length_ms = figure_of(stage.get("start_ms")), figure_of(stage.get("ms"))
         if start_ms is None or length_ms is None:
             continue
         start_ns = asked_ns + round(start_ms * 1e6)
@@ -177,9 +188,10 @@ def _stages(described: object, turn_id: int, asked_ns: int) -> Iterator[TimingEv
 
 def _figures(described: Json, names: Iterable[str]) -> dict[str, float | int | str]:
     """Those of the named figures that are some."""
-    return {name: figure for name in names if (figure := _figure(described.get(name))) is not None}
+    return {name: figure for name in names if (figure := figure_of(described.get(name))) is not None}
 
 
-def _figure(value: object) -> float | None:
+def figure_of(value: object) -> float | None:
+    """A number that a server sent, None where it is none or out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= _LONGEST_MS else None  # type: ignore[arg-type, operator]

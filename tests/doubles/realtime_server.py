@@ -81,6 +81,16 @@ class RealtimeServer:
         """Close all sockets without a close frame, and listen no more."""
         self._run(self._kill())
 
+    def send(self, message: str | bytes, count: int = 1) -> None:
+        """Send a message, whatever it is, so many times to every client."""
+
+        async def work() -> None:
+            for connection in list(self._connections):
+                for _ in range(count):
+                    await connection.send(message)
+
+        self._run(work())
+
     def sent(self, kind: str, connection: int = -1) -> list[Event]:
         """What a client sent of a kind."""
         return [event for event in self.clients[connection] if event["type"] == kind]

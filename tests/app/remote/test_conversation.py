@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import deque
 from typing import Any
 
 import pytest
 
+from app.remote import response as response_module
 from app.remote.conversation import RemoteConversation
 from app.remote.dialect import read_session
 from app.server.realtime_session import EngineRates, RealtimeSession
@@ -485,4 +487,70 @@ def test_unexpected_events_do_no_harm(event: Event) -> None:
     rig.ask(1, "hello")
     rig.client.on_event(event)
     rig.deliver()
+    assert rig.waiting == 0
+
+
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "moss_voice.response.timings", "ttfa_ms": INFINITE, "rtf_total": INFINITE},
+        {"type": "moss_voice.response.timings", "ttfa_ms": 10**400, "rtf_total": 10**400},
+        {"type": "moss_voice.response.timings", "stages": [{"name": "prefill", "start_ms": 1e308, "ms": 1}]},
+        {"type": "response.done", "response": {"id": ["x"]}},
+        {"type": "response.created", "response": {"id": {"deep": []}}},
+        {"type": "session.updated", "session": {"audio": {"input": {"format": {"rate": 10**400}}}}},
+        {"type": ["response.done"]},
+        {"type": "input_audio_buffer.committed", "item_id": {"a": 1}},
+    ],
+)
+def test_no_event_of_a_server_ends_the_conversation(event: Event) -> None:
+    rig = Rig()
+    rig.client.on_event(event)
+    rig.ask(1, "hello")
+    rig.deliver(2)
+    rig.client.on_event(event)
+    rig.deliver()
+    rig.ask(2, "and then")
+    rig.deliver()
+    assert rig.waiting == 0
+    assert [done.text for done in rig.replies(ReplyDone)][-1] == "word0 word1 word2"
+
+
+def test_a_message_that_is_no_event_fails_the_reply_alone() -> None:
+    rig = Rig()
+    rig.client.on_garbage()
+    rig.ask(1, "hello")
+    rig.client.on_garbage()
+    (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
+    assert "no event of the Realtime protocol" in failed.message
+    rig.deliver()
+    rig.ask(2, "and then")
+    rig.deliver()
+    assert rig.waiting == 0
+    assert [done.turn_id for done in rig.replies(ReplyDone)] == [2]
+
+
+@pytest.mark.parametrize("kind", ["text", "audio"])
+def test_a_reply_without_end_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_module, "MOST_CHARACTERS", 1_000)
+    monkeypatch.setattr(response_module, "LONGEST_S", 2.0)
+    rig = Rig()
+    rig.ask(1, "hello", TEXT if kind == "text" else SPEECH)
+    rig.client.on_event({"type": "response.created", "response": {"id": "resp_endless"}})
+    sound = base64.b64encode(bytes(2 * OUT_RATE)).decode()
+    more = (
+        {"type": "response.output_text.delta", "delta": "word " * 50}
+        if kind == "text"
+        else {"type": "response.output_audio.delta", "delta": sound}
+    )
+    for _ in range(50):
+        rig.client.on_event({**more, "response_id": "resp_endless"})
+    (done,) = rig.replies(ReplyDone)
+    assert done.finish_reason == "length"
+    assert len(done.text) <= 1_000
+    assert sum(len(event.pcm) for event in rig.replies(ReplyAudio)) <= 4 * OUT_RATE
+    assert rig.sent("response.cancel")
     assert rig.waiting == 0

@@ -22,6 +22,7 @@ from app.session.engine_jobs import (
     LoadFailed,
     OpenTurn,
     ReplyResult,
+    TurnFailed,
 )
 from engine_runtime.types import CancelScope, Modality, ReplyAudio
 from tests.doubles.realtime_server import RealtimeServer
@@ -162,3 +163,41 @@ def test_a_server_that_speaks_something_else() -> None:
     with RealtimeServer(change=lambda event: ["no event"]) as server, client(server) as user:  # type: ignore[arg-type, return-value]
         user.until(lambda: user.of(LoadFailed))
     assert "no event of the Realtime protocol" in user.of(LoadFailed)[0].message
+
+
+@pytest.mark.parametrize("garbage", ["[" * 200_000, '{"type": NaN}', "no JSON", "[1, 2]", b"\x00\xff"])
+def test_garbage_fails_one_reply_and_the_conversation_goes_on(garbage: str | bytes) -> None:
+    with RealtimeServer() as server, client(server) as user:
+        user.ask(1, "one")
+        user.until(user.done)
+        server.stalls_after = 0
+        user.ask(2, "two")
+        user.until(lambda: server.sent("response.create")[1:])
+        server.send(garbage)
+        user.until(lambda: user.of(TurnFailed))
+        assert "no event of the Realtime protocol" in user.of(TurnFailed)[0].message
+        server.stalls_after = None
+        user.ask(3, "three")
+        user.until(lambda: [done for done in user.done() if done.turn_id == 3])
+        assert not user.of(EngineLost)
+        assert len(server.clients) == 1
+
+
+def test_a_server_that_sends_nothing_but_garbage_is_left() -> None:
+    with RealtimeServer() as server, client(server) as user:
+        user.ask(1, "one")
+        user.until(user.done)
+        server.send("no JSON", 150)
+        user.until(lambda: user.of(EngineNotice))
+        assert "no events of the Realtime protocol" in user.of(EngineNotice)[0].message
+        user.ask(2, "two")
+        user.until(lambda: len(user.done()) == 2)
+
+
+def test_sound_that_leaves_without_encryption_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ServerAddress, "is_loopback", False)
+    with RealtimeServer() as server, client(server) as user:
+        user.until(lambda: user.of(EngineNotice))
+        assert "without encryption" in user.of(EngineNotice)[0].message
+        assert isinstance(user.results[0], Loaded)
+        assert not server.sent("input_audio_buffer.append")
