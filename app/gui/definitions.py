@@ -30,9 +30,11 @@ def define(metric: Metric) -> Definition:
     return Definition(_name(metric), _UNITS.get(metric, "ms"), _text(metric))
 
 
-def unit_name(unit: str) -> str:
-    """A unit in the current language."""
-    return translate("Definitions", "rows") if unit == "rows" else unit
+def unit_name(unit: str, value: float) -> str:
+    """The unit of a value in the current language."""
+    if unit != "rows":
+        return unit
+    return translate("Definitions", "row") if round(value) == 1 else translate("Definitions", "rows")
 
 
 def stage_name(stage: LatencyStage) -> str:
@@ -135,16 +137,16 @@ def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:
     definition = define(metric)
     lines = [f"<b>{definition.name}</b>", definition.text]
     if summary is not None:
-        unit = f" {unit_name(definition.unit)}" if definition.unit else ""
         values = translate("Definitions", "last %1, mean %2, p50 %3, p95 %4, maximum %5").replace("%", "\0")
         numbers = (summary.last, summary.mean, summary.p50, summary.p95, summary.maximum)
         for index, value in enumerate(numbers, start=1):
-            values = values.replace(f"\0{index}", number(value, definition.unit) + unit)
+            unit = unit_name(definition.unit, value)
+            values = values.replace(f"\0{index}", f"{number(value, definition.unit)} {unit}".rstrip())
         lines.append(values)
         lines.append(
             translate("Definitions", "over the last 30 seconds")
             if metric is Metric.PLAYBACK
-            else translate("Definitions", "over %1 values of the last %2 turns")
+            else translate("Definitions", "values in the last %2 turns: %1")
             .replace("%1", str(summary.count))
             .replace("%2", str(SHOWN_TURNS))
         )

@@ -16,6 +16,7 @@ from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication
 from engine_runtime.errors import split_sentences
 
 _CONTEXT = "Errors"
+_COMMAND = re.compile(r"`([^`\n]+)`")
 
 _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "There is no engine to answer."),
@@ -211,7 +212,12 @@ TEMPLATES: tuple[str, ...] = tuple(map(str, _LISTED))
 
 
 def in_words(text: str) -> str:
-    """The text in the language of the window; unchanged where no template matches it, or its sentences."""
+    """The text in the language of the window; in English where no template matches it, or its sentences.
+    Commands are in quotation marks instead of backticks."""
+    return _COMMAND.sub(r"“\1”", _in_language(text))
+
+
+def _in_language(text: str) -> str:
     if (whole := _translated(text)) is not None:
         return whole
     first, *rest = split_sentences(text, 1)

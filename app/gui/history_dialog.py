@@ -128,8 +128,12 @@ class HistoryDialog(QDialog):
         if self.chosen is not None:
             with contextlib.suppress(MossVoiceError):  # reported by `_open`
                 lines = count_damaged_events(self.chosen.folder)
-        listed = self.tr("%1 conversations cannot be read and are not listed.").replace("%1", str(folders))
-        shown = self.tr("%1 damaged entries of this conversation are left out.").replace("%1", str(lines))
+        listed = self.tr("Conversations that cannot be read and are not listed: %1.").replace(
+            "%1", str(folders)
+        )
+        shown = self.tr("Damaged entries of this conversation that are left out: %1.").replace(
+            "%1", str(lines)
+        )
         self.damage.setText(" ".join([listed] * bool(folders) + [shown] * bool(lines)))
         self.damage.setVisible(bool(folders or lines))
 

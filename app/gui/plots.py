@@ -207,7 +207,9 @@ class LivePlot(QFrame):
         glyph = f'<span style="color:{self._theme.ink(style.ink)}">{_GLYPHS[style.symbol]}</span>'
         value = ""
         if summary is not None:
-            figure = f"{number(summary.last, definition.unit)} {unit_name(definition.unit)}".rstrip()
+            figure = (
+                f"{number(summary.last, definition.unit)} {unit_name(definition.unit, summary.last)}".rstrip()
+            )
             value = f' <span style="color:{self._theme.muted}">{figure}</span>'
         legend = self._legends[metric]
         legend.setText(f"{glyph} {definition.name}{value}")

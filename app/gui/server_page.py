@@ -39,7 +39,7 @@ class ServerPage(SettingsPage):
                 self.tr("Server &address"),
                 self.address,
                 self.tr(
-                    "A server with OpenAI's Realtime protocol, such as `moss-voice serve`, makes the "
+                    "A server with OpenAI's Realtime protocol, such as “moss-voice serve”, makes the "
                     "replies, and no model is loaded. It hears what you say. Empty: the model of the page "
                     "Model."
                 ),

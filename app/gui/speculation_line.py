@@ -31,9 +31,7 @@ class SpeculationLine(PlainLabel):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         stats = self._stats
-        text = self.tr(
-            "Speculative replies: %1, of which %2 were used. Discarded: %3 ms of engine time, %4 s of speech."
-        )
+        text = self.tr("Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.")
         values = (stats.speculated, stats.confirmed, number(stats.engine_ms, "ms"), f"{stats.audio_s:.1f}")
         for place, value in enumerate(values, 1):
             text = text.replace(f"%{place}", str(value))

@@ -41,7 +41,7 @@ def test_templates_are_those_of_the_code(template: str, sources: str) -> None:
 def test_english_stays_as_it_is() -> None:
     for template in TEMPLATES:
         text = template.replace("%1", "3").replace("%2", "four")
-        assert in_words(text) == text
+        assert in_words(text) == re.sub("`([^`]+)`", "“\\1”", text)
 
 
 @pytest.mark.usefixtures("_chinese")
@@ -86,3 +86,8 @@ def test_a_value_with_the_end_of_a_sentence_is_translated() -> None:
     )
     assert "'Dr. Foo Mic'" in text
     assert not re.search("microphone|Check", text)
+
+
+def test_commands_are_shown_without_backticks() -> None:
+    text = "The GPU runtime is not used: it is old. The program runs; `moss-voice gpu install` repairs it."
+    assert in_words(text).endswith("The program runs; “moss-voice gpu install” repairs it.")

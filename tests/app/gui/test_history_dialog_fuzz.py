@@ -72,8 +72,8 @@ def test_what_is_left_out_is_said(tmp_path: Path, theme: Theme, icons: Icons) ->
     dialog = HistoryDialog(tmp_path, theme, icons)
     assert dialog.list.topLevelItemCount() == 1
     assert dialog.damage.text() == (
-        "1 conversations cannot be read and are not listed. "
-        "2 damaged entries of this conversation are left out."
+        "Conversations that cannot be read and are not listed: 1. "
+        "Damaged entries of this conversation that are left out: 2."
     )
     (tmp_path / "broken" / "conversation.json").unlink()
     (tmp_path / "whole" / "events.jsonl").write_bytes(coded(LINES[1]))

@@ -62,3 +62,14 @@ def test_without_the_client_nothing_is_entered(qtbot: QtBot, monkeypatch: pytest
     page = make(qtbot)
     assert not page.address.isEnabled()
     assert "websockets" in page.note.text()
+
+
+def test_a_server_without_tls_is_warned_of(qtbot: QtBot) -> None:
+    page = ServerPage()
+    qtbot.addWidget(page)
+    page.address.setText("ws://voice.example.org:8000")
+    assert "without encryption" in page.note.text()
+    assert page.is_usable
+    for address in ("wss://voice.example.org", "ws://127.0.0.1:8000"):
+        page.address.setText(address)
+        assert page.note.text() == ""

@@ -14,7 +14,7 @@ def test_it_says_what_was_used_and_what_was_discarded(qtbot: QtBot) -> None:
     qtbot.addWidget(line)
     assert line.text() == ""
     line.show_speculation(SpeculationMeasured(SpeculationStats(None, 12, 9, 3, 245.3, 1.62, 40, 31.0)))
-    assert "12, of which 9 were used" in line.text()
+    assert "12, used: 9" in line.text()
     assert "245 ms of engine time, 1.6 s of speech" in line.text()
     assert " off" not in line.text()
 

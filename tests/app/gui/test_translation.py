@@ -38,6 +38,14 @@ def test_every_text_is_translated() -> None:
         assert text.get("type") is None, message.findtext("source")
 
 
+def test_texts_fit_every_number_and_have_no_code() -> None:
+    """ "1 rows" is wrong, and a backtick is shown as one. Errors get quotation marks by `in_words`."""
+    nouns = "conversations|devices|entries|files|models|replies|rows|turns were|values|were used"
+    for context, source in sources(TS):
+        assert not re.search(rf"%\d ({nouns})\b", source), source
+        assert context == "Errors" or "`" not in source, source
+
+
 def test_placeholders_survive_translation() -> None:
     for message in ElementTree.parse(TS).getroot().iter("message"):
         source, text = message.findtext("source", ""), message.findtext("translation", "")
