@@ -53,6 +53,8 @@ class CapturedBlock:
     """It is the first block of this source."""
     is_file: bool
     """The source is a file, whose times are exact."""
+    first: int = 0
+    """Index of its first sample since the source was attached."""
 
 
 class Capture:
@@ -146,7 +148,9 @@ class Capture:
     def _pass_on(self, pcm: Pcm, first: int) -> None:
         if self.listener is not None and self.source is not None and len(pcm):
             first_ns, is_new = self.source.sample_time_ns(first), first == self._origin
-            self.listener(CapturedBlock(pcm, self.source.sample_rate, first_ns, is_new, self.is_file))
+            index = first - self._origin
+            block = CapturedBlock(pcm, self.source.sample_rate, first_ns, is_new, self.is_file, index)
+            self.listener(block)
 
     def _process(self, pcm: Pcm) -> Pcm:
         if self.processor is None or self.is_file:

@@ -96,6 +96,8 @@ class Line:
 
     t: float
     what: Event | Command | CaptureGap
+    place_s: float | None = None
+    """Where its speech begins on the line, if it is a question to the microphone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,4 +375,5 @@ def line_document(line: Line) -> dict[str, Any] | None:
             "duration_ms": round(timing.duration_ms, 3), "attributes": timing.attributes,
         }  # fmt: skip
     kind = "command" if isinstance(what, Command) else "event"
-    return {"t": t, kind: type(what).__name__, **plain(what)}
+    place = {} if line.place_s is None else {"place_s": round(line.place_s, 6)}
+    return {"t": t, kind: type(what).__name__, **plain(what), **place}

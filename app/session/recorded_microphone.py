@@ -27,8 +27,11 @@ _MOST_AT_ONCE_S = 0.03
 class RecordedMicrophone:
     """A microphone of a session; without a file it captures silence."""
 
-    def __init__(self, file: Path | None, commands: deque[tuple[float, Command]]) -> None:
-        """AudioInputError if the file cannot be used. `commands` are sent when they are due, oldest first."""
+    def __init__(
+        self, file: Path | None, commands: deque[tuple[float, Command]], late_s: float = 0.0
+    ) -> None:
+        """AudioInputError if the file cannot be used. `commands` are sent when they are due, oldest first.
+        `late_s` of silence come before all."""
         self._reader = WavReader(file, channel=0) if file is not None else None
         self.sample_rate = self._reader.format.sample_rate if self._reader is not None else DEVICE_RATE_HZ
         self.ring = Ring(int(_RING_SECONDS * self.sample_rate))
@@ -39,6 +42,7 @@ class RecordedMicrophone:
         self.is_listened_to = False
         """Whether the session waits for speech."""
         self._commands = commands
+        self._late = round(late_s * self.sample_rate)
         self._origin_ns: int | None = None
         self._given = 0
         self._quiet = 0
@@ -73,11 +77,12 @@ class RecordedMicrophone:
         if due <= 0:
             return
         block = np.zeros(due, dtype=np.float32)
-        speech = self._reader.read(due) if self._reader is not None else block[:0]
-        block[: len(speech)] = speech
+        silent = min(max(self._late - self._given, 0), due)
+        speech = self._reader.read(due - silent) if self._reader is not None else block[:0]
+        block[silent : silent + len(speech)] = speech
         self._given += due
         self.ring.write(block)
-        while self._commands and self._commands[0][0] * self.sample_rate < self._given:
+        while self._commands and self._commands[0][0] * self.sample_rate < self._given - self._late:
             self.send(self._commands.popleft()[1])
         is_quiet = self.is_listened_to and not len(speech) and not self._commands
         self._quiet = self._quiet + due if is_quiet else 0

@@ -27,7 +27,7 @@ from app.session.commands import (
     RetryTurn,
     Start,
 )
-from app.session.events import EngineReady, Event, RecordingStopped, TurnsRemoved
+from app.session.events import EngineReady, Event, RecordingStopped, TurnCommitted, TurnsRemoved
 from app.session.record_writer import (
     About,
     Begin,
@@ -86,6 +86,8 @@ class ConversationRecorder:
         self._tap: PlayedTap | None = None
         """The loudspeaker's tap that was read last."""
         self._has_heard = False
+        self._stream_s: float | None = None
+        """Where the stream of the microphone began on the line, in seconds; None for a file."""
         self._held: list[NDArray[np.float32]] = []
         self._held_frames = 0
         self._origin_s = 0.0
@@ -148,7 +150,10 @@ class ConversationRecorder:
             self._begin()
         if self._is_on:
             self._latest_ns = self._clock.now_ns()
-            self._writer.submit(Line(self.seconds, what))
+            place_s = None
+            if isinstance(what, TurnCommitted) and what.seconds and self._stream_s is not None:
+                place_s = what.start_s + self._stream_s
+            self._writer.submit(Line(self.seconds, what, place_s))
 
     def settle(self, *, is_continued: bool) -> None:
         """The engine has answered a ContinueConversation."""
@@ -222,13 +227,15 @@ class ConversationRecorder:
         self._begin()
         if (track := self._sounding()) is not None:
             is_new = block.is_new or not self._has_heard
-            if not self._has_heard:
-                self._has_heard = True
-                self._writer.submit(About({"hears_file": block.is_file}))
             start = track.captured
             frame = track.hear(
                 block.pcm, block.sample_rate, block.first_ns, is_new=is_new, is_exact=block.is_file
             )
+            began_s = frame / track.sample_rate - block.first / block.sample_rate
+            self._stream_s = None if block.is_file else began_s
+            if not self._has_heard:
+                self._has_heard = True
+                self._writer.submit(About({"hears_file": block.is_file, "stream_s": round(began_s, 6)}))
             if frame > start:
                 gap = CaptureGap(start, frame - start)
                 self._writer.submit(Line(start / track.sample_rate, gap))
@@ -251,7 +258,7 @@ class ConversationRecorder:
             rate = self._rate or (self._capture.source or self._audio_out).sample_rate
             self._frames_given = round(self._origin_s * rate)
             self._track = StereoTrack(rate, self._origin_ns, self._frames_given)
-            self._has_heard = False
+            self._has_heard, self._stream_s = False, None
             self._held, self._held_frames = [], 0
         return self._track
 

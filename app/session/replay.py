@@ -56,6 +56,8 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Pcm
 
 _POLL_S = 0.005
+_FRAMES_S = 0.8
+"""A whole number of frames of the Vad (32 ms) and of codes (80 ms)."""
 _COMMANDS: dict[str, type[Command]] = {
     kind.__name__: kind
     for kind in (
@@ -98,7 +100,10 @@ def replay(
         hears_file = has_sound and about["hears_file"]
         if hears_file:
             _write_captured(folder, sample)
-        microphone = RecordedMicrophone(folder / SOUND if has_sound and not hears_file else None, commands)
+        late_s = 0.0 if hears_file else _late_s(about)
+        microphone = RecordedMicrophone(
+            folder / SOUND if has_sound and not hears_file else None, commands, late_s
+        )
         session = Session(
             engine_factory,
             settings,
@@ -110,22 +115,30 @@ def replay(
             find_devices=lambda: DeviceList((), ()),
             look_for_devices=lambda: None,
         )
-        _hold(session, microphone, sample if hears_file else None, read_history(folder))
+        opened = (entry for entry in read_events(folder) if entry.get("event") == "TurnOpened")
+        first_turn = min((entry.get("turn_id") or 1 for entry in opened), default=1)
+        history = read_history(folder)
+        _hold(session, microphone, sample if hears_file else None, history, first_turn)
         made = list_conversations(Path(kept))
         if not made:
             raise ReplayError(f"This build detects no turn in {folder}.")
-        return compare(folder, made[0].folder)
+        return compare(folder, made[0].folder, late_s)
 
 
 def _hold(
-    session: Session, microphone: RecordedMicrophone, sample: Path | None, history: dict[str, Any]
+    session: Session,
+    microphone: RecordedMicrophone,
+    sample: Path | None,
+    history: dict[str, Any],
+    first_turn: int,
 ) -> None:
-    """Hold the conversation from an empty history with the same random draws, to its end."""
+    """Hold the conversation from an empty history with the same random draws and numbers of turns, to its
+    end."""
     microphone.send = session.send
     session.start()
     try:
         beginning = history | {"exchanges": [], "num_commits": 0, "num_forgotten": 0}
-        session.send(ContinueConversation(Path(), beginning, 0, 0.0))
+        session.send(ContinueConversation(Path(), beginning, first_turn - 1, 0.0))
         is_over = False
         while not is_over:
             if not session.is_running:
@@ -142,6 +155,13 @@ def _hold(
             is_over = is_over or microphone.is_over
     finally:
         session.stop()
+
+
+def _late_s(about: dict[str, Any]) -> float:
+    """Silence that puts the frames of the Vad where they were: it counts from the opening of the microphone,
+    which may have been long before the conversation began."""
+    stream_s = about.get("stream_s")
+    return -stream_s % _FRAMES_S if isinstance(stream_s, float) else 0.0
 
 
 def _commands(folder: Path) -> deque[tuple[float, Command]]:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from app.audio.wav import read_wav, write_wav
-from app.session.commands import AskText, Start
+from app.session.commands import AskText, NewConversation, RetryTurn, Start
+from app.session.conversation_folder import list_conversations
 from app.session.events import (
     PlaybackFinished,
     SampleFinished,
@@ -66,6 +67,31 @@ def test_a_microphone_is_replayed_with_the_questions_that_were_typed(tmp_path: P
     result = replay(kept, lambda: ScriptedEngine(Script(chunks=2)), vad=LoudnessVad())
     assert result["differences"] == []
     assert result["turns"] == 3
+
+
+@pytest.mark.slow
+def test_a_conversation_that_began_long_after_the_microphone_was_opened_is_the_same(tmp_path: Path) -> None:
+    """Its turns have other numbers, and the Vad was in the middle of a frame when it began."""
+    parts = [silence(0.5), speech(1.0), silence(3.0), speech(0.8), silence(3.0), speech(1.1), silence(2.0)]
+    microphone = RecordedMicrophone(write_question(tmp_path / "q.wav", *parts), deque())
+    settings = SessionSettings(recording=Recording(tmp_path / "kept"))
+    with running(ScriptedEngine(Script(chunks=1)), settings, microphone=microphone) as driver:
+        microphone.send = driver.session.send
+        driver.session.send(Start())
+        driver.await_event(PlaybackFinished)
+        driver.session.send(NewConversation())
+        driver.await_event(PlaybackFinished, 3)
+        driver.session.send(AskText("and typed?"))
+        driver.await_event(PlaybackFinished, 4)
+        clock = driver.engine.clock
+        later_ns = clock.now_ns() + 1_000_000_000
+        driver.until(lambda: clock.now_ns() > later_ns)
+        driver.session.send(RetryTurn(4, "text", "and typed?"))
+        driver.await_event(PlaybackFinished, 5)
+    (second,) = [found for found in list_conversations(tmp_path / "kept") if not found.is_ended]
+    result = replay(second.folder, lambda: ScriptedEngine(Script(chunks=1)), vad=LoudnessVad())
+    assert result["differences"] == []
+    assert result["turns"] == 4
 
 
 @pytest.mark.slow
