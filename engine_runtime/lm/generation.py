@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from engine_runtime.bundle.bundle import SpecialIds
@@ -216,7 +217,19 @@ class Generation:
     def _subtitle(self, output: StepOutput) -> int | None:
         if output.sampled is not None:
             return output.sampled.subtitle
-        return None if output.text_logits is None else int(output.text_logits.argmax())
+        return None if output.text_logits is None else int(self._possible(output.text_logits).argmax())
+
+    def _possible(self, text_logits: Tensor) -> Tensor:
+        """Text logits of the row that is being sampled, those of an empty reply banned where it may not be.
+
+        Both heads predict an empty reply. If the audio head is kept from it alone, the text head shows the
+        end of that reply as the first word of another one.
+        """
+        if self._num_rows or not (self._predicts_turn_end and self._may_not_end(0)):
+            return text_logits
+        logits, empty = text_logits.clone(), self._special.empty
+        logits[[*self._stops, *(() if empty is None else (empty,))]] = -torch.inf
+        return logits
 
     def _may_not_end(self, index: int) -> bool:
         """Whether `min_new` forbids the end of speech, or of a text reply, at the row with this index."""

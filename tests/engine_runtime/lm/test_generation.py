@@ -180,6 +180,34 @@ def test_later_turns_agree_after_tails_were_left_out(tiny: Tiny) -> None:
         torch.testing.assert_close(skipped, plain, atol=LOGIT_TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize(("min_new", "wanted"), [(0, "empty"), (2, "word")])
+def test_the_first_subtitle_is_a_word_where_the_reply_may_not_be_empty(
+    tiny: Tiny, min_new: int, wanted: str
+) -> None:
+    config = tiny[0].config
+    special = replace(SPECIAL, empty=7)
+    ids = {"empty": 7, "word": 9}
+    text, audio = torch.zeros(config.text_vocab), torch.zeros(config.audio_vocab)
+    text[7], text[special.im_end], text[9] = 3.0, 2.0, 1.0  # likeliest: the end of an empty reply
+    audio[special.eosp] = 3.0
+    params = replace(stored_params("greedy_speech"), min_new=min_new)
+    prompt = [Row(special.sosp, special.audio_pad)]
+    generation = Generation(
+        prompt,
+        params,
+        special,
+        text_vocab=config.text_vocab,
+        audio_vocab=config.audio_vocab,
+        want_subtitles=True,
+        predict_turn_end=True,
+    )
+    first = generation.sample(StepOutput(text_logits=text, audio_logits=audio))
+    assert (first.mode, first.subtitle) == (Mode.AUDIO, ids[wanted])
+    assert (first.row.audio == special.eosp) == (wanted == "empty")
+    second = generation.sample(StepOutput(text_logits=text, audio_logits=audio))
+    assert second.subtitle in (None, ids["empty"])  # later rows may go without a new word
+
+
 def test_subtitles_are_the_likeliest_words_at_audio_rows(tiny: Tiny) -> None:
     model, cases = tiny
     prompt = as_rows(cases["gen.greedy_speech.prompt"])
