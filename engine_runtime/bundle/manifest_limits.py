@@ -26,6 +26,11 @@ SPECIAL_IDS: Limits = dict.fromkeys(
     ),
     ID,
 )
+DECLINING: Limits = {
+    "least_probability": Real(0.0, 1.0),
+    "codes": Integers(0, ID.most, count=1_000),
+    "subtitles": Integers(0, ID.most, count=1_000),
+}
 SAMPLING: Limits = {
     "temperature": Real(0.0, 100.0),
     "top_k": Integer(0, 1 << 22),

@@ -53,6 +53,19 @@ class PromptTexts:
 
 
 @dataclass(frozen=True, slots=True)
+class DecliningSection:
+    """The reply of a model that is not sure of its answer ("I do not know that"), as it was trained to say
+    it, and when it takes the place of the answer (conversation/declining.py)."""
+
+    least_probability: float
+    """Of the most likely text id at each of the first rows of a reply."""
+    codes: tuple[int, ...]
+    """Speech codes of the reply."""
+    subtitles: tuple[int, ...]
+    """Text id at each code, `special_ids.empty` where none begins; without those it is the text reply."""
+
+
+@dataclass(frozen=True, slots=True)
 class LMSection:
     """The language model and its paged cache."""
 
@@ -72,6 +85,8 @@ class LMSection:
     detects_turn_end: bool = False
     """The model was trained to reply nothing to an unfinished question and to a backchannel: the probability
     of an empty reply says whether the user has finished (`TurnEndPrediction`)."""
+    declining: DecliningSection | None = None
+    """None: every answer is given, however unsure the model is."""
 
     @property
     def context_blocks(self) -> int:
@@ -175,7 +190,32 @@ def parse_lm(path: Path, table: Table) -> LMSection:
         prompt=read_table(PromptTexts, table.table("prompt")),
         sampling_speech=_parse_sampling(sampling.table("speech")),
         sampling_text=_parse_sampling(sampling.table("text")),
+        declining=_parse_declining(table, special_ids, config) if "declining" in table.content else None,
     )
+
+
+def _parse_declining(lm: Table, special: SpecialIds, config: dict[str, Any]) -> DecliningSection:
+    """[lm.declining]: a reply of the model's own codes and text ids, one of each at every row."""
+    table = lm.table("declining")
+    section = read_table(
+        DecliningSection,
+        table,
+        limits.DECLINING,
+        codes=tuple(table.value("codes", list)),
+        subtitles=tuple(table.value("subtitles", list)),
+    )
+    if not 0 < len(section.codes) == len(section.subtitles):
+        raise table.error(
+            f"has {len(section.codes)} codes and {len(section.subtitles)} subtitles; give one of each "
+            "for a row"
+        )
+    text_vocab = config.get("text_vocab", max(section.subtitles) + 1)
+    if max(section.codes) >= special.eosp or max(section.subtitles) >= text_vocab:
+        raise table.error(
+            f"has codes up to {max(section.codes)} and subtitles up to {max(section.subtitles)}; "
+            f"codes are below {special.eosp} (eosp), subtitles below {text_vocab} (text_vocab)"
+        )
+    return section
 
 
 def _check_ids(table: Table, config: dict[str, Any]) -> None:

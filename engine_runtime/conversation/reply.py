@@ -3,16 +3,20 @@
 In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
 its characters are complete, speech as soon as token2mel and vocoder can compute a chunk. What uses a device
 is work of a task (work.py): one row needs a step, some rows a packet of the flow and the vocoder. `rows` are
-the rows of the reply (reply_rows.py), `given` the position up to which they were delivered. Engine thread.
+the rows of the reply (reply_rows.py), `given` the position up to which they were delivered. If the bundle
+has a declining reply, the first rows are held until it is decided which of the two is given (declining.py);
+they are those that the first packet of speech needs, so that this costs no time. Engine thread.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from engine_runtime.codec.speech_decoder import ReplyVoice
+from engine_runtime.conversation.declining import certainty_of, declining_rows, is_declined
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.lm.chat_template import IncrementalText
 from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
@@ -107,9 +111,22 @@ class Reply:
     _ending: FinishReason | None = None
     """Why generation ended; None while it continues."""
     _chunk_index: int = 0
+    _last: GeneratedRow | None = None
+    """The latest row of the language model, None before the first."""
+    _rated_rows: int = 0
+    """Number of the first rows from which it is decided whether to decline; 0: never."""
+    _held: list[GeneratedRow] = field(default_factory=list)
+    """First rows that wait for that decision."""
+    _declining: deque[GeneratedRow] | None = None
+    """What is left of the declining reply; None if the model's own is given."""
+    _certainty: float | None = None
+    """That of the first rows of the model's own reply."""
 
     def __post_init__(self) -> None:
         stages, lm = self.stages, self.stages.bundle.lm
+        if lm.declining is not None:
+            flow = stages.bundle.flow
+            self._rated_rows = flow.packets[0] + flow.look_ahead_codes
         self.generation = Generation(
             self.prompt,
             self.params,
@@ -118,6 +135,7 @@ class Reply:
             audio_vocab=stages.lm_config.audio_vocab,
             want_subtitles=lm.subtitles,
             predict_turn_end=lm.detects_turn_end,
+            rated_rows=self._rated_rows,
             skip_unused_tails=True,
             samples_on_device=stages.lm.executor.can_sample,
             device=str(stages.lm.executor.device),
@@ -133,15 +151,13 @@ class Reply:
         if self._clock.predicted_ns is not None:
             self._clock.waited_ns, self._clock.predicted_ns = start_ns - self._clock.predicted_ns, None
         if self._ending is None:
-            row = self.generation.sample((yield from self._next_output()))
-            self.rows.append(row)
-            events = [*self._predict(row), *self._arrivals(start_ns)]
-            yield from self._say(row, start_ns, events)
-            self._ending = self.generation.finish_reason
-            if self._ending is None and (
-                self.sequence.num_rows >= self.limit or len(self.rows.codes) >= self.stages.max_codes
-            ):
-                self._ending = "length"
+            events: list[ReplyEvent] = []
+            rows = yield from self._next_rows(events)
+            events += self._arrivals(start_ns)
+            for row in rows:
+                self.rows.append(row)
+                yield from self._say(row, start_ns, events)
+            self._ending = self._ending_now
             if self._ending is not None:
                 yield from self._end(start_ns, events)
         else:
@@ -166,6 +182,10 @@ class Reply:
             if audio_s > first_s:
                 steady_ns = clock.work_at_last_chunk_ns - clock.work_at_first_chunk_ns
                 attributes["rtf_steady"] = steady_ns / 1e9 / (audio_s - first_s)
+        if self._certainty is not None:
+            attributes["certainty"] = self._certainty
+        if self._declining is not None:
+            attributes["declined"] = 1
         elapsed_ns = self.timing.clock_ns() - clock.committed_ns
         self.timing.emit("reply", self.turn_id, clock.committed_ns, elapsed_ns, **attributes)
         rows = self.rows
@@ -185,11 +205,46 @@ class Reply:
         elif isinstance(event, ReplyText):
             self.given = ReplyPosition(samples, characters + len(event.text))
 
+    def _next_rows(self, events: list[ReplyEvent]) -> Task[list[GeneratedRow]]:
+        """The next rows to be given, none while they are held; the prediction is added to `events`."""
+        if self._declining is not None:
+            return [self._declining.popleft()]
+        self._last = self.generation.sample((yield from self._next_output()))
+        events += self._predict(self._last)
+        self._held.append(self._last)
+        if self._last.index + 1 < self._rated_rows and self._ending_now is None:
+            return []
+        rows, self._held = self._held, []
+        section = self.stages.bundle.lm.declining
+        if section is None or self._last.index >= self._rated_rows:
+            return rows
+        self._certainty = certainty_of(rows)
+        if not is_declined(section, rows, self.params):
+            return rows
+        most = min(self.params.max_new, self.limit - len(self.prompt))
+        self._declining = deque(declining_rows(section, self.rows.special, self.modality))
+        while len(self._declining) > most:
+            self._declining.pop()
+        return [self._declining.popleft()]
+
+    @property
+    def _ending_now(self) -> FinishReason | None:
+        """Why generation ends with the latest row; None while it continues."""
+        if self._declining is not None:
+            if self._declining:
+                return None
+            return "stop" if self.rows.rows[-1].is_stop else "length"
+        is_full = (
+            self.sequence.num_rows >= self.limit
+            or len(self.rows.codes) + len(self._held) >= self.stages.max_codes
+        )
+        return self.generation.finish_reason or ("length" if is_full else None)
+
     def _next_output(self) -> Task[StepOutput]:
         """Prefill the prompt or run the last row."""
         generation, timing, sequence = self.generation, self.timing, self.sequence
-        tails, sampling, rows = generation.tails, generation.sampling, self.rows.rows
-        if not rows:
+        tails, sampling, last = generation.tails, generation.sampling, self._last
+        if last is None:
             return (
                 yield from prefill(
                     self.stages,
@@ -204,10 +259,10 @@ class Reply:
             )
         # NOTE: not "while the codec is idle": the result of a step must not depend on timing.
         has_gpu = not (self._has_begun or self.stages.speaking)
-        with timing.span("step", self.turn_id, index=len(rows), mode=generation.mode.value):
+        with timing.span("step", self.turn_id, index=last.index + 1, mode=generation.mode.value):
             return (
                 yield from self.stages.sequences.decode(
-                    sequence, rows[-1].row, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
+                    sequence, last.row, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
                 )
             )
 

@@ -47,7 +47,8 @@ class GeneratedRow:
 
     `sampled` holds what both channels sampled before the text id was overwritten. `subtitle` is the most
     likely text id at an audio row (None if the text head did not run). `is_stop` marks the row that ended the
-    reply: it stays in the grid and is not output.
+    reply: it stays in the grid and is not output. `certainty` is the probability of the most likely text id,
+    among those that may stand there; None where it was not asked for or the text head did not run.
     """
 
     row: Row
@@ -56,6 +57,7 @@ class GeneratedRow:
     sampled: Row
     subtitle: int | None = None
     is_stop: bool = False
+    certainty: float | None = None
 
 
 def merged_ids(rows: Iterable[Row], special: SpecialIds, text_vocab: int) -> list[int]:
@@ -95,6 +97,7 @@ class Generation:
         prompt: all rows before the reply (they count for the repetition penalty).
         want_subtitles: read the text head at audio rows, too.
         predict_turn_end: compute `turn_end_probability` at the first row.
+        rated_rows: number of the first rows whose `certainty` is computed, from logits.
         skip_unused_tails: skip the tail whose logits the next row does not need. Speech codes and text ids do
             not change: uniform samples are consumed for both channels in any case. The audio tail of a text
             row is skipped only without a repetition penalty, because the penalty counts ids that were sampled
@@ -113,6 +116,7 @@ class Generation:
         audio_vocab: int,
         want_subtitles: bool = False,
         predict_turn_end: bool = False,
+        rated_rows: int = 0,
         skip_unused_tails: bool = False,
         samples_on_device: bool = False,
         device: str = "cpu",
@@ -120,7 +124,7 @@ class Generation:
     ) -> None:
         self._params, self._special = params, special
         self._want_subtitles, self._skip = want_subtitles, skip_unused_tails
-        self._predicts_turn_end = predict_turn_end
+        self._predicts_turn_end, self._rated_rows = predict_turn_end, rated_rows
         self._text = Sampler(params, text_vocab, (row.text for row in prompt), device)
         self._audio = Sampler(params, audio_vocab, (row.audio for row in prompt), device)
         self._draws: list[list[float]] = []
@@ -201,6 +205,7 @@ class Generation:
                 self._special.audio_pad if audio is None else audio,
             )
         row = Row(self._special.modality_pad, sampled.audio) if mode is Mode.AUDIO else sampled
+        certainty = self._certainty(output) if index < self._rated_rows else None
         subtitle = self._subtitle(output) if mode is Mode.AUDIO and self._want_subtitles else None
         self._text.note(row.text)
         self._audio.note(row.audio)
@@ -212,12 +217,18 @@ class Generation:
         elif self._num_rows >= self._params.max_new:
             self.finish_reason = "length"
         self.mode = next_mode(mode, row, self._special)
-        return GeneratedRow(row, mode, index, sampled, subtitle, is_stop)
+        return GeneratedRow(row, mode, index, sampled, subtitle, is_stop, certainty)
 
     def _subtitle(self, output: StepOutput) -> int | None:
         if output.sampled is not None:
             return output.sampled.subtitle
         return None if output.text_logits is None else int(self._possible(output.text_logits).argmax())
+
+    def _certainty(self, output: StepOutput) -> float | None:
+        """`certainty` of the row that is being sampled."""
+        if output.text_logits is None:
+            return None
+        return float(self._possible(output.text_logits).double().softmax(-1).max())
 
     def _possible(self, text_logits: Tensor) -> Tensor:
         """Text logits of the row that is being sampled, those of an empty reply banned where it may not be.
@@ -240,7 +251,8 @@ class Generation:
         """Whether the next row takes more than the ids that an executor samples: a probability, or a ban that
         executors do not know."""
         is_predicted = self._predicts_turn_end and self._num_rows == 0
-        return is_predicted or (self.mode is Mode.TEXT and self._may_not_end(self._num_rows))
+        is_rated = self._num_rows < self._rated_rows
+        return is_predicted or is_rated or (self.mode is Mode.TEXT and self._may_not_end(self._num_rows))
 
     @property
     def _stops(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import pytest
 
 from engine_runtime.bundle.bundle import Bundle, hash_file
 from engine_runtime.bundle.manifest import to_toml
+from engine_runtime.bundle.sections import DecliningSection
 from engine_runtime.errors import BundleError, MelMismatchError
 from engine_runtime.types import MelSpec, SamplingParams
 from tests.factories.bundle import write_manifest
@@ -62,6 +63,31 @@ def test_the_end_of_turns_is_detected_only_where_the_manifest_says_so(bundle_cop
     _edit(bundle_copy, lambda manifest: manifest["lm"].update(detects_turn_end=True))
     assert Bundle.open(bundle_copy).lm.detects_turn_end
     assert "detects_turn_end" in _error(bundle_copy, lambda m: m["lm"].update(detects_turn_end="yes"))
+
+
+def test_a_bundle_may_have_a_declining_reply(bundle_copy: Path) -> None:
+    assert Bundle.open(bundle_copy).lm.declining is None
+    section = {"least_probability": 0.9, "codes": [3, 0], "subtitles": [7, 5]}
+    _edit(bundle_copy, lambda manifest: manifest["lm"].update(declining=section))
+    assert Bundle.open(bundle_copy).lm.declining == DecliningSection(0.9, (3, 0), (7, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"codes": [3]}, "1 codes and 2 subtitles"),
+        ({"codes": [], "subtitles": []}, "0 codes and 0 subtitles"),
+        ({"codes": [3, 1 << 20]}, "codes up to 1048576"),
+        ({"subtitles": [7, 1 << 20]}, "subtitles up to 1048576"),
+        ({"codes": [3, -1]}, "codes = [3, -1], which must be a list of integers"),
+        ({"least_probability": 1.5}, "least_probability = 1.5"),
+    ],
+)
+def test_a_declining_reply_that_cannot_be_said(
+    bundle_copy: Path, change: dict[str, object], words: str
+) -> None:
+    section = {"least_probability": 0.9, "codes": [3, 0], "subtitles": [7, 5]} | change
+    assert words in _error(bundle_copy, lambda manifest: manifest["lm"].update(declining=section))
 
 
 def test_networks_get_what_the_sections_say_once(random_bundle: Path) -> None:
