@@ -185,6 +185,23 @@ _LISTED: tuple[Any, ...] = (
     ),
     QT_TRANSLATE_NOOP("Errors", "Choose that model in the settings, or begin a new conversation."),
     QT_TRANSLATE_NOOP("Errors", "%1 cannot be started: %2."),
+    QT_TRANSLATE_NOOP("Errors", "The engine in %1 did not start: %2"),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "Check that this version of the program is installed there, with the extra serve: `-m app doctor` "
+        "examines it.",
+    ),
+    QT_TRANSLATE_NOOP("Errors", "%1 holds no engine: %2 is missing."),
+    QT_TRANSLATE_NOOP("Errors", "Build one with `moss-voice trt build`."),
+    QT_TRANSLATE_NOOP("Errors", "%1 holds an incomplete engine: %2 is missing."),
+    QT_TRANSLATE_NOOP("Errors", "%1 cannot be read: %2."),
+    QT_TRANSLATE_NOOP("Errors", "%1 has no table %2; it is not that of an engine."),
+    QT_TRANSLATE_NOOP("Errors", "Rebuild the engine with `moss-voice trt build`."),
+    QT_TRANSLATE_NOOP("Errors", "%1 was built from other weights (of bundle %2) than bundle %3 has."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "Convert and build that bundle, or use the one that the engine was built from."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "A TensorRT-LLM engine runs on an NVIDIA GPU only."),
     QT_TRANSLATE_NOOP(
         "Errors",
         "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",

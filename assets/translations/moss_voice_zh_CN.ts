@@ -978,6 +978,50 @@
         <translation>另一个窗口正在写入 %1。</translation>
     </message>
     <message>
+        <source>The engine in %1 did not start: %2</source>
+        <translation>%1 中的引擎没有启动：%2</translation>
+    </message>
+    <message>
+        <source>Check that this version of the program is installed there, with the extra serve: `-m app doctor` examines it.</source>
+        <translation>请确认那里装有本程序的同一版本及其附加组件 serve；可用 -m app doctor 检查。</translation>
+    </message>
+    <message>
+        <source>%1 holds no engine: %2 is missing.</source>
+        <translation>%1 中没有引擎：缺少 %2。</translation>
+    </message>
+    <message>
+        <source>Build one with `moss-voice trt build`.</source>
+        <translation>请用 moss-voice trt build 构建一个。</translation>
+    </message>
+    <message>
+        <source>%1 holds an incomplete engine: %2 is missing.</source>
+        <translation>%1 中的引擎不完整：缺少 %2。</translation>
+    </message>
+    <message>
+        <source>%1 cannot be read: %2.</source>
+        <translation>无法读取 %1：%2。</translation>
+    </message>
+    <message>
+        <source>%1 has no table %2; it is not that of an engine.</source>
+        <translation>%1 中没有 %2 表，它不是引擎的配置。</translation>
+    </message>
+    <message>
+        <source>Rebuild the engine with `moss-voice trt build`.</source>
+        <translation>请用 moss-voice trt build 重新构建引擎。</translation>
+    </message>
+    <message>
+        <source>%1 was built from other weights (of bundle %2) than bundle %3 has.</source>
+        <translation>%1 是由模型包 %2 的权重构建的，与模型包 %3 不符。</translation>
+    </message>
+    <message>
+        <source>Convert and build that bundle, or use the one that the engine was built from.</source>
+        <translation>请转换并构建该模型包，或使用构建引擎时所用的模型包。</translation>
+    </message>
+    <message>
+        <source>A TensorRT-LLM engine runs on an NVIDIA GPU only.</source>
+        <translation>TensorRT-LLM 引擎只能在 NVIDIA GPU 上运行。</translation>
+    </message>
+    <message>
         <source>%1 cannot be read: %2.</source>
         <translation>无法读取 %1：%2。</translation>
     </message>

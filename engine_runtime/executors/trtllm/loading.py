@@ -221,14 +221,15 @@ def check_device(device: torch.device) -> None:
 def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
     """Reject options that are fixed when an engine is built."""
     built = {
-        "--weights": options.weight_format if options.weight_format != "native" else None,
-        "--kv": options.kv_dtype if options.kv_dtype != "native" else None,
-        "--dtype": options.dtype if options.dtype != engine.model.dtype else None,
+        f"--weights {options.weight_format}": options.weight_format != "native",
+        "--tails": options.rounds_tails,
+        f"--kv {options.kv_dtype}": options.kv_dtype != "native",
+        f"--dtype {options.dtype}": options.dtype not in (None, engine.model.dtype),
     }
-    if chosen := [f"{name} {value}" for name, value in built.items() if value is not None]:
+    if chosen := [option for option, is_chosen in built.items() if is_chosen]:
         raise EngineError(
             f"{' and '.join(chosen)} cannot be set for an engine; this one has {engine.precision}. "
-            "Remove the option, or build another engine."
+            "Remove it from the command line, or build another engine."
         )
 
 
