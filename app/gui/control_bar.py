@@ -72,8 +72,12 @@ class ControlBar(FollowsLanguage, QFrame):
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
         self.volume = VolumeSlider()
         self.input_box, self.output_box = DeviceBox(), DeviceBox()
-        for box in (self.input_box, self.output_box):
+        # Qt on Linux takes the chosen item for the name of a box; a screen reader then asks for its label.
+        self._box_names = PlainLabel("", self), PlainLabel("", self)
+        for box, label in zip((self.input_box, self.output_box), self._box_names, strict=True):
             box.activated.connect(self._choose_devices)
+            label.setBuddy(box)
+            label.hide()
         self.speech_button, self.text_button = QPushButton(), QPushButton()
         self._replies = QButtonGroup(self)
         for choice, modality in ((self.speech_button, Modality.SPEECH), (self.text_button, Modality.TEXT)):
@@ -174,6 +178,7 @@ class ControlBar(FollowsLanguage, QFrame):
             (self.output_box, self.tr("Loudspeaker"), self.tr("Default loudspeaker")),
         ):
             box.setAccessibleName(name)
+            self._box_names[0 if box is self.input_box else 1].setText(name)
             box.set_default(default)
             icon_name = "microphone" if box is self.input_box else "speaker"
             for index in range(box.count()):

@@ -202,6 +202,7 @@ _LISTED: tuple[Any, ...] = (
         "Errors", "Convert and build that bundle, or use the one that the engine was built from."
     ),
     QT_TRANSLATE_NOOP("Errors", "A TensorRT-LLM engine runs on an NVIDIA GPU only."),
+    QT_TRANSLATE_NOOP("Errors", "%1 is not available: this machine has %2."),
     QT_TRANSLATE_NOOP(
         "Errors",
         "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",

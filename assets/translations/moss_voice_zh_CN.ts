@@ -1041,6 +1041,10 @@
         <source>What you say goes to %1 without encryption, so that others on the network can listen.</source>
         <translation>您说的话会不加密地发送到 %1，网络上的其他人可以听到。</translation>
     </message>
+    <message>
+        <source>%1 is not available: this machine has %2.</source>
+        <translation>%1 不可用；本机的设备：%2。</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>

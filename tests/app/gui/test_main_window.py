@@ -9,14 +9,16 @@ from typing import ClassVar
 
 import pytest
 from PySide6.QtCore import QEvent, QObject, Qt
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtGui import QAccessible
+from PySide6.QtWidgets import QApplication, QComboBox, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.gui.main_window import MainWindow
-from app.gui.preferences import PreferenceStore
+from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.sample_questions import SampleQuestion
 from app.gui.sample_row import SampleRow
+from app.gui.settings_dialog import SettingsDialog
 from app.gui.themes import DARK, LIGHT, ThemeChoice
 from app.session.commands import (
     ApplySettings,
@@ -509,3 +511,16 @@ def test_damaged_settings_are_reported_at_the_start(
     assert str(tmp_path / "window.ini.damaged") in window.banner.advice
     window.close()
     window.deleteLater()
+
+
+@pytest.mark.slow
+def test_every_box_is_named_for_a_screen_reader(window: MainWindow) -> None:
+    """Qt on Linux takes the chosen item for the name of a combo box: its label is asked for then."""
+    dialog = SettingsDialog(Preferences(), None, window)
+    boxes = [*window.controls.findChildren(QComboBox), *dialog.findChildren(QComboBox)]
+    assert len(boxes) > 15
+    for box in boxes:
+        relations = QAccessible.queryAccessibleInterface(box).relations()
+        labels = [part.text(QAccessible.Text.Name) for part, kind in relations if kind & QAccessible.Label]
+        assert labels == [box.accessibleName()]
+    dialog.deleteLater()
