@@ -85,7 +85,8 @@ class EngineSwitch(QObject):
     def gives_up(self, edited: Preferences) -> StartSettings | None:
         """What these preferences would load in place of the TensorRT-LLM engine that runs; None if they keep
         it, or if none runs."""
-        if self.wanted.server or self.wanted.engine.backend != "trtllm":
+        has_failed = not self.is_loading and self.wanted != self._last_ready
+        if has_failed or self.wanted.server or self.wanted.engine.backend != "trtllm":
             return None
         start = self._applied.start_settings(edited)
         return start if start.server or start.engine.backend != "trtllm" else None

@@ -209,11 +209,6 @@ _LISTED: tuple[Any, ...] = (
     ),
     QT_TRANSLATE_NOOP(
         "Errors",
-        "The engine in %1 did not start: %2 Check that this version of the program is installed there, "
-        "with the extra serve: `-m app doctor` examines it.",
-    ),
-    QT_TRANSLATE_NOOP(
-        "Errors",
         "The engine in %1 was not ready after %2 minutes: %3 Start `%4 -m app serve` in a terminal to see "
         "why.",
     ),

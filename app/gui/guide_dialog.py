@@ -6,6 +6,7 @@ preferences. GUI thread.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 from PySide6.QtCore import Qt, Signal
@@ -48,6 +49,7 @@ class GuideDialog(QDialog):
         self._given = preferences
         self.sound = GuideSoundPage(devices, bridge)
         self.model = ModelPage(tools, running)
+        self.model.device.follow_engine(uses_engine=preferences.uses_engine)
         self.notices = SoundNotices(bridge, self.sound.tests)
         self.summary = PlainLabel()
         self.summary.setWordWrap(True)
@@ -102,8 +104,9 @@ class GuideDialog(QDialog):
         self._go(0)
 
     def preferences(self) -> Preferences:
-        """The preferences in the guide."""
-        return reduce(lambda edited, page: page.edited(edited), self._pages, self._given)
+        """The preferences in the guide; PyTorch for another model, which the engine was not built from."""
+        edited = reduce(lambda edited, page: page.edited(edited), self._pages, self._given)
+        return edited if edited.bundle == self._given.bundle else replace(edited, backend="torch")
 
     def _next(self) -> None:
         if self.stack.currentIndex() == self.stack.count() - 1:

@@ -37,6 +37,8 @@ _KEPT_BYTES = 1 << 20
 """Of what the child writes; what is older is dropped."""
 _LOAD_S = 1_800.0
 """For the child to load the engine. The released model takes minutes, building engines of its codec more."""
+_OWN_WORDS = "moss-voice: "
+"""An error of the program itself names its remedy."""
 _log = logging.getLogger(__name__)
 
 
@@ -125,9 +127,14 @@ class EngineProcess:
             if found := _LISTENING.search(self._said()):
                 return parse_address(found[1], key)
             if status is not None:
+                advice = (
+                    " Check that this version of the program is installed there, with the extra serve: "
+                    "`-m app doctor` examines it."
+                )
+                is_explained = self._lines()[-1].startswith(_OWN_WORDS)
                 raise EngineProcessError(
-                    f"The engine in {self._python} did not start: {self.last_line()} Check that this version "
-                    "of the program is installed there, with the extra serve: `-m app doctor` examines it."
+                    f"The engine in {self._python} did not start: {self.last_line()}"
+                    + ("" if is_explained else advice)
                 )
             if time.monotonic() > end_s:
                 raise EngineProcessError(
@@ -151,8 +158,10 @@ class EngineProcess:
 
     def last_line(self) -> str:
         """The last line that it wrote, which is the reason where it has failed."""
-        lines = self._said().strip().splitlines() or ["it wrote nothing"]
-        return lines[-1].removeprefix("moss-voice: ").rstrip(".") + "."
+        return self._lines()[-1].removeprefix(_OWN_WORDS).rstrip(".") + "."
+
+    def _lines(self) -> list[str]:
+        return self._said().strip().splitlines() or ["it wrote nothing"]
 
     def _said(self) -> str:
         """The end of what it wrote."""

@@ -594,10 +594,6 @@
         <translation>请用 --engine-python 指定某个环境的解释器，例如 ~/moss-trt/bin/python。</translation>
     </message>
     <message>
-        <source>The engine in %1 did not start: %2 Check that this version of the program is installed there, with the extra serve: `-m app doctor` examines it.</source>
-        <translation>%1 中的引擎没有启动：%2 请确认那里装有本程序的这个版本和 serve 附加组件：`-m app doctor` 可以检查。</translation>
-    </message>
-    <message>
         <source>The engine in %1 was not ready after %2 minutes: %3 Start `%4 -m app serve` in a terminal to see why.</source>
         <translation>%1 中的引擎在 %2 分钟后仍未就绪：%3 请在终端运行 `%4 -m app serve` 查看原因。</translation>
     </message>

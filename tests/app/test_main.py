@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import pytest
 from app import main
 from app.audio.wav import write_wav
 from app.dialog import smart_turn
-from app.session.events import EngineLoading
+from app.session.events import EngineLoading, ErrorRaised
 from app.session.session import Session
 from app.settings import StartSettings
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.voice.recording import VoiceSource
-from engine_runtime.errors import BundleError
+from engine_runtime.errors import BundleError, MossVoiceError
 from engine_runtime.options import EngineOptions
 
 
@@ -105,3 +106,32 @@ def test_the_window_gets_a_session_that_is_not_started(
     (*_, loaded) = given["session"].poll()
     assert loaded == EngineLoading(1.0)
     assert given["session"].stop()
+
+
+@pytest.mark.slow
+def test_an_environment_of_the_settings_that_cannot_be_used_opens_the_window(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import app.gui.run
+    from app.gui.preferences import Preferences, PreferenceStore
+
+    PreferenceStore().save(Preferences(engine_python="/a/python"))
+    monkeypatch.setattr(main, "find_spec", lambda name: None)  # without websockets
+    errors: list[ErrorRaised] = []
+
+    def run_gui(session: Session, **_: Any) -> int:
+        session.start()
+        ends_s = time.monotonic() + 30
+        while not errors and time.monotonic() < ends_s:
+            errors.extend(event for event in session.poll() if isinstance(event, ErrorRaised))
+            time.sleep(0.01)
+        session.stop()
+        return 0
+
+    monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
+    assert main.open_window(StartSettings()) == 0
+    assert errors[0].is_fatal
+    assert "needs the package websockets" in errors[0].message
+    given = StartSettings(engine_python=Path("/a/python"), given=frozenset({"engine_python"}))
+    with pytest.raises(MossVoiceError, match="websockets"):
+        main.open_window(given)

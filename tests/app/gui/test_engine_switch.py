@@ -350,6 +350,8 @@ def test_an_engine_of_the_command_line_that_fails_is_not_replaced(
     rig = Rig(host, session, store, given)
     rig.report(FATAL)
     assert rig.requested == []
+    edited = dataclasses.replace(rig.applied.current, backend="torch")
+    assert rig.switch.gives_up(edited) is None, "it does not run"
 
 
 @pytest.mark.parametrize(

@@ -171,3 +171,16 @@ def test_only_the_first_start_shows_it(
     QTimer.singleShot(300, close)
     assert run_gui(session, is_minimised=is_minimised) == 0
     assert shown == ([True] if is_first and not is_minimised else [])
+
+
+def test_another_model_leaves_the_engine_of_the_one_before(
+    qtbot: QtBot, window: MainWindow, random_bundle: Path
+) -> None:
+    on_engine = Preferences(backend="trtllm", engine="/an/engine")
+    guide = GuideDialog(on_engine, None, window, window.bridge, window.settings.tools)
+    qtbot.addWidget(guide)
+    assert not guide.model.device.weights_box.isEnabled()
+    assert guide.preferences() == on_engine
+    guide.model.models.bundle = str(random_bundle)
+    assert guide.preferences().backend == "torch"
+    assert guide.preferences().engine == "/an/engine"

@@ -123,6 +123,10 @@ def test_the_next_start_takes_the_bundle_of_the_dialog(
         StartSettings(), bundle=Path("/a/bundle"), engine=dataclasses.replace(codec, flow_steps=5)
     )
     assert PreferenceStore().load().start_settings(StartSettings()) == wanted
+    PreferenceStore().save(Preferences(backend="trtllm", engine="/an/engine", engine_python="/a/python"))
+    start = PreferenceStore().load().start_settings(StartSettings())
+    assert (start.engine.backend, start.engine.engine) == ("trtllm", Path("/an/engine"))
+    assert (start.engine_python, start.engine.device) == (Path("/a/python"), "cuda")
 
 
 @pytest.mark.slow

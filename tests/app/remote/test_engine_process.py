@@ -113,7 +113,7 @@ def test_a_child_that_dies_is_reported(scripted: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo 'moss-voice: There is no bundle.' >&2; exit 1", "did not start: There is no bundle. Check"),
+        ("echo 'moss-voice: There is no bundle.' >&2; exit 1", r"did not start: There is no bundle\.$"),
         ("echo 'python: No module named app' >&2; exit 1", "No module named app. Check that this version"),
         ("exit 0", "did not start: it wrote nothing. Check"),
     ],
