@@ -1041,6 +1041,10 @@
         <source>%1 is not available: this machine has %2.</source>
         <translation>%1 不可用；本机的设备：%2。</translation>
     </message>
+    <message>
+        <source>The engine in %1 did not start: %2</source>
+        <translation>%1 中的引擎没有启动：%2</translation>
+    </message>
 </context>
 <context>
     <name>Export</name>
