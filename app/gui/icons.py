@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from PySide6.QtCore import QByteArray, QSize, Qt
-from PySide6.QtGui import QIcon, QPainter, QPixmap
+from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
 _SIZES = (16, 20, 24, 32, 48, 64)
+_MARK_SHARE, _MARK_INSET = 0.62, 0.14
+"""Width of a mark in that of its icon, and of the rim around its drawing in that of the mark."""
 
 
 class Icons:
@@ -18,6 +20,7 @@ class Icons:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._made: dict[tuple[str, str, str], QIcon] = {}
+        self._marked: dict[tuple[str, str, str], QIcon] = {}
 
     def icon(self, name: str, colour: str, disabled_colour: str | None = None) -> QIcon:
         """The icon in `colour` (#rrggbb), and in `disabled_colour` for a disabled button; for any screen.
@@ -34,6 +37,31 @@ class Icons:
                     icon.addPixmap(_draw(renderer, size), mode)
             self._made[key] = icon
         return self._made[key]
+
+    def marked(self, name: str, mark: str, colour: str) -> QIcon:
+        """The icon `name`, in its own colours, with a smaller one in its corner: `mark` in white on a disc of
+        `colour`. FileNotFoundError as `icon`."""
+        key = (name, mark, colour)
+        if key not in self._marked:
+            icon = QIcon()
+            whole = QSvgRenderer(QByteArray(_source(self.folder / f"{name}.svg").encode()))
+            source = _source(self.folder / f"{mark}.svg").replace("currentColor", "#ffffff")
+            small = QSvgRenderer(QByteArray(source.encode()))
+            for size in _SIZES:
+                pixmap = _draw(whole, size)
+                painter = QPainter(pixmap)
+                painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+                painter.setPen(Qt.PenStyle.NoPen)
+                painter.setBrush(QColor(colour))
+                width = _MARK_SHARE * size
+                corner = QRectF(size - width, size - width, width, width)
+                painter.drawEllipse(corner)
+                inset = width * _MARK_INSET
+                small.render(painter, corner.adjusted(inset, inset, -inset, -inset))
+                painter.end()
+                icon.addPixmap(pixmap)
+            self._marked[key] = icon
+        return self._marked[key]
 
     def pixmap(self, name: str, colour: str, size: int, ratio: float = 1.0) -> QPixmap:
         """The icon as a pixmap of `size` logical pixels for a screen of the given pixel ratio."""

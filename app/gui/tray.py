@@ -13,8 +13,9 @@ from PySide6.QtWidgets import QMenu, QSystemTrayIcon, QWidget
 from app.gui.icons import Icons
 from app.gui.plain_text import set_tip
 from app.gui.state_badge import StateBadge
+from app.session.events import SessionState
 
-_PRODUCT = "MOSS Voice"
+_PRODUCT, _LOGO = "MOSS Voice", "moss-voice"
 _WATCHER = "org.kde.StatusNotifierWatcher"
 """Keeps the list of icons on the session bus, where a panel, the host, looks for them."""
 _BUS_MS = 500
@@ -100,9 +101,12 @@ class Tray(QObject):
         self.quit_action.setText(self.tr("Quit"))
 
     def _follow(self) -> None:
-        """Show what the badge shows."""
+        """Show the program, and on it what the badge shows; at rest the program alone."""
         badge = self._badge
-        self.icon.setIcon(self._icons.icon(badge.icon_name, badge.colour))
+        if badge.state is SessionState.STOPPED:
+            self.icon.setIcon(self._icons.icon(_LOGO, badge.colour))
+        else:
+            self.icon.setIcon(self._icons.marked(_LOGO, badge.icon_name, badge.colour))
         set_tip(self.icon, f"{_PRODUCT}: {badge.word}")
 
     def _on_click(self, reason: QSystemTrayIcon.ActivationReason) -> None:

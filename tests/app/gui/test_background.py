@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QRect, Qt
 from PySide6.QtWidgets import QApplication, QSystemTrayIcon
 from pytestqt.qtbot import QtBot
 
 from app.gui import tray
+from app.gui.icons import Icons
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.tray import Tray
@@ -94,6 +95,21 @@ def test_the_menu_does_what_the_window_does(shown: MainWindow, session: Scripted
     shown.controls.interruption_button.click()
     assert shown.applied.current.interruption == "at_once"
     assert not tray.interruption_action.isChecked()
+
+
+def test_the_icon_is_that_of_the_program(shown: MainWindow, icons: Icons) -> None:
+    """Alone at rest; with a mark in its corner while something goes on."""
+    icon = tray_of(shown).icon
+    logo = icons.icon("moss-voice", "#000000").pixmap(64, 64).toImage()
+    shown.bridge.state_changed.emit(StateChanged(SessionState.STOPPED))
+    assert icon.icon().pixmap(64, 64).toImage() == logo
+    half = QRect(0, 0, 24, 24)
+    for state in (SessionState.LISTENING, SessionState.SPEAKING, SessionState.ERROR):
+        shown.bridge.state_changed.emit(StateChanged(state))
+        seen = icon.icon().pixmap(64, 64).toImage()
+        assert seen != logo
+        assert seen.copy(half) == logo.copy(half)
+        assert seen.pixelColor(44, 26).name() == shown.header.badge.colour
 
 
 def test_a_click_hides_and_shows_the_window(shown: MainWindow) -> None:
