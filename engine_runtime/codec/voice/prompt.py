@@ -123,7 +123,8 @@ def _read(file: Path) -> VoicePrompt | None:
 
 
 def _keep(prompt: VoicePrompt, file: Path) -> None:
-    """Write the file atomically; if the disk is full, the prompt is computed again the next time."""
+    """Write the file atomically, for its owner only: a voice is recognized by it. If the disk is full, the
+    prompt is computed again the next time."""
     assert prompt.xvector is not None
     unfinished = file.with_suffix(f".{os.getpid()}")
     try:
@@ -133,7 +134,9 @@ def _keep(prompt: VoicePrompt, file: Path) -> None:
             "mel": np.ascontiguousarray(prompt.mel),
             "xvector": prompt.xvector,
         }
-        safetensors.numpy.save_file(tensors, unfinished)
+        content = safetensors.numpy.save(tensors)
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+            stream.write(content)
         unfinished.replace(file)
     except (OSError, safetensors.SafetensorError) as error:
         _log.warning("the voice cannot be cached in %s: %s", file.parent, error)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def test_it_is_made_once(
     other = VoiceSource(_speech(4.0, 16000, seed=1), 16000, tmp_path / "voices")
     make_voice_prompt(other, bundle, tokenizer)
     assert (made, len(list((tmp_path / "voices").iterdir()))) == (1, 2)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "voices").iterdir()} == {0o600}
+    assert stat.S_IMODE((tmp_path / "voices").stat().st_mode) == 0o700
 
 
 @pytest.mark.slow
