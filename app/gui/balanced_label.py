@@ -4,7 +4,7 @@ over for the last line. GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRect, Qt
+from PySide6.QtCore import QRect, QSize, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QWidget
 
@@ -30,6 +30,19 @@ class BalancedLabel(PlainLabel):
         """Balance the lines for the new width."""
         super().resizeEvent(event)
         self._balance()
+
+    def heightForWidth(self, width: int) -> int:
+        """Height in pixels at this width.
+
+        NOTE: without the margins, which are those of the present width. Otherwise a layout that compares two
+        widths, with and without a scroll bar, changes between them for ever.
+        """
+        return self._height(width)
+
+    def minimumSizeHint(self) -> QSize:
+        """As of a label without margins, which would not get narrower again."""
+        margins = self.contentsMargins()
+        return super().minimumSizeHint() - QSize(margins.left() + margins.right(), 0)
 
     def line_width(self) -> int:
         """The least width in pixels that needs no more lines than the width of the label."""

@@ -48,3 +48,19 @@ def test_a_line_that_fits_stays_one_line(qtbot: QtBot) -> None:
     label.resize(400, 50)
     label.show()
     assert len(_line_widths(label, label.contentsRect().width())) == 1
+
+
+def test_the_height_does_not_depend_on_the_present_width(qtbot: QtBot) -> None:
+    """A scroll area that tries two widths would change between them for ever."""
+    label, fresh = BalancedLabel(), BalancedLabel()
+    for made in (label, fresh):
+        qtbot.addWidget(made)
+    label.setText(ENGLISH)
+    fresh.setText(ENGLISH)
+    label.show()
+    for present in (180, 260, 345, 500):
+        label.resize(present, 200)
+        heights = [label.heightForWidth(width) for width in range(150, 520, 10)]
+        assert heights == sorted(heights, reverse=True)
+        assert heights == [fresh.heightForWidth(width) for width in range(150, 520, 10)]
+        assert label.minimumSizeHint().width() == fresh.minimumSizeHint().width()
