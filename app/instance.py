@@ -250,8 +250,10 @@ def _knock_at(holder: _Holder, knock: Knock, patience_s: float) -> Answer | None
 
 
 def _advice(holder: _Holder) -> str:
-    end = f"End that process (kill -9 {holder.pid})" if holder.pid else "End that process"
-    return f"{end} and start again, or open a second window that keeps nothing: moss-voice --new-instance"
+    return (
+        f"End that process (kill -9 {holder.pid or 'PID'}) and start again, or open a second window that "
+        "keeps nothing: moss-voice --new-instance"
+    )
 
 
 def _new_socket() -> socket.socket:

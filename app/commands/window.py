@@ -8,7 +8,7 @@ import sys
 
 from app import paths
 from app.commands.engine_options import start_settings
-from app.instance import Answer, Knock, claim
+from app.instance import Answer, InstanceError, Knock, claim
 from app.progress import note
 from engine_runtime.errors import MossVoiceError
 
@@ -48,7 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.new_instance:
         return open_window(settings, is_minimised=is_minimised, keeps_settings=False)
     knock = Knock.of_environment(raises=not is_minimised)
-    found = claim(paths.settings_dir(), knock)
+    try:
+        found = claim(paths.settings_dir(), knock)
+    except InstanceError as error:
+        if knock.token and not sys.stderr.isatty():  # from a menu of the desktop: nobody reads stderr
+            from app.gui.run import show_failure
+
+            show_failure(error)
+        raise
     if isinstance(found, Answer):
         ignored = [word for word in arguments.words if not word.startswith("--minimi")]
         note(found.sentence(knock, ignored))

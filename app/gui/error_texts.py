@@ -106,6 +106,13 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Choose another one."),
     QT_TRANSLATE_NOOP("Errors", "%1 was deleted while it was written."),
     QT_TRANSLATE_NOOP("Errors", "%1 is being written by another window."),
+    QT_TRANSLATE_NOOP("Errors", "MOSS Voice is already running (%1), but its window does not answer."),
+    QT_TRANSLATE_NOOP("Errors", "MOSS Voice is already running (%1), but has no window that can be reached."),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "End that process (kill -9 %1) and start again, or open a second window that keeps nothing: "
+        "moss-voice --new-instance",
+    ),
     QT_TRANSLATE_NOOP("Errors", "%1 has reached the greatest length of a WAV file."),
     QT_TRANSLATE_NOOP("Errors", "Start another one."),
     QT_TRANSLATE_NOOP("Errors", "The disk is too slow to record the conversation."),

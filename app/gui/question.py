@@ -28,7 +28,7 @@ def is_confirmed(parent: QWidget, question: str, consequence: str, action: str) 
     return pressed is confirm
 
 
-def warn(parent: QWidget, title: str, text: str) -> None:
+def warn(parent: QWidget | None, title: str, text: str) -> None:
     """Show a failure, and wait until it is read."""
     QMessageBox.warning(parent, clean(title), literal(text))
 

@@ -12,14 +12,34 @@ from PySide6.QtWidgets import QApplication
 from app import paths
 from app.gui.application import make_application
 from app.gui.engine_switch import EngineLoader
+from app.gui.error_texts import in_words
 from app.gui.main_window import MainWindow
 from app.gui.preferences import PreferenceStore
+from app.gui.question import warn
+from app.gui.translation import Translation
 from app.instance import Instance
 from app.process import caught_signals
 from app.settings import StartSettings
+from engine_runtime.errors import MossVoiceError
 
 if TYPE_CHECKING:
     from app.session.session import Session
+
+FAILURE_MS = 120_000
+
+
+def show_failure(error: MossVoiceError) -> None:
+    """Show why no window opens to a user without a terminal, until it is read, or for `FAILURE_MS`."""
+    existing = QApplication.instance()
+    application = existing if isinstance(existing, QApplication) else make_application()
+    translation = Translation(application, paths.assets_dir() / "translations")
+    translation.use(PreferenceStore(is_kept=False).load().language)
+    timer = QTimer(singleShot=True, interval=FAILURE_MS)
+    timer.timeout.connect(application.closeAllWindows)
+    timer.start()
+    warn(None, "MOSS Voice", f"{in_words(error.what_is_wrong)}\n\n{in_words(error.what_to_do)}")
+    timer.stop()
+    translation.remove()
 
 
 def run_gui(

@@ -394,6 +394,18 @@
 <context>
     <name>Errors</name>
     <message>
+        <source>MOSS Voice is already running (%1), but its window does not answer.</source>
+        <translation>MOSS Voice 已在运行（%1），但它的窗口没有响应。</translation>
+    </message>
+    <message>
+        <source>MOSS Voice is already running (%1), but has no window that can be reached.</source>
+        <translation>MOSS Voice 已在运行（%1），但没有可以访问的窗口。</translation>
+    </message>
+    <message>
+        <source>End that process (kill -9 %1) and start again, or open a second window that keeps nothing: moss-voice --new-instance</source>
+        <translation>请结束该进程（kill -9 %1）后重新启动，或打开一个不保留任何内容的第二个窗口：moss-voice --new-instance</translation>
+    </message>
+    <message>
         <source>There is no engine to answer.</source>
         <translation>没有可以回答的引擎。</translation>
     </message>

@@ -84,3 +84,24 @@ def test_a_window_of_its_own_leaves_the_settings_alone(opened: list[dict[str, An
     assert cli.main(["--new-instance"]) == 7
     assert opened == [{"is_minimised": False, "keeps_settings": False}]
     assert not (tmp_path / "config" / "moss-voice").exists()
+
+
+@pytest.mark.parametrize("is_from_menu", [True, False])
+def test_a_window_that_hangs_is_shown_to_a_user_without_a_terminal(
+    opened: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, is_from_menu: bool
+) -> None:
+    from app.gui import run
+
+    shown: list[str] = []
+
+    def claim(*_: object) -> Answer:
+        raise InstanceError("Its window does not answer. End it.")
+
+    monkeypatch.setattr(window, "claim", claim)
+    monkeypatch.setattr(run, "show_failure", lambda error: shown.append(str(error)))
+    monkeypatch.delenv("DESKTOP_STARTUP_ID", raising=False)
+    monkeypatch.delenv("XDG_ACTIVATION_TOKEN", raising=False)
+    if is_from_menu:
+        monkeypatch.setenv("DESKTOP_STARTUP_ID", "shell_TIME5")
+    assert cli.main([]) == 1
+    assert bool(shown) is is_from_menu

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QEventLoop, QTimer
-from PySide6.QtWidgets import QApplication, QSystemTrayIcon
+from PySide6.QtWidgets import QApplication, QMessageBox, QSystemTrayIcon
 
-from app.gui import preferences
+from app.gui import preferences, run
 from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.run import run_gui
+from app.instance import InstanceError
 from app.settings import StartSettings
 from engine_runtime.options import EngineOptions
 from tests.doubles.scripted_session import ScriptedSession, opening
@@ -159,6 +160,33 @@ def test_a_display_that_cannot_be_used_is_reported_in_a_message(
     assert result.stderr.startswith(f"moss-voice: No window can be opened here ({reason}")
     assert "moss-voice demo" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_start_that_fails_is_shown_in_the_language_of_the_window(
+    qapp: QApplication, monkeypatch: pytest.MonkeyPatch, store: PreferenceStore
+) -> None:
+    monkeypatch.setattr(preferences, "default_file", lambda: store.file)
+    store.save(Preferences(language="zh_CN"))
+    monkeypatch.setattr(run, "FAILURE_MS", 50)
+    shown: list[str] = []
+    warning = QMessageBox.warning
+
+    def warn(parent: None, title: str, text: str) -> QMessageBox.StandardButton:
+        shown.append(text)
+        return warning(parent, title, text)
+
+    monkeypatch.setattr(QMessageBox, "warning", warn)
+    run.show_failure(
+        InstanceError(
+            "MOSS Voice is already running (process 7), but its window does not answer. End that process "
+            "(kill -9 7) and start again, or open a second window that keeps nothing: "
+            "moss-voice --new-instance"
+        )
+    )
+    (text,) = shown
+    assert "没有响应" in text
+    assert "kill -9 7" in text
+    assert "already" not in text
 
 
 def start_program(repository: Path, place: Path, *words: str) -> subprocess.Popen[str]:
