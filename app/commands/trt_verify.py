@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from app import paths
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.option_types import LARGEST_COUNT, integer
 from app.commands.questions import read_questions
 from engine_runtime.options import Dtype
+
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +52,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
 
 
+def _reference(load: Callable[[], Engine], device: str) -> Engine:
+    """The torch executor, which needs more memory than an engine. VerifyError if the GPU has too little."""
+    from engine_runtime.bench.verify import VerifyError
+    from engine_runtime.hardware import AcceleratorError
+
+    try:
+        return load()
+    except AcceleratorError as error:
+        raise VerifyError(
+            f"The engine is compared with torch, which cannot be loaded on {device}: {error.what_is_wrong} "
+            "Add --reference-device cpu --reference-dtype bfloat16, which needs main memory instead."
+        ) from error
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print. Exit status 0 if aligned."""
     arguments.backend, arguments.engine = "trtllm", arguments.folder
@@ -71,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = replace(settings, engine=replace(settings.engine, max_batch_size=together))
     rate = Bundle.open(settings.bundle, verify="none").speech_encoder.sample_rate
     alignment = align(
-        engine_factory(replace(settings, engine=native)),
+        lambda: _reference(engine_factory(replace(settings, engine=native)), device),
         engine_factory(settings),
         read_questions(arguments.wavs, rate),
         arguments.rows or ROWS_PER_REPLY,

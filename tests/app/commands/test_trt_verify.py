@@ -8,6 +8,10 @@ import pytest
 import torch
 
 from app.cli import main
+from app.commands import trt_verify
+from engine_runtime.bench.verify import VerifyError
+from engine_runtime.engine import Engine
+from engine_runtime.hardware import AcceleratorError
 from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
@@ -117,3 +121,14 @@ def test_what_cannot_be_compared_is_said(
 ) -> None:
     assert main(words) == 1
     assert "holds no engine" in capsys.readouterr().err
+
+
+def test_a_gpu_without_room_for_the_reference_is_answered_with_the_processor() -> None:
+    def load() -> Engine:
+        raise AcceleratorError("The GPU has 21.0 GB for the model. Use --weights fp8.")
+
+    with pytest.raises(
+        VerifyError, match=r"on cuda:0: The GPU has 21\.0 GB .* Add --reference-device cpu"
+    ) as found:
+        trt_verify._reference(load, "cuda:0")
+    assert "--weights" not in str(found.value), "which an engine does not take"
