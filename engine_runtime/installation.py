@@ -75,8 +75,13 @@ def start() -> int | str:
         require_own_app()
     except InstallationError as error:
         return f"moss-voice: {error}"
-    # NOTE: by name, because the engine imports nothing of the application.
-    status: int = importlib.import_module("app.__main__").start()
+    try:
+        # NOTE: by name, because the engine imports nothing of the application.
+        status: int = importlib.import_module("app.__main__").start()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("app", "engine_runtime"):
+            raise
+        return f"moss-voice: The package {error.name} is missing. {remedy()}"
     return status
 
 
@@ -108,12 +113,22 @@ def _overwritten() -> Path | None:
     """A file of `app` that is missing or of another size than was installed; only a wheel has such a list."""
     if is_checkout() or not _is_installed():
         return None
-    for entry in metadata.files(DISTRIBUTION) or ():
-        if entry.parts[0] == "app" and entry.size is not None:
-            file = _ROOT / entry
-            if not file.is_file() or file.stat().st_size != entry.size:
-                return file
+    for line in _record().splitlines():
+        name, _, size = line.rpartition(",")
+        if name.startswith("app/") and size:  # bytecode has none
+            file = _ROOT / name.partition(",")[0]
+            try:
+                if file.stat().st_size == int(size):
+                    continue
+            except OSError:
+                pass
+            return file
     return None
+
+
+def _record() -> str:
+    """The list of installed files. metadata.files takes 30 ms longer, at every start."""
+    return metadata.distribution(DISTRIBUTION).read_text("RECORD") or ""
 
 
 def _is_installed() -> bool:

@@ -7,7 +7,7 @@ import sys
 import venv
 import zipfile
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -22,21 +22,15 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in ("__init__.py", "cli.py"):
         (folder / "app" / name).write_text("x = 1\n")
     monkeypatch.setattr(installation, "_ROOT", folder)
-    monkeypatch.setattr(installation.metadata, "files", lambda name: _entries("__init__.py", "cli.py"))
+    record = (
+        "app/__init__.py,sha256=x,6\napp/cli.py,sha256=x,6\napp/__pycache__/cli.pyc,,\nother.py,sha256=x,9\n"
+    )
+    monkeypatch.setattr(installation, "_record", lambda: record)
     monkeypatch.setattr(installation.metadata, "packages_distributions", lambda: {"app": ["moss-voice"]})
     monkeypatch.syspath_prepend(str(folder))
     for name in [name for name in sys.modules if name == "app" or name.startswith("app.")]:
         monkeypatch.delitem(sys.modules, name)
     return folder
-
-
-def _entries(*names: str) -> list[metadata.PackagePath]:
-    entries = []
-    for name in names:
-        entry = metadata.PackagePath(PurePosixPath("app", name))
-        entry.size = 6  # type: ignore[attr-defined]
-        entries.append(entry)
-    return entries
 
 
 def test_a_checkout_is_set_up_by_its_script(repository: Path) -> None:
@@ -111,6 +105,15 @@ def test_no_other_file_says_how_to_install_a_part(repository: Path) -> None:
 def test_an_own_app_starts(wheel: Path) -> None:
     (wheel / "app" / "__main__.py").write_text("def start():\n    return 7\n")
     assert installation.start() == 7
+
+
+def test_a_required_package_that_is_missing_is_named(wheel: Path) -> None:
+    (wheel / "app" / "__main__.py").write_text("import a_package_that_is_missing\n")
+    said = str(installation.start())
+    assert said.startswith("moss-voice: The package a_package_that_is_missing is missing. Run: ")
+    (wheel / "app" / "__main__.py").write_text("import app.not_there\n")
+    with pytest.raises(ModuleNotFoundError):
+        installation.start()
 
 
 def test_another_app_in_front_is_named(wheel: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
