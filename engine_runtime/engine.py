@@ -33,6 +33,7 @@ from engine_runtime.conversation.turn import Turn
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
+from engine_runtime.hardware import limit_capability
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.memory_plan import LATER_BYTES, fitting_conversations
@@ -81,9 +82,11 @@ class Engine:
         """Load every network of the bundle; `progress` receives the completed share.
 
         `voice` replaces the bundle's own voice. Raises BundleError for mismatched weights, AcceleratorError
-        for a missing device or too little memory, AudioInputError for an unusable voice recording.
+        for a missing device, too little memory, or quantized weights on a GPU without Triton, AudioInputError
+        for an unusable voice recording.
         """
         chosen = options or EngineOptions()
+        limit_capability(chosen.compute_capability)
         if chosen.context_rows is not None:
             rows = min(chosen.context_rows, bundle.lm.context_rows)
             bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))

@@ -34,6 +34,41 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
+_highest_capability: tuple[int, int] | None = None
+"""Set by `limit_capability`."""
+
+
+def limit_capability(highest: str | None) -> None:
+    """Select kernels as if no GPU of this process had a higher compute capability ("8.9"); None for no limit.
+
+    With 8.9, an H100 runs the kernels of an RTX 4090; Triton and cuBLAS still generate code for the real GPU.
+    It applies to engines that are loaded afterwards.
+    """
+    global _highest_capability
+    _highest_capability = None if highest is None else _parse_capability(highest)
+
+
+def kernel_capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability that every selection of a kernel goes by: that of the GPU, or less after
+    `limit_capability`. (0, 0) for a CPU."""
+    if device.type != "cuda":
+        return 0, 0
+    own = torch.cuda.get_device_capability(device)
+    return own if _highest_capability is None else min(own, _highest_capability)
+
+
+def describe_capability(device: torch.device) -> str:
+    """The compute capability of a GPU, and the one that its kernels are selected for if that is less."""
+    own, selected = torch.cuda.get_device_capability(device), kernel_capability(device)
+    shown = "{}.{}".format(*own)
+    return shown if own == selected else "{}.{}, kernels of {}.{}".format(*own, *selected)
+
+
+def _parse_capability(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
+
+
 def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | int | float]:
     """Everything that affects measured times, as plain values for the header of a report."""
     found: dict[str, str | int | float] = {
@@ -50,6 +85,7 @@ def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | 
     }
     if device.startswith("cuda") and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))
+        found["compute_capability"] = describe_capability(torch.device(device))
         found["cuda"] = str(torch.version.cuda)
     return found
 

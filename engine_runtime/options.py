@@ -7,6 +7,7 @@ parsed before torch is loaded.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -23,6 +24,8 @@ Backend = Literal["torch", "trtllm"]
 
 MOST_FLOW_STEPS = 100
 """Ten times the steps of the released codec; more steps make no audible difference."""
+CAPABILITY = re.compile(r"(8|9|[1-9][0-9])\.[0-9]")
+"""A compute capability from 8.0 on, the oldest one with bfloat16."""
 LEAST_CONTEXT_ROWS = 256
 """A question and a reply of a few seconds each."""
 
@@ -104,6 +107,10 @@ class EngineOptions:
     engine: Path | None = None
     """Folder of that engine."""
 
+    compute_capability: str | None = None
+    """The highest compute capability to select kernels for, such as "8.9": a newer GPU then runs the kernels
+    of an older one (see `hardware.limit_capability`). None is that of the GPU."""
+
     def __post_init__(self) -> None:
         if self.backend == "trtllm" and self.engine is None:
             raise EngineError(
@@ -112,6 +119,10 @@ class EngineOptions:
             )
         if self.backend == "torch" and self.engine is not None:
             raise EngineError(f"The engine {self.engine} would not be used. Add --backend trtllm.")
+        if self.compute_capability is not None and not CAPABILITY.fullmatch(self.compute_capability):
+            raise OptionsError(
+                f"compute_capability is {self.compute_capability}. Give one from 8.0 on, such as 8.9."
+            )
         for name, least, most in (
             ("flow_steps", 1, MOST_FLOW_STEPS),
             ("kv_blocks", 1, None),

@@ -49,6 +49,19 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--compute-capability 8.9` tests the kernels of an older GPU on a newer one."""
+    parser.addoption("--compute-capability", help="select kernels as on a GPU of this compute capability")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Limit the compute capability again for each test: loading an engine lifts it."""
+    if (highest := item.config.getoption("--compute-capability")) is not None:
+        from engine_runtime.hardware import limit_capability
+
+        limit_capability(highest)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With -n, files with slow tests come first: the others are short, and all processes end together."""
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from app import paths
-from app.commands.option_types import LARGEST_COUNT, LARGEST_SEED, integer, number
+from app.commands.option_types import LARGEST_COUNT, LARGEST_SEED, compute_capability, integer, number
 from app.server_address import read_key
 from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
@@ -126,6 +126,14 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         choices=get_args(Kernels),
         help="kernels of language model and codec on a GPU (default: auto, Triton if available); with "
         "torch, the speech encoder does not use onnxruntime on a CPU",
+    )
+    parser.add_argument(
+        "--compute-capability",
+        type=compute_capability,
+        metavar="X.Y",
+        default=default(None),
+        help="run the kernels of this compute capability on a newer GPU: 8.9 for those of an RTX 4090; with "
+        "`trt codec`, build for it (default: that of the GPU)",
     )
     parser.add_argument(
         "--no-graphs",
@@ -301,6 +309,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         "rounds_tails": arguments.tails,
         "kv_dtype": arguments.kv,
         "kernels": arguments.kernels,
+        "compute_capability": arguments.compute_capability,
         "graphs": False if arguments.no_graphs else None,
         "gpu_memory_gb": arguments.gpu_memory_gb,
         "random_weights": arguments.random_weights,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from engine_runtime.options import CAPABILITY
+
 LARGEST_COUNT = 1_000_000
 LARGEST_SEED = 2**63 - 1
 """Generators of torch take no larger one."""
@@ -62,6 +64,13 @@ def number(least: float, most: float) -> Callable[[str], float]:
         raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number from {least:g} to {most:g}")
 
     return read
+
+
+def compute_capability(text: str) -> str:
+    """The type of an option that takes the compute capability of a GPU."""
+    if CAPABILITY.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError("give it as 8.9 or 12.0")
+    return text
 
 
 def _shown(text: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,12 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_engine_options(parser)
     parser.add_argument(
-        "--compute-capability",
-        type=_compute_capability,
-        metavar="X.Y",
-        help="compute capability to build for, 8.9 for an RTX 4090 (default: that of --device cuda)",
-    )
-    parser.add_argument(
         "--onnx", type=paths.user_path, metavar="DIR", help="write ONNX files there, build nothing"
     )
     parser.add_argument(
@@ -47,12 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of the engines (default: the user's cache)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
-
-
-def _compute_capability(text: str) -> str:
-    if re.fullmatch(r"[0-9]{1,2}\.[0-9]", text) is None:
-        raise argparse.ArgumentTypeError("give it as 8.9 or 12.0")
-    return text
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -61,6 +61,7 @@ def serve_options(settings: StartSettings) -> list[str]:
         "--weights": engine.weight_format,
         "--kv": engine.kv_dtype,
         "--kernels": engine.kernels,
+        "--compute-capability": engine.compute_capability,
         "--gpu-memory-gb": engine.gpu_memory_gb,
         "--backend": engine.backend,
         "--engine": engine.engine,

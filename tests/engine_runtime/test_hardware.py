@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from engine_runtime import hardware
+from engine_runtime.bundle.released.full_size import describe
+from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY
+from engine_runtime.models.moss_lm import MossLMConfig
+from tests.doubles.interpreted_triton import needs_triton
 
 
 def test_the_header_of_a_report_names_what_times_depend_on() -> None:
@@ -19,6 +25,71 @@ def test_the_header_of_a_report_names_what_times_depend_on() -> None:
     assert int(found["cores"]) >= 1
     assert found["device"] == "cpu"
     assert found["processor"]
+
+
+@pytest.fixture
+def _is_limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A GPU of compute capability 9.0 on which the kernels of 8.9 are selected."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    hardware.limit_capability("8.9")
+    yield
+    hardware.limit_capability(None)
+
+
+@pytest.mark.usefixtures("_is_limited")
+def test_a_limit_lowers_the_capability_that_kernels_are_selected_for() -> None:
+    gpu = torch.device("cuda")
+    assert hardware.kernel_capability(gpu) == (8, 9)
+    assert hardware.describe_capability(gpu) == "9.0, kernels of 8.9"
+    hardware.limit_capability("12.0")
+    assert hardware.kernel_capability(gpu) == (9, 0)
+    assert hardware.describe_capability(gpu) == "9.0"
+    hardware.limit_capability(None)
+    assert hardware.kernel_capability(gpu) == (9, 0)
+    assert hardware.kernel_capability(torch.device("cpu")) == (0, 0)
+
+
+@pytest.mark.usefixtures("_is_limited")
+@needs_triton
+def test_a_limit_closes_every_kernel_that_needs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine_runtime.cuda.kernels import pdl
+    from engine_runtime.executors.cuda import (
+        batched_linear,
+        paged_attention,
+        persistent_backend,
+        residual_norm,
+        skinny_gemm,
+    )
+
+    gpu = torch.device("cuda")
+    properties = SimpleNamespace(shared_memory_per_block_optin=LARGE_SHARED_MEMORY, multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(pdl, "_driver_version", lambda: 13000)
+    config = MossLMConfig.from_dict(describe("moss-speech").lm.config)
+    network: Any = SimpleNamespace(config=config)
+    cache: Any = SimpleNamespace(
+        pool=SimpleNamespace(device=gpu), trunk=torch.empty(0, dtype=torch.bfloat16), tokens_per_block=16
+    )
+    reasons = {
+        "persistent": lambda: persistent_backend.unsupported_reason(network, cache),
+        "attention": lambda: paged_attention.unsupported_reason(config, cache),
+        "products": lambda: skinny_gemm.unsupported_reason(gpu, torch.bfloat16, has_pdl=True),
+        "norms": lambda: residual_norm.unsupported_reason(gpu, config, torch.bfloat16),
+    }
+    assert all("compute capability 9.0" in str(reason()) for reason in reasons.values())
+    assert pdl.pdl_launch_args(gpu) == {"USES_PDL": False}
+    assert not batched_linear._is_large(gpu)
+    hardware.limit_capability(None)
+    assert [reasons[name]() for name in ("attention", "products", "norms")] == [None] * 3
+    assert pdl.pdl_launch_args(gpu)["USES_PDL"]
+    assert batched_linear._is_large(gpu)
+
+
+def test_kernels_are_selected_in_one_place(repository: Path) -> None:
+    """Only compilers ask torch for the capability of a GPU, for their target: they do not see the limit."""
+    code = (repository / "engine_runtime").rglob("*.py")
+    asking = {file.name for file in code if "get_device_capability" in file.read_text("utf-8")}
+    assert asking == {"hardware.py", "compiled_kernel.py", "engines.py"}
 
 
 def test_the_load_of_others_is_measured() -> None:

@@ -35,6 +35,16 @@ def test_the_codec_has_the_format_that_suits_the_device(device, dtype, wanted) -
     assert EngineOptions(device=device, codec_dtype=dtype).voice_dtype == wanted
 
 
+@pytest.mark.parametrize("text", ["7.5", "8", "8.90", "9.0a", "", "sm_89"])
+def test_a_compute_capability_that_no_gpu_has_is_refused(text: str) -> None:
+    with pytest.raises(
+        OptionsError, match=r"compute_capability is .*\. Give one from 8\.0 on, such as 8\.9\."
+    ):
+        EngineOptions(compute_capability=text)
+    for good in ("8.0", "8.6", "8.9", "9.0", "12.0"):
+        assert EngineOptions(compute_capability=good).compute_capability == good
+
+
 @pytest.mark.parametrize(
     "choice",
     [

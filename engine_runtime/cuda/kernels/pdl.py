@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from engine_runtime.cuda.driver import driver_library
+from engine_runtime.hardware import kernel_capability
 
 _OLDEST_DRIVER = 12030
 """CUDA version of the first driver that captures PDL launches in a graph."""
@@ -37,17 +38,13 @@ def pdl_start_next(USES_PDL: tl.constexpr):
         gdc_launch_dependents()
 
 
-@cache
 def pdl_launch_args(device: torch.device) -> dict[str, bool]:
     """Launch arguments, on a device, of a kernel that calls `pdl_wait`."""
-    uses_pdl = (
-        device.type == "cuda"
-        and torch.cuda.get_device_capability(device) >= (9, 0)
-        and _driver_version() >= _OLDEST_DRIVER
-    )
+    uses_pdl = kernel_capability(device) >= (9, 0) and _driver_version() >= _OLDEST_DRIVER
     return {"USES_PDL": True, "launch_pdl": True} if uses_pdl else {"USES_PDL": False}
 
 
+@cache
 def _driver_version() -> int:
     """CUDA version of the driver, 12030 for 12.3; 0 if unknown."""
     version = ctypes.c_int(0)

@@ -30,6 +30,7 @@ from engine_runtime.executors.cuda.skinny_gemm import (
     can_multiply,
 )
 from engine_runtime.executors.cuda.triton_linear import lacks_fp8
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
 SMALLEST_TILE = 16
@@ -108,7 +109,7 @@ def _fp8_tiling(rows: int, is_gated: bool) -> BatchTiling:
 
 
 def _is_large(device: torch.device) -> bool:
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+    if kernel_capability(device) < (9, 0):
         return False
     return shared_memory_limit(device) >= LARGE_SHARED_MEMORY
 

@@ -22,6 +22,7 @@ from engine_runtime.cuda.tensor_map import ROW_BYTES, TensorMap, tensor_map
 from engine_runtime.executors.cuda.batch_inputs import GROUP_ROWS, BatchInputs
 from engine_runtime.executors.cuda.skinny_gemm import RowFormat
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.step import MAX_JOINT_ROWS
 from engine_runtime.models.moss_lm import MossLMConfig
@@ -113,7 +114,7 @@ class AttentionLayout:
 def unsupported_reason(config: MossLMConfig, cache: KVCache) -> str | None:
     """Why the kernel cannot run; None if it can."""
     device = cache.pool.device
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+    if kernel_capability(device) < (9, 0):
         return "it needs a GPU of compute capability 9.0 or later"
     if cache.trunk.dtype != torch.bfloat16:
         return "it needs bfloat16"

@@ -29,6 +29,7 @@ from engine_runtime.executors.cuda.persistent_layout import (
 from engine_runtime.executors.cuda.persistent_ops import ExchangeBuffers, op_list, tiled_scales
 from engine_runtime.executors.cuda.sampler import DeviceSampler
 from engine_runtime.executors.cuda.weights import Network
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.options import WeightFormat
 
@@ -36,7 +37,7 @@ from engine_runtime.options import WeightFormat
 def unsupported_reason(network: Network, cache: KVCache) -> str | None:
     """Why the kernel cannot run this network; None if it can."""
     config, device = network.config, cache.pool.device
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+    if kernel_capability(device) < (9, 0):
         return "it needs a GPU of compute capability 9.0 or later"
     if network.embedding.dtype != torch.bfloat16:
         return "it needs bfloat16"

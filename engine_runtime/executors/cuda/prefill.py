@@ -23,6 +23,7 @@ from torch.nn.attention.bias import causal_lower_right
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.torch_backend import apply_rope, first_blocks, read_rows, write_rows
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.quantization import FP8, FP8_MAX, Matrix, to_fp8
 
@@ -289,7 +290,7 @@ class Prefill:
 def has_fp8_matmul(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this GPU and torch build support an e4m3 product with a scale per row, determined by a
     trial."""
-    if device.type != "cuda" or dtype != torch.bfloat16 or torch.cuda.get_device_capability(device) < (8, 9):
+    if dtype != torch.bfloat16 or kernel_capability(device) < (8, 9):
         return False
     weight, scale = torch.ones((16, 32), device=device).to(FP8), torch.ones(16, device=device)
     try:

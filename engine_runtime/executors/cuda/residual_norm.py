@@ -16,6 +16,7 @@ from torch import Tensor
 from engine_runtime.cuda.compiled_kernel import CompiledKernel, kernel_files, layout_header
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.executors.cuda.skinny_gemm import PARTS_READ, RowFormat, RowNorms
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.models.moss_lm import MossLMConfig
 
 _THREAD_COLUMNS = 8
@@ -54,7 +55,7 @@ class NormLayout:
 
 def unsupported_reason(device: torch.device, config: MossLMConfig, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot run in a model of `dtype`; None if it can."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (9, 0):
+    if kernel_capability(device) < (9, 0):
         return "it needs a GPU of compute capability 9.0 or later"
     if dtype != torch.bfloat16:
         return "it needs bfloat16"

@@ -19,6 +19,7 @@ from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY, shared_memory_limit
 from engine_runtime.cuda.gpu_memory import BATCH_SPLITS
 from engine_runtime.cuda.tensor_map import ROW_BYTES, TensorMap, tensor_map
 from engine_runtime.executors.cuda.weights import LayerWeights
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.quantization import FP8, Matrix
 
 GROUP_OUTPUTS = 64
@@ -183,7 +184,7 @@ def _tile_columns(matrix: Matrix) -> int:
 def unsupported_reason(device: torch.device, dtype: torch.dtype, *, has_pdl: bool) -> str | None:
     """Why the kernel cannot run in a model of `dtype`; None if it can. `has_pdl`: the driver captures
     dependent launches."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+    if kernel_capability(device) != (9, 0):
         return "it needs a GPU of compute capability 9.0"
     if shared_memory_limit(device) < LARGE_SHARED_MEMORY:
         return f"it needs {LARGE_SHARED_MEMORY} bytes of shared memory per block"

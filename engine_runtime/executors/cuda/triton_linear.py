@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 
 from engine_runtime.cuda.kernels.linear import row_linear, row_linear_int4, row_linear_int8
+from engine_runtime.hardware import kernel_capability
 from engine_runtime.quantization import FP8, GROUP, Matrix
 
 
@@ -135,4 +136,4 @@ class TritonLinear:
 
 def lacks_fp8(device: torch.device) -> bool:
     """Whether Triton lacks e4m3 on this GPU, so that the kernels decode its bits instead."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9)
+    return (0, 0) < kernel_capability(device) < (8, 9)

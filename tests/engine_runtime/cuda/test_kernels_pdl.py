@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -13,13 +11,6 @@ pytestmark = needs_triton
 if HAS_TRITON:
     from engine_runtime.cuda.kernels import pdl as module
     from engine_runtime.cuda.kernels.pdl import pdl_launch_args
-
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    pdl_launch_args.cache_clear()
-    yield
-    pdl_launch_args.cache_clear()
 
 
 @pytest.mark.parametrize(
