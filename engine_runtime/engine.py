@@ -31,7 +31,7 @@ from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.conversation.user_input import UserInput
-from engine_runtime.cuda.availability import uses_triton
+from engine_runtime.cuda.availability import check_formats, uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
 from engine_runtime.hardware import limit_capability
 from engine_runtime.lm.step import BOTH_TAILS
@@ -87,6 +87,7 @@ class Engine:
         """
         chosen = options or EngineOptions()
         limit_capability(chosen.compute_capability)
+        check_formats(chosen)
         if chosen.context_rows is not None:
             rows = min(chosen.context_rows, bundle.lm.context_rows)
             bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))

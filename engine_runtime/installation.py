@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import shlex
+import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +25,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _SCRIPT = Path("packaging", "bootstrap.py")
 # As in packaging/bootstrap.py, which says why their dependencies are left out.
 _WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
+COMPILER_REMEDY = "Install one: sudo apt-get install gcc libc6-dev."
+"""What to do without a C compiler."""
 _INCOMPLETE = "This copy is incomplete: install MOSS Voice again."
 
 
@@ -67,6 +71,13 @@ def gpu_remedy() -> str:
         return f"Run: {_set_up()} run --gpu"
     # === takes no local version: neither 2.13.0+cpu that is there nor another CPU build.
     return f"Run: {_pip('torch===' + metadata.version('torch').partition('+')[0])}"
+
+
+def has_compiler() -> bool:
+    """Whether there is a C compiler that Triton would call, to build what starts its kernels: $CC, else gcc
+    or clang."""
+    named = os.environ.get("CC", "").split()[:1]
+    return any(shutil.which(name) for name in named or ("gcc", "clang"))
 
 
 def start() -> int | str:

@@ -19,10 +19,23 @@ def gpu() -> Iterator[Finding]:
     if devices := hardware.accelerators():
         for device in devices:
             yield Finding("ok", "GPU", device)
+            yield _kernels(device.split()[0])
     elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
         yield Finding("note", "GPU", "there, but torch cannot use it", gpu_remedy())
     else:
         yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
+
+
+def _kernels(name: str) -> Finding:
+    """The kernels that an engine on this device (cuda:N) runs, and why no faster ones."""
+    from engine_runtime.cuda.availability import describe_kernels, triton_remedy, why_no_triton
+    from engine_runtime.hardware import usable_device
+
+    device = usable_device(name)
+    if (reason := why_no_triton(device)) is None:
+        return Finding("ok", "kernels", f"{name}: {describe_kernels(device)}")
+    slow = f"{name}: plain torch, several times slower and without quantized weights: {reason}"
+    return Finding("note", "kernels", slow, triton_remedy(reason))
 
 
 def gpu_runtime() -> Iterator[Finding]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
+
+from engine_runtime.installation import COMPILER_REMEDY, has_compiler
 
 
 def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
@@ -21,10 +21,9 @@ def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
 def compiler_advice() -> str:
     """What to install where Triton would find no C compiler, with which it builds what starts its kernels;
     "" if there is one."""
-    named = os.environ.get("CC", "").split()[:1]
-    if any(shutil.which(name) for name in (*named, "gcc", "clang")):
+    if has_compiler():
         return ""
     return (
-        "There is no C compiler, without which the GPU is several times slower. "
-        "Install one: sudo apt-get install gcc libc6-dev"
+        "There is no C compiler, without which the GPU is several times slower and has no quantized weights. "
+        f"{COMPILER_REMEDY}"
     )

@@ -224,6 +224,21 @@ _LISTED: tuple[Any, ...] = (
         "The engine's process has ended with status %1: %2 Start the program again; the log file has "
         "details.",
     ),
+    QT_TRANSLATE_NOOP("Errors", "Weights in %1 need the Triton kernels, which cannot run here: %2."),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "Install a C compiler (sudo apt-get install gcc libc6-dev), or choose native weights "
+        "(--weights native); --kernels torch runs quantized ones about 30 times slower.",
+    ),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "Choose native weights (--weights native); "
+        "--kernels torch runs quantized ones about 30 times slower.",
+    ),
+    QT_TRANSLATE_NOOP(
+        "Errors",
+        "Keys and values in fp8 need a GPU of compute capability 8.9 or later. Choose --kv native.",
+    ),
     QT_TRANSLATE_NOOP("Errors", "See the log file for details."),
     QT_TRANSLATE_NOOP("Errors", "The engine failed with an unexpected %1: %2."),
     QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, see the log file for details."),

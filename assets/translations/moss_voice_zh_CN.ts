@@ -614,6 +614,22 @@
         <translation>引擎进程已结束，状态码 %1：%2 请重新启动程序；详情见日志文件。</translation>
     </message>
     <message>
+        <source>Weights in %1 need the Triton kernels, which cannot run here: %2.</source>
+        <translation>%1 格式的权重需要 Triton 内核，而 Triton 内核在此无法运行：%2。</translation>
+    </message>
+    <message>
+        <source>Install a C compiler (sudo apt-get install gcc libc6-dev), or choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>
+        <translation>请安装 C 编译器（sudo apt-get install gcc libc6-dev），或选择原生权重（--weights native）；使用 --kernels torch 也能运行量化权重，但速度约慢 30 倍。</translation>
+    </message>
+    <message>
+        <source>Choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>
+        <translation>请选择原生权重（--weights native）；使用 --kernels torch 也能运行量化权重，但速度约慢 30 倍。</translation>
+    </message>
+    <message>
+        <source>Keys and values in fp8 need a GPU of compute capability 8.9 or later. Choose --kv native.</source>
+        <translation>fp8 格式的键和值需要计算能力 8.9 或更高的 GPU。请选择 --kv native。</translation>
+    </message>
+    <message>
         <source>See the log file for details.</source>
         <translation>日志文件中有更多信息。</translation>
     </message>

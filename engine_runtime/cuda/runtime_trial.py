@@ -67,10 +67,13 @@ def _why_no_triton(device: torch.device) -> str:
     """Why kernels cannot run there, "" if they can. On the CPU they are loaded only."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    if device.type == "cuda":
-        from engine_runtime.cuda.availability import why_no_triton
+    from engine_runtime.cuda.availability import NO_COMPILER, why_no_triton
+    from engine_runtime.installation import has_compiler
 
+    if device.type == "cuda":
         return why_no_triton(device) or ""
+    if not has_compiler():
+        return NO_COMPILER
     try:
         import engine_runtime.cuda.kernels.prefill_elementwise  # noqa: F401
     except Exception as error:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from app import paths
 from app.cli import build_parser
@@ -13,6 +14,8 @@ from app.commands import doctor_gpu
 from app.gpu_runtime import status
 from app.gpu_runtime.lock import read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
+from engine_runtime import hardware
+from engine_runtime.cuda import availability
 from engine_runtime.executors.trtllm import environment
 
 
@@ -36,6 +39,23 @@ def test_a_packaged_program_shows_its_gpu_runtime(packaged: RuntimeStore) -> Non
     (finding,) = doctor_gpu.gpu_runtime()
     assert finding.status == "note"
     assert "SIGSEGV" in finding.detail
+
+
+def test_the_kernels_of_a_gpu_are_named_with_what_slows_them_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "accelerators", lambda: ["cuda:0 Test GPU, 24 GiB, sm_89"])
+    monkeypatch.setattr(hardware, "usable_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    monkeypatch.setattr(availability, "why_no_triton", lambda device: None)
+    device, kernels = doctor_gpu.gpu()
+    assert device.detail == "cuda:0 Test GPU, 24 GiB, sm_89"
+    assert kernels.status == "ok"
+    assert kernels.detail.startswith("cuda:0: Triton kernels (the persistent and batched kernels in CUDA C++")
+    monkeypatch.setattr(availability, "why_no_triton", lambda device: availability.NO_COMPILER)
+    _, kernels = doctor_gpu.gpu()
+    assert kernels.status == "note"
+    assert "plain torch" in kernels.detail
+    assert availability.NO_COMPILER in kernels.detail
+    assert "apt-get install gcc libc6-dev" in kernels.what_to_do
 
 
 def test_elsewhere_there_is_no_gpu_runtime_to_show() -> None:
