@@ -86,6 +86,23 @@ class Stages:
         )
 
     @property
+    def kernel_paths(self) -> dict[str, str]:
+        """On a GPU which kernels run, and why no faster ones do: in general and of the codec ("kernels"), of
+        decode steps of one sequence ("decode_step") and of several ("batched_step"). Empty on a CPU."""
+        device = usable_device(self.options.device)
+        if device.type != "cuda":
+            return {}
+        from engine_runtime.cuda.availability import why_plain_torch
+        from engine_runtime.executors.cuda.executor import CudaExecutor
+
+        reason = why_plain_torch(self.options.kernels, device)
+        found = {"kernels": "Triton" if reason is None else f"plain torch ({reason})"}
+        if isinstance(self.lm.executor, CudaExecutor):
+            return found | self.lm.executor.kernel_paths
+        own = "TensorRT-LLM" if self.options.backend == "trtllm" else "plain torch (a quantized checkpoint)"
+        return found | {"decode_step": own}
+
+    @property
     def samples_per_code(self) -> int:
         """Reply samples per speech code."""
         return self.token2mel.frames_per_code * self.token2mel.mel.hop

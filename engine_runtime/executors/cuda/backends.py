@@ -64,14 +64,13 @@ def batched_steps(
 
 def persistent_backends(
     network: Network, cache: KVCache, inputs: StepInputs, outputs: DecodeOutputs, other: DecodeBackend
-) -> list[DecodeBackend]:
-    """The persistent kernel, which samples as `other` does; none, with the reason in the log, if it cannot
-    run."""
+) -> tuple[list[DecodeBackend], str]:
+    """The persistent kernel, which samples as `other` does; none, and the reason, if it cannot run."""
     reason = unsupported_reason(network, cache)
     if reason is None:
         try:
-            return [PersistentBackend(network, cache, inputs, outputs, other.sampler)]
+            return [PersistentBackend(network, cache, inputs, outputs, other.sampler)], ""
         except (RuntimeError, ImportError, OSError, AttributeError) as error:
             reason = f"it could not be compiled ({first_line(error)})"
     _log.info("Decode steps run as separate kernels, not as the persistent one: %s", reason)
-    return []
+    return [], reason

@@ -81,6 +81,8 @@ class BatchedBackend:
         self._pdl = pdl_launch_args(device)
         heads, dim = config.num_attention_heads, config.head_dim
         self._partitions = PartitionBuffers.of(config, capacity, longest, device)
+        self._in_triton: dict[str, str] = {}
+        """Parts of a step that run in Triton rather than in CUDA C++, each with the reason."""
         self.paged_attention = self._paged_attention()
         """None: attention runs in Triton."""
         self.residual_norm = self._residual_norm(dtype)
@@ -112,8 +114,8 @@ class BatchedBackend:
     def _paged_attention(self) -> PagedAttention | None:
         """The kernel in CUDA C++; None, with the reason in the log, if it cannot run."""
         config, cache = self._network.config, self._cache
-        return _compiled(
-            "Attention of several sequences runs in Triton",
+        return self._compiled(
+            "attention",
             paged_attention.unsupported_reason(config, cache),
             lambda: PagedAttention(self._network, cache, self._inputs, self._partitions),
         )
@@ -121,8 +123,8 @@ class BatchedBackend:
     def _skinny_gemm(self, dtype: torch.dtype) -> SkinnyGemm | None:
         """As `_paged_attention`."""
         config, device = self._network.config, self._cache.pool.device
-        return _compiled(
-            "Products of several sequences run in Triton",
+        return self._compiled(
+            "products",
             skinny_gemm.unsupported_reason(device, dtype, has_pdl=self._pdl["USES_PDL"])
             or self._mixed_reason(),
             lambda: SkinnyGemm(self._capacity, config.rms_norm_eps, device),
@@ -149,11 +151,31 @@ class BatchedBackend:
     def _residual_norm(self, dtype: torch.dtype) -> ResidualNorm | None:
         """As `_paged_attention`."""
         config, device = self._network.config, self._cache.pool.device
-        return _compiled(
-            "Residuals and norms of several sequences run in Triton",
+        return self._compiled(
+            "residuals and norms",
             residual_norm.unsupported_reason(device, config, dtype),
             lambda: ResidualNorm(config, self._capacity, device),
         )
+
+    def _compiled(self, part: str, reason: str | None, make: Callable[[], K]) -> K | None:
+        """A kernel in CUDA C++ for this part of a step; None, with the reason noted and logged, if it cannot
+        run or be compiled."""
+        if reason is None:
+            try:
+                return make()
+            except (RuntimeError, ImportError, OSError, AttributeError) as error:
+                reason = f"it could not be compiled ({first_line(error)})"
+        _log.info("Batched steps run %s in Triton: %s", part, reason)
+        self._in_triton[part] = reason
+        return None
+
+    @property
+    def kernel_path(self) -> str:
+        """Whether a batched step runs in CUDA C++ or in Triton, and why."""
+        if not self._in_triton:
+            return "CUDA C++ kernels"
+        parts = "; ".join(f"{part}: {reason}" for part, reason in self._in_triton.items())
+        return f"{'Triton' if len(self._in_triton) == 3 else 'CUDA C++ and Triton'} kernels ({parts})"
 
     def forward(self, shape: BatchShape) -> None:
         """Embedding to logits; writes K/V, and keeps the trunk's output for a skipped tail."""
@@ -356,15 +378,3 @@ class BatchedBackend:
             **sizes,
             **self._pdl,
         )
-
-
-def _compiled(otherwise: str, reason: str | None, make: Callable[[], K]) -> K | None:
-    """A kernel in CUDA C++; None, with what happens `otherwise` and the reason in the log, if it cannot run
-    or be compiled."""
-    if reason is None:
-        try:
-            return make()
-        except (RuntimeError, ImportError, OSError, AttributeError) as error:
-            reason = f"it could not be compiled ({first_line(error)})"
-    _log.info("%s: %s", otherwise, reason)
-    return None

@@ -124,8 +124,13 @@ class CudaExecutor:
             self._sampler = backend.sampler
             self._backends = [backend]
             """In order of preference."""
+            self._no_persistent = "--kernels torch"
+            """Why the persistent kernel does not run, "" if it does."""
             if uses_persistent_kernel:
-                self._backends[:0] = persistent_backends(network, cache, inputs, self._outputs, backend)
+                first, self._no_persistent = persistent_backends(
+                    network, cache, inputs, self._outputs, backend
+                )
+                self._backends[:0] = first
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
         self._batched: BatchedSteps | None = None
@@ -168,6 +173,21 @@ class CudaExecutor:
     def num_captured(self) -> int:
         """Number of captured step shapes."""
         return self._graphs.num_captured
+
+    @property
+    def kernel_paths(self) -> dict[str, str]:
+        """What runs a decode step of one sequence and one of several, and why nothing faster does."""
+        separate = "plain torch" if isinstance(self._backends[-1], TorchBackend) else "Triton kernels"
+        found = {
+            "decode_step": f"{separate} (not the persistent kernel: {self._no_persistent})"
+            if self._no_persistent
+            else f"persistent kernel; beside the codec {separate}"
+        }
+        if self._batched is not None:
+            found["batched_step"] = self._batched.backend.kernel_path
+        elif self.limits.max_batch_size > 1:
+            found["batched_step"] = f"one sequence after the other, {separate}"
+        return found
 
     def weight_bytes(self, tails: Tails) -> int:
         """Bytes of weights that one decode step with these tails reads."""

@@ -227,8 +227,8 @@ def test_products_run_in_cuda_if_all_kernels_of_a_layer_do(
     with caplog.at_level("INFO"):
         backend = make_backend(formats)
     assert (backend.linear._skinny is None) == (reason is not None)
-    messages = [message for message in caplog.messages if message.startswith("Products")]
-    assert messages == ([] if reason is None else [f"Products of several sequences run in Triton: {reason}"])
+    messages = [message for message in caplog.messages if message.startswith("Batched steps run products")]
+    assert messages == ([] if reason is None else [f"Batched steps run products in Triton: {reason}"])
 
 
 @pytest.mark.usefixtures("launches")

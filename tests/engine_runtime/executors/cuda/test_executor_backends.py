@@ -51,9 +51,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakePersistent]:
 
     def persistent(
         network: Network, cache: KVCache, inputs: StepInputs, outputs: DecodeOutputs, other: DecodeBackend
-    ) -> list[DecodeBackend]:
+    ) -> tuple[list[DecodeBackend], str]:
         made.append(FakePersistent(inputs, outputs, other))
-        return [made[-1]]
+        return [made[-1]], ""
 
     monkeypatch.setattr(cuda_executor, "persistent_backends", persistent)
     return made
@@ -102,3 +102,24 @@ def test_the_reason_for_another_backend_is_logged(tiny: Tiny, caplog: pytest.Log
     with caplog.at_level("INFO"):
         make_cuda_paged(tiny[0], uses_persistent_kernel=True)
     assert "compute capability 9.0" in caplog.text
+
+
+def test_the_kernels_of_a_step_are_named_with_the_reason(tiny: Tiny) -> None:
+    executor = make_cuda_paged(tiny[0], uses_persistent_kernel=True, max_batch_size=2).executor
+    assert isinstance(executor, CudaExecutor)
+    reason = "it needs a GPU of compute capability 9.0 or later"
+    assert executor.kernel_paths == {
+        "decode_step": f"plain torch (not the persistent kernel: {reason})",
+        "batched_step": "one sequence after the other, plain torch",
+    }
+    executor = make_cuda_paged(tiny[0]).executor
+    assert isinstance(executor, CudaExecutor)
+    assert executor.kernel_paths == {
+        "decode_step": "plain torch (not the persistent kernel: --kernels torch)"
+    }
+
+
+def test_the_persistent_kernel_is_named(tiny: Tiny, fakes: list[FakePersistent]) -> None:
+    executor = make_cuda_paged(tiny[0], uses_persistent_kernel=True).executor
+    assert isinstance(executor, CudaExecutor)
+    assert executor.kernel_paths == {"decode_step": "persistent kernel; beside the codec plain torch"}
