@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 import torch
 
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint_config import CheckpointConfig, read_config
 from engine_runtime.cuda.gpu_memory import layer_shapes
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 from engine_runtime.lm.step import Tails
+from engine_runtime.loading import Stages
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
+from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import bytes_of
 
 _OF_ENGINES: dict[str | None, WeightFormat] = {
@@ -25,13 +27,30 @@ _OF_ENGINES: dict[str | None, WeightFormat] = {
 }
 
 
-def weight_numbers(options: EngineOptions) -> tuple[BlockFormats, int]:
-    """Weight formats, and bytes of an unquantized number. For a TensorRT-LLM engine both come from its
-    config."""
+def weight_numbers(stages: Stages) -> tuple[BlockFormats, int]:
+    """Weight formats, and bytes of an unquantized number. A TensorRT-LLM engine has both in its config, and a
+    checkpoint that was quantized for one has the formats."""
+    options, lm = stages.options, stages.bundle.lm
     if options.engine is not None:
         model = EngineDirectory.open(options.engine).model
-        return BlockFormats(_OF_ENGINES[model.quantization.algorithm]), model.torch_dtype.itemsize
-    return options.formats, getattr(torch, options.lm_dtype).itemsize
+        return formats_of(model), model.torch_dtype.itemsize
+    formats = options.formats
+    if lm.layout == "tensorrt-llm" and options.random_weights is None:
+        model = read_config(lm.weights[0].parent)
+        formats = formats if model.quantization.algorithm is None else formats_of(model)
+    return formats, getattr(torch, options.lm_dtype).itemsize
+
+
+def formats_of(model: CheckpointConfig) -> BlockFormats:
+    """The weight formats of an engine or a checkpoint, by the modules that its quantization leaves out; of
+    tails and heads those of audio, which every step of speech runs."""
+    quantized = _OF_ENGINES[model.quantization.algorithm]
+
+    def of(module: str) -> WeightFormat:
+        return quantized if model.is_quantized(module) else "native"
+
+    layer = "0.attention.qkv"
+    return BlockFormats(of(f"shared_layers.{layer}"), of(f"audio_layers.{layer}"), of("audio_lm_head"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,7 @@ class LMCosts:
 
     def step_bytes(self, cached_rows: int, tails: Tails) -> int:
         """Bytes that one decode step must read: the weights and the keys and values of all cached rows, once
-        each. Heads and norms are not quantized."""
+        each. Norms are not quantized."""
         config = self.config
         layers = config.shared_layers
         weights = config.shared_layers * self._layer_bytes(self.formats.trunk)
@@ -56,7 +75,8 @@ class LMCosts:
         ):
             if is_run:
                 layers += count
-                weights += count * tail_layer + (vocab + 1) * config.hidden_size * self.weight_bytes
+                head = bytes_of((vocab, config.hidden_size), self.formats.heads, self.weight_bytes)
+                weights += count * tail_layer + head + config.hidden_size * self.weight_bytes
         per_row = 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         embedding = config.hidden_size * self.weight_bytes
         return weights + embedding + layers * cached_rows * per_row

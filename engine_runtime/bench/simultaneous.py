@@ -17,6 +17,7 @@ from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.costs import LMCosts, weight_numbers
 from engine_runtime.bench.replies import BenchError
 from engine_runtime.cuda.stopwatch import p50_p95
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.lm.step import Tails
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.scheduler.stage_times import BatchTime
@@ -166,14 +167,23 @@ def measure_simultaneous(
     batch_invariant: bool = False,
     report: Callable[[SimultaneousRun], None] = lambda run: None,
 ) -> list[Section]:
-    """Both tables; `report` receives each run. Raises BenchError if no reply was made."""
-    runs = []
-    for number in users:
-        runs.append(
-            hold_conversations(engine, recording, number, seconds, clock, batch_invariant=batch_invariant)
-        )
+    """Both tables; `report` receives each run. If one fails, it and those that follow are left out, with a
+    note. Raises BenchError if no reply was made."""
+    runs: list[SimultaneousRun] = []
+    failure = ""
+    for place, number in enumerate(users):
+        try:
+            run = hold_conversations(
+                engine, recording, number, seconds, clock, batch_invariant=batch_invariant
+            )
+        except MossVoiceError as error:
+            if not runs:
+                raise
+            failure = f"not measured: {', '.join(map(str, users[place:]))} users ({error})"
+            break
+        runs.append(run)
         progress(len(runs))
-        report(runs[-1])
+        report(run)
     if not any(reply.codes for run in runs for reply in run.replies):
         errors = [reply.error for run in runs for reply in run.replies if reply.error]
         raise BenchError(f"No reply was made: {errors[0] if errors else 'no turn was over in time'}.")
@@ -182,7 +192,7 @@ def measure_simultaneous(
     errors = sorted({reply.error for run in runs for reply in run.replies if reply.error})
     note = f"without a gap and with TTFA p95 <= {TARGET_TTFA_MS:.0f} ms: {most}"
     table = Section("simultaneous conversations", COLUMNS, [run.row() for run in runs])
-    table.note = "; failed: ".join([note, *errors[:3]])
+    table.note = "; failed: ".join([f"{failure}; {note}" if failure else note, *errors[:3]])
     floor_ms = _floor_ms(engine, ceilings)
     calls = Section("calls by stage and batch size", CALL_COLUMNS)
     for run in runs:
@@ -213,7 +223,7 @@ def _compare(talking: list[BenchUser]) -> tuple[int, int]:
 
 def _floor_ms(engine: Engine, ceilings: Ceilings) -> float:
     stages = engine.stages
-    formats, weight_bytes = weight_numbers(stages.options)
+    formats, weight_bytes = weight_numbers(stages)
     costs = LMCosts(stages.lm_config, formats, weight_bytes, stages.lm.cache.pool.element_size())
     tails = Tails(text=stages.bundle.lm.subtitles, audio=True)
     return costs.step_bytes(0, tails) / ceilings.copy_bytes_per_s * 1000

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from engine_runtime.bench.costs import LMCosts
+from engine_runtime.bench.costs import LMCosts, formats_of
 from engine_runtime.bundle.released.full_size import describe
+from engine_runtime.bundle.trtllm_checkpoint.checkpoint_config import CheckpointConfig, Quantization
 from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -59,6 +62,29 @@ def test_a_format_shrinks_the_shared_layers(
         0, AUDIO_ONLY
     )
     assert all_of_it == pytest.approx(saved * 36 / 32, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("excluded", "wanted"),
+    [
+        (Quantization().exclude_modules, BlockFormats("fp8", "native", "native")),
+        (("*lm_head", "*vocab_embedding"), BlockFormats("fp8", "fp8", "native")),
+        (("*vocab_embedding",), BlockFormats("fp8", "fp8", "fp8")),
+        (("*",), BlockFormats()),
+    ],
+)
+def test_an_engine_has_the_formats_of_the_modules_that_are_not_left_out(
+    released: MossLMConfig, excluded: tuple[str, ...], wanted: BlockFormats
+) -> None:
+    model = CheckpointConfig.of(released, "bfloat16", 8192)
+    assert formats_of(model) == BlockFormats()
+    assert formats_of(replace(model, quantization=Quantization("FP8", exclude_modules=excluded))) == wanted
+
+
+def test_quantized_heads_are_read_as_such(released: MossLMConfig) -> None:
+    heads = LMCosts(released, BlockFormats("fp8", "fp8", "fp8"), weight_bytes=2, kv_bytes=2)
+    saved = _costs(released, "fp8", "fp8").step_bytes(0, AUDIO_ONLY) - heads.step_bytes(0, AUDIO_ONLY)
+    assert saved == released.audio_vocab * (released.hidden_size - 4)
 
 
 def test_operations_of_a_prefill(released: MossLMConfig) -> None:

@@ -14,6 +14,7 @@ from engine_runtime.bench.replies import BenchError
 from engine_runtime.bench.simultaneous import SimultaneousRun, hold_conversations, measure_simultaneous
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
+from engine_runtime.errors import FlowCacheError
 from engine_runtime.scheduler.stage_times import BatchTime
 from tests.tools.turns import check, speech
 
@@ -74,6 +75,23 @@ def test_the_tables_define_their_columns(engine: Engine) -> None:
     assert {row["stage"] for row in calls.rows} >= {"encode", "prefill", "step", "flow", "vocoder"}
     assert all((row["floor_ms"] is not None) == (row["stage"] == "step") for row in calls.rows)
     assert "without a gap" in users.note
+
+
+def test_a_number_of_users_that_fails_loses_no_smaller_one(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hold(engine: Engine, recording: object, users: int, *_: object, **__: object) -> SimultaneousRun:
+        if users > 2:
+            raise FlowCacheError("The flow runs 4 replies at once. Wait until one of them has ended.")
+        return run_of(HEARD)
+
+    monkeypatch.setattr(simultaneous, "hold_conversations", hold)
+    users, calls = measure_simultaneous(engine, speech(1.0), [2, 8, 16], 1.0, ProcessorClock(), CEILINGS)
+    assert [row["users"] for row in users.rows] == [2]
+    assert users.note.startswith("not measured: 8, 16 users (The flow runs 4 replies at once.")
+    assert calls.rows
+    with pytest.raises(FlowCacheError):
+        measure_simultaneous(engine, speech(1.0), [8], 1.0, ProcessorClock(), CEILINGS)
 
 
 def test_no_reply_is_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from engine_runtime.bench import codec, language_model, stages
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.conversation import question_of
-from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.language_model import LMBench, impossible_share
 from engine_runtime.bench.replies import BenchError, measure_reply
 from engine_runtime.bench.stages import StageBench, load_timed
 from engine_runtime.bundle.bundle import Bundle
@@ -85,6 +85,31 @@ def test_ratios_come_from_the_ceilings(engine: Engine) -> None:
     assert step["ratio"] == pytest.approx(_number(step, "ms") / _number(step, "floor_ms"))
     rate = _number(prefill, "tflop") / _number(prefill, "ms") * 1000
     assert prefill["matrix_share"] == pytest.approx(rate / 0.1)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"ratio": 0.5}, "200% of the copy bandwidth"),
+        ({"ratio": 0.97}, ""),
+        ({"ratio": 1.3, "matrix_share": None}, ""),
+        ({"matrix_share": 1.31}, "131% of the matrix rate"),
+        ({"matrix_share": 1.0}, ""),
+        ({"valid": "no: it failed"}, ""),
+    ],
+)
+def test_a_share_above_what_a_gpu_can_is_impossible(row: dict[str, Any], said: str) -> None:
+    assert impossible_share(row) == said
+
+
+def test_an_impossible_row_of_a_gpu_is_not_valid(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = LMBench(engine.stages, replace(CEILINGS, copy_bytes_per_s=1.0), repeats=2)
+    assert bench.step().rows[0]["valid"] == "yes"  # on a CPU the caches may be faster than the memory
+    monkeypatch.setattr(LMBench, "device", torch.device("cuda"))
+    monkeypatch.setattr(language_model, "times_ms", lambda run, *_: [run() or 1.0 for _ in range(4)])
+    row = bench.step().rows[0]
+    assert str(row["valid"]).startswith("no: impossible, ")
+    assert str(row["valid"]).endswith(" of the copy bandwidth")
 
 
 def _number(row: dict[str, Any], name: str) -> float:
