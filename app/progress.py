@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _LINE_S = 0.2
 """Lines of progress come no more often than this."""
@@ -41,6 +42,21 @@ def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], No
         file=sys.stderr,
     ) as bar:
         yield lambda done: bar.update(done - bar.n)
+
+
+@contextmanager
+def json_document(is_wanted: bool) -> Iterator[dict[str, Any]]:
+    """Yields a document to fill in, and prints it as one line of JSON if that is wanted: also if the command
+    fails or is interrupted, with what was filled in until then and the error."""
+    document: dict[str, Any] = {}
+    try:
+        yield document
+    except BaseException as error:
+        document["error"] = str(error) or type(error).__name__
+        raise
+    finally:
+        if is_wanted:
+            print(json.dumps(document), flush=True)
 
 
 def line_printer(step: str) -> Callable[[float, float], None]:

@@ -7,7 +7,6 @@ in every run with the same seed. `--random-weights` measures a model without its
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import time
 from dataclasses import asdict, replace
@@ -28,8 +27,8 @@ from app.commands.engine_options import (
     start_settings,
 )
 from app.commands.option_types import LARGEST_COUNT, integer, number
-from app.commands.questions import read_question, sample_paths
-from app.progress import progress_bar
+from app.commands.questions import check_question, read_question
+from app.progress import json_document, progress_bar
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
@@ -140,61 +139,66 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.conversations:
         return run_conversations(arguments)
     settings = start_settings(arguments)
+    question = check_question(arguments.question)
     variants = list_variants(settings.engine, arguments.formats)
     settings = replace(settings, engine=next(iter(variants.values())))
     measured = StageMeasurements(
         settings,
         variants,
         arguments,
-        question_of=lambda engine: _question(arguments.question, engine.input_sample_rate, settings.engine),
+        question_of=lambda engine: _question(question, engine.input_sample_rate, settings.engine),
         params_of=lambda engine: _params(engine, settings, arguments),
     )
+    measured.check_variants()
     measured.measure_ceilings()  # first, because the device is the same for all variants
     from engine_runtime.bench.busy import busy_processes
 
-    with busy_processes(arguments.busy):
-        document = _measure(settings, measured, arguments)
-    if arguments.json:
-        print(json.dumps(document))
+    with busy_processes(arguments.busy), json_document(arguments.json) as document:
+        _measure(settings, measured, arguments, document)
     return 0 if measured.is_complete else 1
 
 
 def _measure(
-    settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
-) -> dict[str, Any]:
-    """Measure replies, stages and a conversation. Returns their part of the document."""
-    try:
-        document = _measure_first(settings, measured, arguments)
-    except MossVoiceError as error:
-        if len(measured.variants) == 1:
-            raise
-        measured.fail(next(iter(measured.variants)), error)
-        document = {}
-    sections = measured.run()
-    if arguments.realtime_minutes > 0 and document:
+    settings: StartSettings,
+    measured: StageMeasurements,
+    arguments: argparse.Namespace,
+    document: dict[str, Any],
+) -> None:
+    """Measure replies, stages and a conversation, and fill in the document."""
+    first = next(iter(measured.variants))
+    if not measured.has_failed(first):
+        try:
+            _measure_first(settings, measured, arguments, document)
+        except MossVoiceError as error:
+            if len(measured.variants) == 1:
+                raise
+            measured.fail(first, error)
+    measured.run(document)
+    if arguments.realtime_minutes > 0 and "metrics" in document:
         from app.commands.conversation import converse, realtime_line
 
         realtime = converse(settings, arguments.realtime_minutes)
         print(realtime_line(realtime))
         document["realtime"] = realtime
-    return document | sections
 
 
 def _measure_first(
-    settings: StartSettings, measured: StageMeasurements, arguments: argparse.Namespace
-) -> dict[str, Any]:
+    settings: StartSettings,
+    measured: StageMeasurements,
+    arguments: argparse.Namespace,
+    document: dict[str, Any],
+) -> None:
     """Load the first variant and print the times of its replies; the engine is passed to `measured`."""
     from app.main import engine_factory
     from engine_runtime.bench.stages import load_timed
 
     engine, load_s = load_timed(engine_factory(settings), settings.engine)
     try:
-        document = _measure_replies(engine, settings, measured, arguments, load_s)
+        _measure_replies(engine, settings, measured, arguments, load_s, document)
     except BaseException:
         engine.close()
         raise
     measured.take(engine, load_s)
-    return document
 
 
 def _measure_replies(
@@ -203,7 +207,8 @@ def _measure_replies(
     measured: StageMeasurements,
     arguments: argparse.Namespace,
     load_s: float,
-) -> dict[str, Any]:
+    document: dict[str, Any],
+) -> None:
     from engine_runtime import bench, hardware
 
     ready = {"start_to_ready_s": _since_process_start() - measured.ceilings_s, "load_s": load_s}
@@ -218,6 +223,8 @@ def _measure_replies(
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
         **_threads(engine),
         "backend": settings.engine.backend,
+        "weights": settings.engine.weight_format,
+        **engine.stages.kernel_paths,
         "speech_encoder": engine.stages.speech_tokenizer.backend,
         "question_s": round(len(question) / engine.input_sample_rate, 2),
         "reply_codes": report.codes_per_reply,
@@ -226,14 +233,16 @@ def _measure_replies(
     print("\n".join([*_header(environment, report, arguments), *_table(report), *_process_lines(process)]))
     if settings.engine.random_weights is not None:
         print(_RANDOM_NOTE)
-    document: dict[str, Any] = {
+    document |= {
         "environment": environment,
         "metrics": {name: asdict(summary) for name, summary in report.metrics.items()},
         "warm_up_ttfa_ms": report.warm_up_ttfa_ms,
         "process": process,
     }
-    endurance = _endure(engine, question, params, arguments.endurance_minutes)
-    return document if endurance is None else document | {"endurance": endurance}
+    if report.failure is not None:
+        raise report.failure
+    if (endurance := _endure(engine, question, params, arguments.endurance_minutes)) is not None:
+        document["endurance"] = endurance
 
 
 def _endure(
@@ -279,9 +288,9 @@ def _memory() -> dict[str, float]:
     }
 
 
-def _question(path: Path | None, rate: int, options: EngineOptions) -> Pcm:
+def _question(path: Path, rate: int, options: EngineOptions) -> Pcm:
     """The question at the rate of the engine; for random weights 5 s long."""
-    converted = read_question(path or sample_paths()[0], rate)
+    converted = read_question(path, rate)
     if options.random_weights is not None:
         from engine_runtime.bench.conversation import question_of
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from app.commands.engine_options import add_sharing_options, shared_engine, start_settings
 from app.commands.option_types import integers, number
-from app.commands.questions import read_question, sample_paths
-from app.progress import progress_bar
-
-if TYPE_CHECKING:
-    from engine_runtime.table import Section
+from app.commands.questions import check_question, read_question
+from app.progress import json_document, progress_bar
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.table import Section
 
 _MOST_USERS = 4096
 _MOST_SECONDS = 24 * 3600
@@ -64,34 +62,51 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     from engine_runtime.bench.language_model import LMBench
     from engine_runtime.bench.simultaneous import measure_simultaneous
     from engine_runtime.codec.runtime import packet_frames
+    from engine_runtime.cuda.availability import check_formats
+    from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 
     settings = start_settings(arguments)
+    question = check_question(arguments.question)
     options = shared_engine(arguments, settings.engine, max(arguments.conversations))
     settings = replace(settings, engine=options)
     device = hardware.usable_device(options.device)
+    check_formats(options)
     ceilings = measure_ceilings(device)
-    with engine_factory(settings)() as engine:
+    with json_document(arguments.json) as document, engine_factory(settings)() as engine:
         engine.warm_up()
         environment = {
             "bundle": engine.bundle.name,
             **hardware.environment(options.device, options.lm_dtype),
             "backend": options.backend,
             "weights": options.weight_format,
+            **engine.stages.kernel_paths,
             "max_batch_size": engine.stages.lm.executor.limits.max_batch_size,
             "clock": "processor time of the engine thread" if arguments.processor_time else "wall clock",
         }
-        tables = [ceilings.section()]
+        document["environment"] = environment
+        for name, value in environment.items():
+            print(f"# {name}: {value}")
+        stages, missing = engine.stages, 0
+        alone: dict[str, Callable[[], Section]] = {"ceilings": ceilings.section}
         if engine.gains_from_batches:
-            tables.append(measure_batched_decode(LMBench(engine.stages, ceilings, arguments.repeats)))
-            stages = engine.stages
-            tables.append(measure_batched_flow(stages.token2mel, device))
-            tables.append(measure_batched_vocoder(stages.vocoder, packet_frames(engine.bundle.flow), device))
+            alone |= {
+                "decode steps": lambda: measure_batched_decode(LMBench(stages, ceilings, arguments.repeats)),
+                "flow": lambda: measure_batched_flow(stages.token2mel, device),
+                "vocoder": lambda: measure_batched_vocoder(
+                    stages.vocoder, packet_frames(engine.bundle.flow), device
+                ),
+            }
+        for title, measure in alone.items():
+            try:
+                _show(explain_out_of_memory(measure, engine.bundle.lm, options), document)
+            except MossVoiceError as error:  # the other tables are worth their time
+                _show(Section(title, {}, note=f"not measured: {error}"), document)
+                missing += 1
         # As in a server: without this, a collection walks all that was loaded while replies wait.
         gc.collect()
         gc.freeze()
-        recording = read_question(arguments.question or sample_paths()[0], engine.input_sample_rate)
+        recording = read_question(question, engine.input_sample_rate)
         clock = ProcessorClock() if arguments.processor_time else WallClock()
-        _print(tables, environment)
         with progress_bar("conversations", len(arguments.conversations)) as progress:
             measured = measure_simultaneous(
                 engine,
@@ -104,14 +119,13 @@ def run_conversations(arguments: argparse.Namespace) -> int:
                 batch_invariant=arguments.batch_invariant,
                 report=lambda run: print(run.line(), flush=True),
             )
-    _print(measured)
-    if arguments.json:
-        document = {section.title: section.document() for section in [*tables, *measured]}
-        print(json.dumps({"environment": environment} | document))
-    return 0
+        for section in measured:
+            _show(section, document)
+            missing += section.is_missing
+    return 1 if missing else 0
 
 
-def _print(sections: list[Section], environment: Mapping[str, object] | None = None) -> None:
-    for name, value in (environment or {}).items():
-        print(f"# {name}: {value}")
-    print("\n".join(line for section in sections for line in section.lines()), flush=True)
+def _show(section: Section, document: dict[str, Any]) -> None:
+    """Print a table, and note it in the document."""
+    print("\n".join(section.lines()), flush=True)
+    document[section.title] = section.document()

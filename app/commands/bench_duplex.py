@@ -6,7 +6,6 @@ Voices, rooms and moments are drawn with --duplex-seed. Recorded scenarios: app/
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -18,7 +17,7 @@ from app.commands.engine_options import add_echo_library_option, start_settings
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.duplex.groups import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
-from app.progress import progress_bar
+from app.progress import json_document, progress_bar
 
 if TYPE_CHECKING:
     from app.duplex.scenario import RecordedScenario, Scenario
@@ -109,6 +108,7 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
 
 def run_duplex(arguments: argparse.Namespace) -> int:
     """Hold the conversations and print the report."""
+    from app.duplex.null_sinks import check_programs
     from app.duplex.report import DuplexReport, unmet
     from app.duplex.scenario_folder import make_folder, write_record
     from app.session.session_settings import SessionSettings
@@ -118,12 +118,10 @@ def run_duplex(arguments: argparse.Namespace) -> int:
         make_folder(arguments.duplex_out)
     settings = start_settings(arguments)
     session_settings = SessionSettings.of(settings)
-    recordings = []
-    for place, recording in enumerate(_record(arguments, settings, session_settings), 1):
-        recordings.append(recording)
-        if arguments.duplex_out is not None:
-            write_record(arguments.duplex_out, f"{place:02}-{recording.name}", recording)
-    report = DuplexReport(recordings, session_settings.turn_taking, settings.engine.device)
+    if arguments.duplex_realtime:
+        check_programs()
+    recordings: list[DuplexRecord] = []
+    is_met = True
     environment: dict[str, Any] = {
         "bundle": str(settings.bundle.name),
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
@@ -131,10 +129,20 @@ def run_duplex(arguments: argparse.Namespace) -> int:
         "eagerness": settings.eagerness or "balanced",
         "clock": _clock_name(arguments),
     }
-    print("\n".join([*(f"# {name}: {value}" for name, value in environment.items()), *report.lines()]))
-    if arguments.json:
-        print(json.dumps({"environment": environment} | report.document()))
-    return 1 if arguments.check and unmet(report.targets) else 0
+    with json_document(arguments.json) as document:
+        try:
+            for place, recording in enumerate(_record(arguments, settings, session_settings), 1):
+                recordings.append(recording)
+                if arguments.duplex_out is not None:
+                    write_record(arguments.duplex_out, f"{place:02}-{recording.name}", recording)
+        finally:  # a conversation that fails does not lose those before it
+            if recordings:
+                report = DuplexReport(recordings, session_settings.turn_taking, settings.engine.device)
+                header = [f"# {name}: {value}" for name, value in environment.items()]
+                print("\n".join([*header, *report.lines()]), flush=True)
+                document |= {"environment": environment} | report.document()
+                is_met = not unmet(report.targets)
+    return 1 if arguments.check and not is_met else 0
 
 
 def _clock_name(arguments: argparse.Namespace) -> str:

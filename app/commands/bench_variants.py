@@ -70,6 +70,28 @@ class StageMeasurements:
             self.ceilings_s = time.perf_counter() - start
         return self._ceilings
 
+    def check_variants(self) -> None:
+        """Report variants that this machine refuses, before anything is loaded. Raises MossVoiceError if none
+        is left, or if what they are compared with is not installed."""
+        from engine_runtime.bench.transformers_reference import require_transformers
+        from engine_runtime.cuda.availability import check_formats
+        from engine_runtime.hardware import usable_device
+
+        usable_device(self.settings.engine.device)
+        if "transformers" in self.arguments.compare:
+            require_transformers()
+        for variant, options in self.variants.items():
+            try:
+                check_formats(options)
+            except MossVoiceError as error:
+                if len(self.variants) == 1:
+                    raise
+                self.fail(variant, error)
+
+    def has_failed(self, variant: str) -> bool:
+        """Whether there is a reason for having no times of it, or not all."""
+        return variant in self._failures
+
     def take(self, engine: Engine, load_s: float) -> None:
         """The engine of the first variant, loaded already; it is closed here."""
         self._engine = (engine, load_s)
@@ -79,15 +101,15 @@ class StageMeasurements:
         self._failures[variant] = str(error)
         print(f"\n== {variant} not measured\n# {error}", flush=True)
 
-    def run(self) -> dict[str, Any]:
-        """Print the tables of every stage and comparison. Returns their part of the document."""
+    def run(self, document: dict[str, Any]) -> None:
+        """Print the tables of every stage and comparison, and fill in their part of the document."""
         from engine_runtime.bench.side_by_side import is_complete, side_by_side
         from engine_runtime.hardware import usable_device
 
         device = usable_device(self.settings.engine.device)
         ceilings = self.measure_ceilings()
         print("\n".join(ceilings.section().lines()))
-        document: dict[str, Any] = {"ceilings": asdict(ceilings), "stages": {}, "gpu": {}, "comparisons": {}}
+        document |= {"ceilings": asdict(ceilings), "stages": {}, "kernels": {}, "gpu": {}, "comparisons": {}}
         for variant in self.variants:
             document["stages"][variant] = {}
             if variant not in self._failures:
@@ -104,7 +126,6 @@ class StageMeasurements:
         self.is_complete = is_complete(section) and not any(
             "error" in found for found in document["comparisons"].values()
         )
-        return document
 
     def _measure(self, variant: str, ceilings: Any, device: Any, document: dict[str, Any]) -> None:
         """Load the variant unless it is loaded, measure it, close it."""
@@ -117,6 +138,9 @@ class StageMeasurements:
         engine, load_s = loaded or load_timed(engine_factory(replace(self.settings, engine=options)), options)
         try:
             print(f"\n# {_title(variant, device.type)}")
+            for name, path in engine.stages.kernel_paths.items():
+                print(f"# {name}: {path}")
+            document["kernels"][variant] = engine.stages.kernel_paths
             before = gpu_clocks(device)
             replies = min(self.arguments.runs, self.arguments.repeats)
             bench = StageBench(ceilings, self.arguments.repeats, replies, self.params_of(engine))

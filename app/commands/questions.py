@@ -26,6 +26,14 @@ def read_question(path: Path, rate: int) -> Pcm:
     return converted
 
 
+def check_question(path: Path | None) -> Path:
+    """The recording, or the first shipped question, checked before a model is loaded. Raises AudioInputError
+    if it cannot be used."""
+    chosen = path or sample_paths()[0]
+    check_wav(chosen, MAX_SECONDS)
+    return chosen
+
+
 def question_paths(folder: Path | None) -> list[Path]:
     """The recordings of a folder, or the shipped questions. Raises AudioInputError if there are none, or if
     one cannot be used.

@@ -41,17 +41,22 @@ _RAW = ("--raw", "--format=float32le", "--channels=1", _LATENCY)
 _READ_BYTES = 1 << 16
 
 
+def check_programs() -> None:
+    """AudioDeviceError if PulseAudio is not installed."""
+    missing = [program for program in _PROGRAMS if shutil.which(program) is None]
+    if missing:
+        raise AudioDeviceError(
+            f"{' and '.join(missing)} cannot be found. Install PulseAudio with its utilities, or leave out "
+            "--duplex-realtime."
+        )
+
+
 class NullSinks:
     """A running daemon. Use it as a context manager."""
 
     def __init__(self) -> None:
         """AudioDeviceError if PulseAudio is not installed."""
-        missing = [program for program in _PROGRAMS if shutil.which(program) is None]
-        if missing:
-            raise AudioDeviceError(
-                f"{' and '.join(missing)} cannot be found. Install PulseAudio with its utilities, or leave "
-                "out --duplex-realtime."
-            )
+        check_programs()
         self._folder = Path(tempfile.mkdtemp(prefix="moss-voice-pulse-"))
         self._before: dict[str, str | None] = {}
         self._processes: list[subprocess.Popen[bytes]] = []

@@ -102,6 +102,8 @@ class BenchReport:
     replies: int
     codes_per_reply: int
     values: dict[str, list[float]] = field(default_factory=dict)
+    failure: MossVoiceError | None = None
+    """Why there are fewer replies than were asked for."""
 
 
 def run_bench(
@@ -116,13 +118,23 @@ def run_bench(
     """Ask `question` (at the engine's input rate) `warm_up + runs` times, each in a new conversation.
 
     `progress` receives the number of finished replies. Raises BenchError if a reply is not finite, silent, of
-    the wrong length or differs between two runs with the same seed.
+    the wrong length or differs between two runs with the same seed. Any other error ends the measurement, and
+    is raised only if no reply was measured.
     """
     if runs < 1:
         raise BenchError("A measurement needs at least one run; give --runs 1 or more.")
     replies: list[MeasuredReply] = []
+    failure: MossVoiceError | None = None
     for turn_id in range(1, warm_up + runs + 1):
-        reply = measure_reply(engine, question, turn_id, params)
+        try:
+            reply = measure_reply(engine, question, turn_id, params)
+        except BenchError:
+            raise
+        except MossVoiceError as error:
+            if len(replies) <= warm_up:
+                raise
+            failure = error
+            break
         if replies and reply.codes != replies[0].codes:
             raise BenchError(
                 f"Reply {turn_id} differs from the first one although question and seed are the "
@@ -142,6 +154,7 @@ def run_bench(
         replies=len(counted),
         codes_per_reply=len(counted[0].codes),
         values=values,
+        failure=failure,
     )
 
 

@@ -21,17 +21,25 @@ class ComparisonError(MossVoiceError):
     """The comparison is not possible, or the two sides disagree."""
 
 
+def require_transformers() -> None:
+    """Raise ComparisonError if transformers is not installed, or too old."""
+    try:
+        from transformers import DynamicCache, Qwen3Config  # noqa: F401
+        from transformers.models.qwen3 import modeling_qwen3  # noqa: F401
+    except ImportError as error:
+        raise ComparisonError(
+            f"The comparison needs transformers with Qwen3 ({error}). {installation.add('compare')}"
+        ) from error
+
+
 class TransformersLM:
     """See the module. Raises ComparisonError if transformers is not installed."""
 
     def __init__(self, model: MossLM, max_rows: int) -> None:
-        try:
-            from transformers import DynamicCache, Qwen3Config
-            from transformers.models.qwen3 import modeling_qwen3 as qwen3
-        except ImportError as error:
-            raise ComparisonError(
-                f"The comparison needs transformers with Qwen3 ({error}). {installation.add('compare')}"
-            ) from error
+        require_transformers()
+        from transformers import DynamicCache, Qwen3Config
+        from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
         self._new_cache = DynamicCache
         self._model, network, config = model, model.model, model.config
         self._embedding = torch.cat((network.embed_tokens.weight, network.audio_embed.weight))

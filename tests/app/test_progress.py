@@ -7,7 +7,7 @@ import json
 import pytest
 
 from app import progress
-from app.progress import line_printer, progress_lines
+from app.progress import json_document, line_printer, progress_lines
 
 
 def test_lines_come_now_and_then_and_at_the_end(
@@ -22,6 +22,23 @@ def test_lines_come_now_and_then_and_at_the_end(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-1] == {"step": "download", "done": 100, "total": 100}
     assert 20 <= len(lines) <= 26
+
+
+def test_a_document_is_printed_as_it_was_when_the_command_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail_late() -> None:
+        with json_document(True) as document:
+            document["measured"] = 3
+            raise ValueError("too late")
+
+    with pytest.raises(ValueError, match="too late"):
+        fail_late()
+    assert json.loads(capsys.readouterr().out) == {"measured": 3, "error": "too late"}
+    with pytest.raises(KeyboardInterrupt), json_document(True) as document:
+        raise KeyboardInterrupt
+    assert json.loads(capsys.readouterr().out) == {"error": "KeyboardInterrupt"}
+    with json_document(False) as document:
+        document["measured"] = 4
+    assert capsys.readouterr().out == ""
 
 
 def test_a_share_is_of_one(capsys: pytest.CaptureFixture[str]) -> None:

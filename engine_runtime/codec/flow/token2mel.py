@@ -101,6 +101,8 @@ class Token2Mel:
         self._path: FlowBackend
         self.cached_codes: int | None = None
         """Codes of all replies together whose caches fit on the device; None without common caches."""
+        self.most_streams: int | None = None
+        """Streams at once at most; None if memory alone limits them."""
         self._capture: Callable[[int], None] | None = None
         """Captures all graphs of a number of steps; None for dynamic caches."""
         if static_bytes is None:
@@ -111,6 +113,7 @@ class Token2Mel:
             self._path = paged = PagedFlow(parts, self.packet_codes, static_bytes, self.steps, calls, streams)
             self._capture = paged.warm_up
             self.cached_codes = paged.pool.num_free * flow.config.chunk_codes
+            self.most_streams = streams
         else:
             self._path = static = StaticFlow(
                 parts, self.packet_codes, static_bytes, self.steps, calls, triton=triton

@@ -14,8 +14,10 @@ import torch
 from app import paths
 from app.cli import main
 from engine_runtime import loading as stages
-from engine_runtime.bench import DEFINITIONS, ceilings, exact_encoding
+from engine_runtime.bench import DEFINITIONS, ceilings, exact_encoding, transformers_reference
 from engine_runtime.bench.codec import CodecBench
+from engine_runtime.bench.compare import Comparison
+from engine_runtime.bench.transformers_reference import ComparisonError
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.options import EngineOptions
 
@@ -147,14 +149,31 @@ def test_a_model_that_is_not_here_needs_them(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_comparison_that_cannot_be_made_loses_nothing(
+def test_a_comparison_that_cannot_be_made_is_refused_before_loading(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr("engine_runtime.engine.load_stages", lambda *_, **__: pytest.fail("loaded"))
+    words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--compare", "recompute", "--json")
+    assert _bench(random_bundle, *words) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "moss-voice[compare]" in captured.err
+
+
+@pytest.mark.slow
+def test_a_comparison_that_fails_loses_nothing(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disagree(*_: object) -> None:
+        raise ComparisonError("Both sides differ. No times are reported.")
+
+    monkeypatch.setattr(transformers_reference, "require_transformers", lambda: None)
+    monkeypatch.setattr(Comparison, "transformers", disagree)
     words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--compare", "recompute", "--json")
     assert _bench(random_bundle, *words) == 1
     comparisons = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
-    assert "moss-voice[compare]" in comparisons["transformers"]["error"]
+    assert "differ" in comparisons["transformers"]["error"]
     assert len(comparisons["recompute"]["rows"]) == 6
 
 

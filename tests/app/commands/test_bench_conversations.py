@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from engine_runtime.bench import bench_user, ceilings
+from engine_runtime.bench import batched_decode, batched_flow, batched_vocoder, bench_user, ceilings
 from engine_runtime.bench.simultaneous import COLUMNS
+from engine_runtime.engine import Engine
+from engine_runtime.errors import FlowCacheError
+from engine_runtime.table import Section
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -31,6 +34,42 @@ def test_users_at_once(
     assert all(row["failed"] == 0 and row["compared"] == row["equal"] >= 1 for row in rows)
     for name, meaning in COLUMNS.items():
         assert any(line.startswith(f"# {name}") and line.endswith(meaning) for line in lines)
+
+
+@pytest.mark.slow
+def test_a_table_that_fails_loses_no_other(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> Section:
+        raise FlowCacheError("The flow runs 4 replies at once. Wait until one of them has ended.")
+
+    monkeypatch.setattr(ceilings, "CPU_COPY_BYTES", 1_000_000)
+    monkeypatch.setattr(ceilings, "CPU_MATRIX", 64)
+    monkeypatch.setattr(bench_user, "TURN_S", (0.6, 0.9))
+    monkeypatch.setattr(Engine, "gains_from_batches", True)
+    monkeypatch.setattr(batched_decode, "BATCHES", ((1, 16), (2, 16)))
+    monkeypatch.setattr(batched_flow, "measure_batched_flow", fail)
+    chunks = Section("chunks of the vocoder", {"replies": "at once"})
+    monkeypatch.setattr(batched_vocoder, "measure_batched_vocoder", lambda *_: chunks)
+    options = ("--in", str(QUESTION), "--conversation-seconds", "1", "--processor-time", "--repeats", "2")
+    words = ["bench", "--bundle", str(random_bundle), "--conversations", "1", *options, "--json"]
+    assert main(words) == 1
+    output = capsys.readouterr().out
+    document = json.loads(output.splitlines()[-1])
+    assert document["flow"]["note"].startswith("not measured: The flow runs 4 replies at once.")
+    assert {"ceilings", "chunks of the vocoder", "simultaneous conversations"} <= document.keys()
+    assert "== chunks of the vocoder" in output
+
+
+def test_a_question_that_cannot_be_read_is_refused_before_loading(
+    random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("engine_runtime.engine.load_stages", lambda *_, **__: pytest.fail("loaded"))
+    (tmp_path / "q.wav").write_bytes(b"")
+    words = ["bench", "--bundle", str(random_bundle), "--in", str(tmp_path / "q.wav")]
+    for more in (["--conversations", "2"], []):
+        assert main([*words, *more]) == 1
+        assert "is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("numbers", ["0", "1,", "x", "1,,2", "5000", "1;2"])

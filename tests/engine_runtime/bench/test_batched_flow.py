@@ -32,6 +32,13 @@ def test_a_row_for_each_packet(stage: Token2Mel) -> None:
     assert all(row["error"] == 0.0 and row["ms"] == row["replies"] * row["ms_each"] for row in rows)
 
 
+def test_no_more_replies_than_run_at_once(stage: Token2Mel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "most_streams", 2)
+    section = measure_batched_flow(stage, torch.device("cpu"), (1, 2, 4, 8), 1)
+    assert {row["replies"] for row in section.rows} == {1, 2}
+    assert section.note == "not measured: 4, 8 replies; this engine runs 2 at once"
+
+
 def test_no_time_of_another_mel(stage: Token2Mel, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 

@@ -11,6 +11,7 @@ import pytest
 
 from engine_runtime.bench import BenchError, level_dbfs, run_bench, summarize
 from engine_runtime.engine import Engine
+from engine_runtime.errors import FlowCacheError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
 
@@ -120,6 +121,26 @@ def test_no_time_is_given_for_a_wrong_reply(pcm: Pcm, expected: str) -> None:
 def test_no_time_is_given_where_the_seed_does_not_hold() -> None:
     with pytest.raises(BenchError, match="Reply 2 differs"):
         _bench(ScriptedEngine(_tone(), forgetful=False))
+
+
+@dataclass
+class FailingEngine(ScriptedEngine):
+    """Refuses the turn of this number."""
+
+    refused: int = 0
+
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedEngine:
+        if turn_id == self.refused:
+            raise FlowCacheError("The caches are full. Wait.")
+        return super().open_turn(conversation, turn_id, reply)
+
+
+def test_an_error_after_some_replies_does_not_lose_them() -> None:
+    report = _bench(FailingEngine(_tone(), refused=4))
+    assert report.replies == report.metrics["ttfa_ms"].runs == 2
+    assert isinstance(report.failure, FlowCacheError)
+    with pytest.raises(FlowCacheError):
+        _bench(FailingEngine(_tone(), refused=2))
 
 
 def test_listeners_are_removed_again() -> None:

@@ -126,6 +126,7 @@ def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalF
     streams = [stage.stream(), stage.stream()]
     streams[0].push(codes_of(8))
     assert path.pool.num_free == before - 1
+    assert stage.most_streams == 2
     with pytest.raises(FlowCacheError, match="2 replies at once"):
         stage.stream()
     del streams
