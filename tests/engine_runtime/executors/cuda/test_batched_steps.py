@@ -223,6 +223,30 @@ def test_a_few_rows_times_a_matrix(
     torch.testing.assert_close(gated[:5], wanted, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("weight_format", "uses_pdl"), [("native", True), ("fp8", True), ("int8", False)])
+def test_products_with_int8_weights_are_launched_without_pdl(
+    weight_format: WeightFormat, uses_pdl: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next kernel's waiting programs slow down their conversion."""
+    launched: list[dict[str, Any]] = []
+
+    class Recorder:
+        def __getitem__(self, grid: object) -> Any:
+            return lambda *_, **flags: launched.append(flags)
+
+    monkeypatch.setattr(batched_linear, "batch_linear", Recorder())
+    pdl = {"USES_PDL": True, "launch_pdl": True}
+    monkeypatch.setattr(batched_linear, "pdl_launch_args", lambda device: pdl)
+    linear = BatchedLinear(16, torch.device("cpu"))
+    matrix, x = quantize(torch.randn(64, 256), weight_format), torch.randn(16, 256)
+    linear.run(5, x, matrix, torch.empty(4096))
+    linear.run_gated(5, x, matrix, torch.empty(16, 32))
+    for flags in launched:
+        assert (flags["USES_PDL"], flags.get("launch_pdl", False)) == (uses_pdl, uses_pdl)
+        assert (flags["PREFETCH"] > 0) == uses_pdl
+    assert len(launched) == 2
+
+
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("weight_format", ["native", "fp8", "int8"])
 def test_the_pipeline_of_every_tiling_fits_into_shared_memory(
