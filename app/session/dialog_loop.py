@@ -232,6 +232,7 @@ class DialogLoop:
 
     def _give_up(self, problem: LoadFailed | EngineLost) -> None:
         """There is no engine until another one is loaded."""
+        self._recorder.lose_engine()
         self._emit(ErrorRaised(problem.message, problem.what_to_do, is_fatal=True))
         self._runner.fail()
 

@@ -161,6 +161,11 @@ class ConversationRecorder:
         if not is_continued:
             self._continued = self._continued_folder = None
 
+    def lose_engine(self) -> None:
+        """There is no engine that would answer a ContinueConversation: the next one begins a conversation."""
+        if self._is_waiting:
+            self.settle(is_continued=False)
+
     def remember(self, history: ConversationSnapshot) -> None:
         """The engine's history has changed."""
         self._history = history

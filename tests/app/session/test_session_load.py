@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.session.commands import AskText, LoadEngine, NewConversation
+from app.session.conversation_folder import list_conversations
 from app.session.events import (
     EngineLoading,
     EngineReady,
@@ -21,6 +22,7 @@ from app.session.events import (
     Timing,
     TurnCancelled,
 )
+from app.session.recorded_events import how_to_continue
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import MossVoiceError
@@ -167,3 +169,27 @@ def test_the_progress_of_a_factory_is_reported() -> None:
         driver.session.send(LoadEngine(report))
         driver.await_event(EngineReady, 2)
         assert driver.of(EngineLoading) == [EngineLoading(0.5), EngineLoading(1.0)]
+
+
+def test_a_conversation_that_no_engine_could_continue_does_not_stop_the_recording(tmp_path: Path) -> None:
+    settings = SessionSettings(recording=Recording(tmp_path, with_sound=False))
+    with running(ScriptedEngine(Script(chunks=1)), settings) as driver:
+        driver.session.send(AskText("one"))
+        driver.await_event(PlaybackFinished)
+    (before,) = list_conversations(tmp_path)
+    begun = threading.Event()
+
+    def fail_later() -> ScriptedEngine:
+        begun.wait(30)
+        raise MossVoiceError("The engine is gone. Get it again.")
+
+    with running(ScriptedEngine(Script(chunks=1)), settings) as driver:
+        driver.session.send(LoadEngine(fail_later))
+        driver.session.send(how_to_continue(before.folder))
+        begun.set()
+        assert driver.await_event(ErrorRaised).is_fatal
+        load(driver, other(driver))
+        driver.await_event(EngineReady)
+        driver.session.send(AskText("two"))
+        driver.await_event(PlaybackFinished)
+    assert len(list_conversations(tmp_path)) == 2
