@@ -39,7 +39,8 @@ def newest(index_url: str | None) -> Iterator[Finding]:
         yield Finding("note", _NAME, detail, "Check the connection and the address.")
         return
     if found is None:
-        yield Finding("note", _NAME, f"{own}; {where} has no release of it")
+        advice = "Look where this copy came from, or name the index that has it: --newest --index-url URL."
+        yield Finding("note", _NAME, f"{own}; {where} has no release of it", advice)
     elif _is_older(own, found):
         advice = "Install the newer one from where this one came."
         yield Finding("note", _NAME, f"{own}; the newest at {where} is {found}", advice)

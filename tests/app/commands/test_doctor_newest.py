@@ -35,6 +35,7 @@ def test_an_index_that_does_not_answer_is_a_note(tmp_path: Path) -> None:
     with PackageServer(tmp_path) as server:
         (finding,) = doctor_newest.newest(server.url)
         assert "has no release of it" in finding.detail
+        assert "--index-url" in finding.what_to_do
         url = server.url
     (finding,) = doctor_newest.newest(url)
     assert finding.status == "note"
