@@ -6,8 +6,10 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,7 +17,7 @@ from engine_runtime import installation
 
 
 @pytest.fixture
-def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The site-packages of an installed wheel, with a package `app` of two files."""
     folder = tmp_path / "site-packages"
     (folder / "app").mkdir(parents=True)
@@ -28,9 +30,15 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(installation, "_record", lambda: record)
     monkeypatch.setattr(installation.metadata, "packages_distributions", lambda: {"app": ["moss-voice"]})
     monkeypatch.syspath_prepend(str(folder))
-    for name in [name for name in sys.modules if name == "app" or name.startswith("app.")]:
-        monkeypatch.delitem(sys.modules, name)
-    return folder
+    before = _take_modules_of_app()
+    yield folder
+    _take_modules_of_app()  # else `app.cli` of the wheel stays known beside the `app` of this project
+    sys.modules.update(before)
+
+
+def _take_modules_of_app() -> dict[str, ModuleType]:
+    names = [name for name in sys.modules if name.partition(".")[0] == "app"]
+    return {name: sys.modules.pop(name) for name in names}
 
 
 def test_a_checkout_is_set_up_by_its_script(repository: Path) -> None:

@@ -311,7 +311,7 @@ def test_no_permission_is_an_export_error(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("app.export.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("app.export.os.open", refuse)
     with pytest.raises(ExportError, match="no permission"):
         write_wav(tmp_path / "out.wav", tone, 16_000)
 

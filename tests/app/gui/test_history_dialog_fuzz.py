@@ -22,7 +22,7 @@ from tests.tools.kept_conversations import ABOUT, CONTENTS, HISTORY, LINES, code
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.gui.history_dialog.QMessageBox.warning", lambda *_: None)
+    monkeypatch.setattr("app.gui.history_dialog.warn", lambda *_: None)
 
 
 @pytest.mark.slow
