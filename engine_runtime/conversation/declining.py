@@ -35,6 +35,17 @@ def is_declined(section: DecliningSection, rows: Sequence[GeneratedRow], params:
     return is_over and params.min_new > 1 and len(rows) <= params.min_new + (rows[0].mode is Mode.AUDIO)
 
 
+def correct_subtitles(section: DecliningSection, rows: Sequence[GeneratedRow]) -> None:
+    """Give rows that sound like the beginning of the declining reply its subtitles.
+
+    Both heads choose their first id from the same state, neither knows the choice of the other: where an
+    answer and a refusal are about as likely, the text head may begin the one and the audio head the other.
+    """
+    if tuple(row.row.audio for row in rows) == section.codes[: len(rows)]:
+        for row, subtitle in zip(rows, section.subtitles, strict=False):
+            row.subtitle = subtitle
+
+
 def declining_rows(section: DecliningSection, special: SpecialIds, modality: Modality) -> list[GeneratedRow]:
     """The declining reply, with the end of the turn."""
     if modality is Modality.SPEECH:

@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine_runtime.codec.speech_decoder import ReplyVoice
-from engine_runtime.conversation.declining import certainty_of, declining_rows, is_declined
+from engine_runtime.conversation.declining import (
+    certainty_of,
+    correct_subtitles,
+    declining_rows,
+    is_declined,
+)
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.lm.chat_template import IncrementalText
 from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
@@ -220,6 +225,8 @@ class Reply:
             return rows
         self._certainty = certainty_of(rows)
         if not is_declined(section, rows, self.params):
+            if self.modality is Modality.SPEECH:
+                correct_subtitles(section, rows)
             return rows
         most = min(self.params.max_new, self.limit - len(self.prompt))
         self._declining = deque(declining_rows(section, self.rows.special, self.modality))

@@ -240,6 +240,20 @@ def test_a_declining_reply_is_cut_where_it_was_heard_and_made_again_after_a_reop
     check(engine)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("same", [7, 8, 12])
+def test_words_follow_the_voice_where_it_begins_to_decline(engine: Engine, same: int) -> None:
+    special, words = engine.bundle.lm.special_ids, engine.stages.tokenizer.encode("the answer")
+    assert special.empty is not None
+    codes = [*DECLINED[:same], *ANSWER]
+    text = [*words, *[special.empty] * len(codes)]
+    script = [*zip(text, codes, strict=False), (special.empty, special.eosp), (special.im_end, 0)]
+    engine, _ = scripted(declining(engine), script, DoubtfulScript)
+    last = done(say(engine, engine.new_conversation()))
+    assert last.codes == tuple(codes)
+    assert last.text == ("the answer" if same < held(engine) else "no idea")
+
+
 def test_the_rows_of_a_text_reply_leave_out_what_is_no_word(engine: Engine) -> None:
     special = engine.bundle.lm.special_ids
     assert special.empty is not None
