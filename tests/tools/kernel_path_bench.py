@@ -124,9 +124,7 @@ def main() -> None:
         else:
             engine, load_s = load_timed(lambda options=options: Engine.load(bundle, options), options)  # type: ignore[misc]
         path = limit or "own"
-        _say(
-            f"\n# {weights}, kernels of {path}: {engine.stages.kernel_paths}, load {load_s:.0f} s", flush=True
-        )
+        _say(f"\n# {weights}, kernels of {path}: {engine.stages.kernel_paths}, load {load_s:.0f} s")
         measure = single if arguments.what == "single" else batched
         for what, value, remark in measure(engine, ceilings):
             _say(f"{weights:<7}{path:<5}{what:<40}{value:9.3f}  {remark}")
