@@ -67,6 +67,8 @@ def engine_factory(
             voice = VoiceSource(*read_beginning(settings.voice, SEARCHED_S), cache=paths.voices_dir())
         with progress_bar("load") as show:
             engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress or show)
+        if paths_of_kernels := engine.stages.kernel_paths:
+            _log.info("kernels: %s", paths_of_kernels)
         for text in engine.stages.notes:
             note(text)
         return engine

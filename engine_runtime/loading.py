@@ -29,6 +29,7 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.codec.voice.prompt import make_voice_prompt
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.cpu_threads import CpuThreads, torch_threads
+from engine_runtime.cuda.availability import slow_note, why_plain_torch
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.fused_weights import WeightSource
 from engine_runtime.executors.torch.executor import TorchExecutor
@@ -92,7 +93,6 @@ class Stages:
         device = usable_device(self.options.device)
         if device.type != "cuda":
             return {}
-        from engine_runtime.cuda.availability import why_plain_torch
         from engine_runtime.executors.cuda.executor import CudaExecutor
 
         reason = why_plain_torch(self.options.kernels, device)
@@ -147,7 +147,8 @@ def load_stages(
         runtime.hold_graphs()  # otherwise captured torch work would be replayed in place of the engines
     token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
     vocoder = load_vocoder(bundle, device, options, runtime, loading)
-    notes = []
+    slow = slow_note(options.kernels, device)
+    notes = [] if slow is None else [slow]
     if options.trt_codec:
         from engine_runtime.codec.tensorrt.engines import codec_of, is_on_engines, use_engines
 

@@ -49,6 +49,14 @@ def why_plain_torch(choice: Kernels, device: torch.device) -> str | None:
     return "--kernels torch" if choice == "torch" else why_no_triton(device)
 
 
+def slow_note(choice: Kernels, device: torch.device) -> str | None:
+    """What to tell the user of a GPU whose kernels cannot run although `choice` leaves them on; else None."""
+    if device.type != "cuda" or choice != "auto" or (reason := why_no_triton(device)) is None:
+        return None
+    slow = f"The GPU runs plain torch, several times slower than the Triton kernels: {reason}."
+    return f"{slow} {triton_remedy(reason)}"
+
+
 def check_formats(options: EngineOptions) -> None:
     """Raise AcceleratorError for quantized weights on a GPU where Triton cannot run, and for keys and values
     in fp8 where its kernels have no e4m3.

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine_runtime import engine as engine_module
+from engine_runtime import loading
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.cuda import availability
 from engine_runtime.engine import Engine
@@ -105,6 +106,37 @@ def test_keys_and_values_in_fp8_need_e4m3_in_triton(monkeypatch: pytest.MonkeyPa
     availability.check_formats(replace(options, kernels="torch"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
     availability.check_formats(options)
+
+
+def test_an_engine_names_its_kernels_on_a_gpu_alone(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine.load(Bundle.open(random_bundle)) as engine:
+        assert engine.stages.kernel_paths == {}
+        monkeypatch.setattr(loading, "usable_device", torch.device)
+        monkeypatch.setattr(loading, "why_plain_torch", lambda choice, device: "no compiler")
+        stages = replace(engine.stages, options=EngineOptions(device="cuda"))
+        assert stages.kernel_paths == {
+            "kernels": "plain torch (no compiler)",
+            "decode_step": "plain torch (a quantized checkpoint)",
+        }
+
+
+def test_a_gpu_that_is_slow_for_want_of_kernels_is_noted(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, reasons = torch.device("cuda"), [availability.NO_COMPILER, None]
+    monkeypatch.setattr(availability, "why_no_triton", lambda device: reasons[0])
+    noted = availability.slow_note("auto", gpu)
+    assert noted is not None
+    assert noted.endswith(f"{availability.NO_COMPILER}. {COMPILER_REMEDY}")
+    assert availability.slow_note("torch", gpu) is None  # asked for
+    assert availability.slow_note("auto", CPU) is None
+    monkeypatch.setattr(loading, "slow_note", lambda choice, device: noted)
+    with Engine.load(Bundle.open(random_bundle)) as engine:
+        assert engine.stages.notes == (noted,)
+    reasons.pop(0)
+    assert availability.slow_note("auto", gpu) is None
 
 
 @pytest.mark.usefixtures("_gpu")
