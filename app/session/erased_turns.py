@@ -91,15 +91,12 @@ def finish(folder: Path) -> list[Stretch]:
     try:
         _replace(folder / HISTORY, without_turns(read_history(folder), turn_ids))
     except RecordError:  # there is none, or nothing can be continued from it
-        (folder / HISTORY).unlink(missing_ok=True)
+        _remove(folder / HISTORY)
     kept = [turn for turn_id, turn in turns.items() if turn_id not in turn_ids and turn.is_committed]
     about = read_about(folder) | {"turns": len(kept), "first_words": _first_words(folder, turn_ids)}
     _replace(folder / ABOUT, about)
     _drop_lines(folder, turns, turn_ids)
-    try:
-        (folder / ERASED).unlink(missing_ok=True)
-    except OSError as error:
-        raise in_words(folder / ERASED, error) from error
+    _remove(folder / ERASED)
     return stretches
 
 
@@ -196,6 +193,13 @@ def _drop_lines(folder: Path, turns: dict[int, _Turn], turn_ids: set[int]) -> No
             entry = entry_of(line)
             if entry is not None and entry.get("turn_id") not in turn_ids and number not in asked:
                 file.write(line if line.endswith(b"\n") else line + b"\n")
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        raise in_words(file, error) from error
 
 
 def _replace(file: Path, document: dict[str, Any]) -> None:

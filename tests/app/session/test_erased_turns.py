@@ -16,6 +16,7 @@ from app.export import ExportFile
 from app.session import erased_turns
 from app.session.commands import AskText, ContinueConversation, DeleteTurn, NewConversation
 from app.session.conversation_folder import (
+    RecordError,
     list_conversations,
     read_about,
     read_events,
@@ -239,6 +240,33 @@ def test_there_is_nothing_to_finish_in_a_whole_conversation(tmp_path: Path) -> N
     finish_all(tmp_path)
     finish_all(tmp_path / "none")
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["", "[]", "{}", '{"turn_ids": 5}', '{"turn_ids": [[]]}', '{"turn_ids": [1e400]}', "[" * 50_000, "\0"],
+)
+def test_a_note_that_makes_no_sense_is_refused_and_stops_no_window(tmp_path: Path, note: str) -> None:
+    folder = make(tmp_path)
+    (folder / "erased.json").write_text(note)
+    for read in (read_transcript, how_to_continue, finish):
+        with pytest.raises(RecordError, match="damaged"):
+            read(folder)
+    finish_all(tmp_path)
+    assert len(list_conversations(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["conversation.json", "history.json", "events.jsonl", "conversation.wav"])
+@pytest.mark.parametrize("damage", ["junk", "missing", "folder"])
+def test_what_is_damaged_stops_no_window(tmp_path: Path, name: str, damage: str) -> None:
+    folder = make(tmp_path)
+    (folder / "erased.json").write_text('{"turn_ids": [2]}')
+    (folder / name).unlink()
+    if damage == "junk":
+        (folder / name).write_bytes(b"\xff\0{")
+    elif damage == "folder":
+        (folder / name).mkdir()
+    finish_all(tmp_path)
 
 
 # ---- in a session ----
