@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from engine_runtime.errors import MossVoiceError
+
 _LINE_S = 0.2
 """Lines of progress come no more often than this."""
 
@@ -52,7 +54,8 @@ def json_document(is_wanted: bool) -> Iterator[dict[str, Any]]:
     try:
         yield document
     except BaseException as error:
-        document["error"] = str(error) or type(error).__name__
+        own = isinstance(error, MossVoiceError)
+        document["error"] = str(error) if own else f"{type(error).__name__}: {error}"
         raise
     finally:
         if is_wanted:

@@ -8,6 +8,7 @@ import pytest
 
 from app import progress
 from app.progress import json_document, line_printer, progress_lines
+from engine_runtime.errors import MossVoiceError
 
 
 def test_lines_come_now_and_then_and_at_the_end(
@@ -28,14 +29,14 @@ def test_a_document_is_printed_as_it_was_when_the_command_failed(capsys: pytest.
     def fail_late() -> None:
         with json_document(True) as document:
             document["measured"] = 3
-            raise ValueError("too late")
+            raise MossVoiceError("Too late. Begin again.")
 
-    with pytest.raises(ValueError, match="too late"):
+    with pytest.raises(MossVoiceError, match="Too late"):
         fail_late()
-    assert json.loads(capsys.readouterr().out) == {"measured": 3, "error": "too late"}
+    assert json.loads(capsys.readouterr().out) == {"measured": 3, "error": "Too late. Begin again."}
     with pytest.raises(KeyboardInterrupt), json_document(True) as document:
-        raise KeyboardInterrupt
-    assert json.loads(capsys.readouterr().out) == {"error": "KeyboardInterrupt"}
+        raise KeyboardInterrupt(15)
+    assert json.loads(capsys.readouterr().out) == {"error": "KeyboardInterrupt: 15"}
     with json_document(False) as document:
         document["measured"] = 4
     assert capsys.readouterr().out == ""
