@@ -1046,10 +1046,6 @@
         <translation>TensorRT-LLM 引擎只能在 NVIDIA GPU 上运行。</translation>
     </message>
     <message>
-        <source>%1 cannot be read: %2.</source>
-        <translation>无法读取 %1：%2。</translation>
-    </message>
-    <message>
         <source>%1 is not a recorded conversation (%2).</source>
         <translation>%1 不是录制的对话（%2）。</translation>
     </message>
@@ -1068,10 +1064,6 @@
     <message>
         <source>%1 is not available: this machine has %2.</source>
         <translation>%1 不可用；本机的设备：%2。</translation>
-    </message>
-    <message>
-        <source>The engine in %1 did not start: %2</source>
-        <translation>%1 中的引擎没有启动：%2</translation>
     </message>
 </context>
 <context>

@@ -46,6 +46,14 @@ def test_texts_fit_every_number_and_have_no_code() -> None:
         assert context == "Errors" or "`" not in source, source
 
 
+def test_each_text_is_translated_once() -> None:
+    for context in ElementTree.parse(TS).getroot().iter("context"):
+        found = [
+            (message.findtext("source"), message.findtext("comment")) for message in context.iter("message")
+        ]
+        assert len(found) == len(set(found)), context.findtext("name")
+
+
 def test_placeholders_survive_translation() -> None:
     for message in ElementTree.parse(TS).getroot().iter("message"):
         source, text = message.findtext("source", ""), message.findtext("translation", "")
