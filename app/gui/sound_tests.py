@@ -7,7 +7,7 @@ Stop around a test of a microphone that is closed; the verdict on it. GUI thread
 from __future__ import annotations
 
 from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPalette
+from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from app.gui.bridge import SessionBridge
@@ -105,6 +105,12 @@ class SoundTests(QWidget):
         bridge.sound_checked.connect(self._show_test)
         bridge.error_raised.connect(self._show_error)
         bridge.noticed.connect(self._show_notice)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """The user has left the page: a microphone that was opened for a test is closed."""
+        super().hideEvent(event)
+        if not event.spontaneous():  # as when the window is minimised
+            self._close_microphone()
 
     def _show_levels(self, event: Levels) -> None:
         self.bar.show_probability(event.vad_probability)

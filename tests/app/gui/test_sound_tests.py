@@ -72,6 +72,17 @@ def test_a_closed_microphone_is_open_during_its_test_only(
     assert session.commands[2:] == [Stop()]
 
 
+def test_a_microphone_is_closed_with_the_page_that_opened_it(
+    tests: SoundTests, window: MainWindow, session: ScriptedSession
+) -> None:
+    report(window, StateChanged(SessionState.STOPPED))
+    tests.show()
+    tests.microphone_button.click()
+    report(window, SoundChecked("recording"), StateChanged(SessionState.LISTENING))
+    tests.hide()
+    assert session.commands == [Start(), CheckMicrophone(), Stop()]
+
+
 def test_a_closed_dialog_hears_no_more(qtbot: QtBot, window: MainWindow) -> None:
     tests = SoundTests(window.bridge)
     tests.deleteLater()
