@@ -213,7 +213,7 @@ class EnginePage(SettingsPage):
 
     def _about_python(self, looking: str, *, is_on: bool) -> tuple[str, bool]:
         if find_spec("websockets") is None:
-            self.python.setEnabled(False)
+            self.python.setEnabled(bool(self.python.path))  # one that is there can be removed
             return self.tr("This needs the package websockets."), not self.python.path
         if not self.python.path:
             if is_on and find_spec("tensorrt_llm") is None:

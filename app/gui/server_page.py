@@ -56,7 +56,6 @@ class ServerPage(SettingsPage):
         )
         for line in (self.address, self.key):
             line.textChanged.connect(self._check)
-            line.setEnabled(find_spec("websockets") is not None)
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
@@ -76,9 +75,12 @@ class ServerPage(SettingsPage):
 
     def _check(self) -> None:
         server, key = self._entered()
-        text = "" if self.address.isEnabled() else self.tr("This needs the package websockets.")
+        has_package = find_spec("websockets") is not None
+        text = "" if has_package else self.tr("This needs the package websockets.")
         self.is_usable = True
-        if server:
+        for line in (self.address, self.key):  # an address that is there can be removed
+            line.setEnabled(has_package or bool(line.text()))
+        if server and has_package:
             try:
                 text = in_words(parse_address(server, key).warning)
             except AddressError as error:

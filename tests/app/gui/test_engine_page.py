@@ -73,6 +73,19 @@ def show(page: EnginePage, folder: Path | str, python: str = sys.executable) -> 
     page.show_preferences(Preferences(backend="trtllm", engine=str(folder), engine_python=python))
 
 
+def test_a_python_can_be_removed_where_the_client_is_missing(
+    page: EnginePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_page, "find_spec", lambda name: None)
+    page.show_preferences(Preferences(engine_python=sys.executable))
+    assert page.python.note.text() == "This needs the package websockets."
+    assert page.python.isEnabled()
+    assert not page.is_usable
+    page.python.path = ""
+    assert not page.python.isEnabled()
+    assert page.is_usable
+
+
 def test_an_engine_is_described_before_it_can_be_applied(
     page: EnginePage, checks: EngineChecks, folder: Path
 ) -> None:

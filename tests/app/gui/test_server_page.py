@@ -64,6 +64,16 @@ def test_without_the_client_nothing_is_entered(qtbot: QtBot, monkeypatch: pytest
     assert "websockets" in page.note.text()
 
 
+def test_without_the_client_an_address_can_be_removed(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_page, "find_spec", lambda name: None)
+    page = make(qtbot, Preferences(server="ws://voice.example.org:8000"))
+    assert page.address.isEnabled()
+    assert "websockets" in page.note.text()
+    page.address.clear()
+    assert not page.address.isEnabled()
+    assert page.edited(Preferences()).server == ""
+
+
 def test_a_server_without_tls_is_warned_of(qtbot: QtBot) -> None:
     page = ServerPage()
     qtbot.addWidget(page)
