@@ -58,9 +58,8 @@ class GuideDialog(QDialog):
         self._steps: tuple[tuple[str, str, QWidget], ...] = (
             (
                 self.tr("Sound"),
-                self.tr(
-                    "Everything you say stays on this computer. Choose microphone and loudspeaker, and test "
-                    "them."
+                self.tr("%1 Choose microphone and loudspeaker, and test them.").replace(
+                    "%1", self._privacy(running)
                 ),
                 self.sound,
             ),
@@ -107,6 +106,11 @@ class GuideDialog(QDialog):
         """The preferences in the guide; PyTorch for another model, which the engine was not built from."""
         edited = reduce(lambda edited, page: page.edited(edited), self._pages, self._given)
         return edited if edited.bundle == self._given.bundle else replace(edited, backend="torch")
+
+    def _privacy(self, running: StartSettings | None) -> str:
+        if running is None or not running.server:
+            return self.tr("Everything you say stays on this computer.")
+        return self.tr("What you say goes to the server %1.").replace("%1", running.server)
 
     def _next(self) -> None:
         if self.stack.currentIndex() == self.stack.count() - 1:

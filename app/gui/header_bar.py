@@ -46,6 +46,7 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.setProperty("role", "header")
         self._theme, self._icons = theme, icons
         self._engine: EngineReady | None = None
+        self._server = ""
         self._logo, self._name = PlainLabel(), PlainLabel(_PRODUCT)
         self.bundle = ElidedLabel()
         self._name.setProperty("role", "product")
@@ -106,9 +107,9 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.set_theme(theme)
         self.retranslate()
 
-    def show_engine(self, event: EngineReady) -> None:
-        """Show which bundle answers."""
-        self._engine = event
+    def show_engine(self, event: EngineReady, server: str = "") -> None:
+        """Show which bundle answers, and on which `server`, "" for this computer."""
+        self._engine, self._server = event, server
         self.retranslate()
 
     def show_panel(self, on: bool) -> None:
@@ -155,7 +156,11 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.trace_action.setText(self.tr("Timings as Chrome trace …"))
         self.picture_action.setText(self.tr("Latency view as PNG …"))
         if self._engine is not None:
-            text = self.tr("%1 · loaded in %2 s").replace("%2", f"{self._engine.load_s:.1f}")
+            text = (
+                self.tr("%1 · on the server %2").replace("%2", clean(self._server, _LONGEST_NAME))
+                if self._server
+                else self.tr("%1 · loaded in %2 s").replace("%2", f"{self._engine.load_s:.1f}")
+            )
             self.bundle.setText(text.replace("%1", clean(self._engine.bundle, _LONGEST_NAME)))
 
     def _panel_words(self) -> str:

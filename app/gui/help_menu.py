@@ -80,7 +80,10 @@ class HelpMenu(FollowsLanguage, QMenu):
         """What the program is, as rich text."""
         parts = (
             f"<b>MOSS Voice {program_version()}</b>",
-            self.tr("A speech-to-speech assistant that runs on this computer. Nothing leaves it."),
+            self.tr(
+                "A speech-to-speech assistant that runs on this computer. What you say leaves it only if you "
+                "choose a server."
+            ),
             self.tr("Licence: Apache 2.0"),
             self.tr("It uses Qt under the GNU Lesser General Public License, version 3 (source: qt.io)."),
             self.tr("All parts and their licences are listed in %1.").replace("%1", escape(_licence_file())),

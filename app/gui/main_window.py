@@ -56,7 +56,7 @@ from app.session.commands import (
     Start,
     Stop,
 )
-from app.session.events import DevicesChanged, SampleFinished, SampleStarted, SessionState
+from app.session.events import DevicesChanged, EngineReady, SampleFinished, SampleStarted, SessionState
 from app.settings import StartSettings
 from engine_runtime.timing import TimingEvent
 
@@ -219,8 +219,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge, transcript, controls = self.bridge, self.transcript, self.controls
         bridge.state_changed.connect(lambda event: self._show_state(event.state))
         bridge.state_changed.connect(lambda event: self.composer.set_replying(event.can_stop))
-        bridge.engine_ready.connect(self.header.show_engine)
-        bridge.engine_ready.connect(lambda event: transcript.welcome.show_card(event.card))
+        bridge.engine_ready.connect(self._show_engine)
         bridge.levels.connect(controls.show_levels)
         bridge.counters.connect(controls.counters.show_counters)
         bridge.echo_measured.connect(controls.counters.show_echo)
@@ -242,6 +241,11 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.composer.set_ready(state in _ANSWERABLE)
         self.sample_row.set_ready(state in _ANSWERABLE)
         self.transcript.welcome.set_ready(state in _ANSWERABLE)
+
+    def _show_engine(self, event: EngineReady) -> None:
+        server = self.engine.wanted.server
+        self.header.show_engine(event, server)
+        self.transcript.welcome.show_card(event.card, server)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:
         self.export.add(events)

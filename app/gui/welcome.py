@@ -1,7 +1,7 @@
 """The first screen of a conversation: how to ask, what the model can do, in which language, and examples.
 
-In: whether the session answers, and the card of its model. Out: the text of an example that was pressed. GUI
-thread.
+In: whether the session answers, the card of its model, its server. Out: the text of an example that was
+pressed. GUI thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Welcome(FollowsLanguage, QWidget):
         super().__init__(parent)
         self._icons = icons
         self._card = ModelCard()
-        self._language = "en"
+        self._language, self._server = "en", ""
         self._is_available, self._is_ready = True, False
         self._logo = PlainLabel()
         self.title, self.text = PlainLabel(), BalancedLabel()
@@ -54,9 +54,10 @@ class Welcome(FollowsLanguage, QWidget):
         self._is_available = is_available
         self.retranslate()
 
-    def show_card(self, card: ModelCard) -> None:
-        """Show what the model can do; its examples can be asked from now on."""
-        self._card = card
+    def show_card(self, card: ModelCard, server: str = "") -> None:
+        """Show what the model can do; its examples can be asked from now on. `server` hears what is said, ""
+        for none."""
+        self._card, self._server = card, server
         for button in self.examples:
             self._column.removeWidget(button)
             button.deleteLater()
@@ -82,12 +83,13 @@ class Welcome(FollowsLanguage, QWidget):
         """Use the words of the current language."""
         if self._is_available:
             self.title.setText(self.tr("Ask something"))
-            self.text.setText(
-                self.tr(
-                    "Press Start and speak, type a question below, or try one of the samples. "
-                    "Everything stays on this computer."
-                )
+            privacy = (
+                self.tr("What you say goes to the server %1.").replace("%1", self._server)
+                if self._server
+                else self.tr("Everything stays on this computer.")
             )
+            text = self.tr("Press Start and speak, type a question below, or try one of the samples. %1")
+            self.text.setText(text.replace("%1", privacy))
         else:
             self.title.setText(self.tr("Not available"))
             self.text.setText(self.tr("Correct the cause of the error, then start the program again."))

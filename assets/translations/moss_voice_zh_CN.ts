@@ -1144,6 +1144,10 @@
         <translation>%1 · %2 秒加载完成</translation>
     </message>
     <message>
+        <source>%1 · on the server %2</source>
+        <translation>%1 · 在服务器 %2 上</translation>
+    </message>
+    <message>
         <source>Small window</source>
         <translation>小窗口</translation>
     </message>
@@ -2187,8 +2191,16 @@
         <translation>问点什么吧</translation>
     </message>
     <message>
-        <source>Press Start and speak, type a question below, or try one of the samples. Everything stays on this computer.</source>
-        <translation>按“开始”说话，在下方输入问题，或试试示例。一切都留在这台电脑上。</translation>
+        <source>Press Start and speak, type a question below, or try one of the samples. %1</source>
+        <translation>按“开始”说话，在下方输入问题，或试试示例。%1</translation>
+    </message>
+    <message>
+        <source>Everything stays on this computer.</source>
+        <translation>一切都留在这台电脑上。</translation>
+    </message>
+    <message>
+        <source>What you say goes to the server %1.</source>
+        <translation>您说的话会发送到服务器 %1。</translation>
     </message>
     <message>
         <source>Not available</source>
@@ -2281,8 +2293,8 @@
         <translation>关于 MOSS Voice</translation>
     </message>
     <message>
-        <source>A speech-to-speech assistant that runs on this computer. Nothing leaves it.</source>
-        <translation>在这台电脑上运行的语音助手，不向外发送任何内容。</translation>
+        <source>A speech-to-speech assistant that runs on this computer. What you say leaves it only if you choose a server.</source>
+        <translation>在这台电脑上运行的语音助手。只有当您选择了服务器时，您说的话才会离开这台电脑。</translation>
     </message>
     <message>
         <source>Licence: Apache 2.0</source>
@@ -3032,8 +3044,16 @@
         <translation>声音</translation>
     </message>
     <message>
-        <source>Everything you say stays on this computer. Choose microphone and loudspeaker, and test them.</source>
-        <translation>您说的一切都留在此电脑上。请选择麦克风和扬声器，并测试它们。</translation>
+        <source>%1 Choose microphone and loudspeaker, and test them.</source>
+        <translation>%1请选择麦克风和扬声器，并测试它们。</translation>
+    </message>
+    <message>
+        <source>Everything you say stays on this computer.</source>
+        <translation>您说的一切都留在此电脑上。</translation>
+    </message>
+    <message>
+        <source>What you say goes to the server %1.</source>
+        <translation>您说的话会发送到服务器 %1。</translation>
     </message>
     <message>
         <source>Model</source>

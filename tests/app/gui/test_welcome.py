@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
@@ -42,6 +44,24 @@ def test_the_card_is_shown_in_the_language_of_the_window(welcome: Welcome) -> No
         "It understands and speaks only English: ask in English.",
     ]
     assert [button.text() for button in welcome.examples] == list(NANO.examples)
+
+
+def test_a_server_hears_what_is_said(window: MainWindow, session: ScriptedSession) -> None:
+    welcome, bundle = window.transcript.welcome, window.header.bundle
+    session.feed(EngineReady("nano", 2.4, 16_000, 24_000, NANO))
+    window.bridge.poll()
+    assert "Everything stays on this computer." in welcome.text.text()
+    assert bundle.text() == "nano · loaded in 2.4 s"
+    window.engine.apply(replace(window.applied.current, server="wss://voice.example.org"))
+    window.engine.wanted = window.applied.start_settings()
+    session.feed(EngineReady("nano", 0.0, 16_000, 24_000, NANO))
+    window.bridge.poll()
+    assert "What you say goes to the server wss://voice.example.org." in welcome.text.text()
+    assert "stays" not in welcome.text.text()
+    assert bundle.text() == "nano · on the server wss://voice.example.org"
+    guide = window.settings.open_guide()
+    assert guide.text.text().startswith("What you say goes to the server wss://voice.example.org. Choose")
+    guide.close()
 
 
 def test_a_session_that_failed_promises_nothing(welcome: Welcome) -> None:
