@@ -12,8 +12,8 @@ import numpy as np
 
 from engine_runtime.types import FinishReason, Modality, Pcm
 
-_KEPT_AUDIO_S = 180.0
-"""Reply audio kept in all, 17 MB at 24 kHz; beyond it the oldest replies can no longer be played again."""
+_KEPT_AUDIO_S = 120.0
+"""Reply audio kept in all, 12 MB at 24 kHz; beyond it the oldest replies can no longer be played again."""
 
 
 @dataclass(slots=True)

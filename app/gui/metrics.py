@@ -14,7 +14,6 @@ from app.gui.series import SHOWN_TURNS, LevelSeries, SeriesSummary, TurnSeries
 from app.gui.turn_times import TurnTimes, Waterfall, finite
 from engine_runtime.timing import TimingEvent
 
-_MAX_TURNS = 256
 _MAX_MARKS = 64
 
 
@@ -139,7 +138,7 @@ class LatencyMetrics:
         return self.playback if metric is Metric.PLAYBACK else self.series[metric]
 
     def turn(self, turn_id: int) -> TurnTimes | None:
-        """Times of a turn (the last few hundred are kept)."""
+        """Times of a turn, if it is one of the latest, which are shown."""
         return self._turns.get(turn_id)
 
     def waterfall(self) -> Waterfall | None:
@@ -163,7 +162,7 @@ class LatencyMetrics:
         turn = self._turns.get(event.turn_id)
         if turn is None:
             turn = self._turns[event.turn_id] = TurnTimes(event.turn_id)
-            if len(self._turns) > _MAX_TURNS:
+            if len(self._turns) > SHOWN_TURNS:
                 self._turns.popitem(last=False)
         turn.note(event)
         if event.name == "first_audio":

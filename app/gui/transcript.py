@@ -239,7 +239,8 @@ class Transcript(FollowsLanguage, QScrollArea):
     def show_times(self, times: TurnTimes) -> None:
         """Show the latency of a turn below its reply."""
         if (turn := self._turns.get(times.turn_id)) is not None and turn.reply is not None:
-            turn.shown = [known for known in turn.shown if not isinstance(known, TurnTimes)] + [times]
+            figures = TurnTimes(times.turn_id, ttfa_ms=times.ttfa_ms, rtf_total=times.rtf_total)  # no spans
+            turn.shown = [known for known in turn.shown if not isinstance(known, TurnTimes)] + [figures]
             turn.reply.show_times(times)
 
     def clear(self) -> None:
