@@ -26,8 +26,9 @@ _QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 _BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{8,}")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1).)*\1(?!\w)""", re.DOTALL)
-"""A value as `repr` writes it, such as the name of a device; it may hold the end of a sentence."""
+_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*\1(?!\w)""", re.DOTALL)
+"""A value as `repr` writes it, such as the name of a device; it may hold the end of a sentence. A backslash
+matches in one way only: in two, a value that was cut off after n of them would take 2**n steps."""
 
 
 class MossVoiceError(Exception):

@@ -66,3 +66,12 @@ def test_sentences_of_a_message() -> None:
     text = "One. Two 'a. B' there? Three"
     assert split_sentences(text) == ["One.", "Two 'a. B' there?", "Three"]
     assert split_sentences(text, 1) == ["One.", "Two 'a. B' there? Three"]
+
+
+@pytest.mark.timeout(20)
+def test_a_quoted_value_that_was_cut_off_among_backslashes_is_read_at_once() -> None:
+    value = repr("\\" * 2_000)[:2_000]
+    assert split_sentences(f"The name is {value}. Choose another one.") == [
+        f"The name is {value}.",
+        "Choose another one.",
+    ]
