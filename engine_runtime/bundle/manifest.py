@@ -28,9 +28,10 @@ LARGEST_FILE = 1 << 16
 # NOTE: tomllib takes the square of the parts of a dotted key in time and memory: minutes for 30,000 of them.
 _MOST_PARTS = 16
 _TEXT_OR_COMMENT = re.compile(
-    r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\[^\n]|[^"\\\n])*"' r"|'[^'\n]*'" r"|#[^\n]*", re.DOTALL
+    r'"""(?:\\.|[^\\])*?"""' r"|'''.*?'''" r'|"(?:\\[^\n]|[^"\\\n])*"?' r"|'[^'\n]*'" r"|#[^\n]*", re.DOTALL
 )
-"""As tomllib reads them; what is malformed matches nothing, and tomllib stops at it."""
+"""As tomllib reads them; it stops at what is malformed. A text that does not end is taken to the end of its
+line: otherwise each quote in it would be tried as the beginning of another one."""
 _NOT_IN_KEY = re.compile(r"[^A-Za-z0-9_\-. \t]+")
 _MOST_UNKNOWN = 16
 """Keys of one table that this version does not know: more belong to another kind of file."""

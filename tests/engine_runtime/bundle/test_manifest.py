@@ -31,6 +31,7 @@ def _read(tmp_path: Path, text: str) -> dict[str, object]:
         ("a = {" + ".".join("b" * 3_000) + " = 1}", "a key has more than 16 parts"),
         ("a = [{b = 1}, {" + " . ".join("b" * 3_000) + " = 1}]", "a key has more than 16 parts"),
         ('a = """\n\\"""" \n"b".' + ".".join("b" * 3_000) + " = 1", "a key has more than 16 parts"),
+        ('a = "' + '\\"' * 32_000, "not valid TOML"),
         ("a = 1" + "0" * 5_000, "not valid TOML"),
         ("a = 2000-99-99", "not valid TOML"),
         ("# " + "x" * LARGEST_FILE, "more than the 65536 bytes"),
@@ -41,7 +42,7 @@ def test_what_is_no_manifest_is_refused_at_once(tmp_path: Path, text: str, words
     began = time.perf_counter()
     with pytest.raises(BundleError, match=words):
         _read(tmp_path, text)
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 5
 
 
 def test_keys_and_texts_with_points_are_read(tmp_path: Path) -> None:
