@@ -146,6 +146,7 @@ class ContinueConversation:
     ConversationContinued, or with ErrorRaised if the model is another one."""
 
     folder: Path
+    """Path() if it was read elsewhere and nothing is to be written to it."""
     history: dict[str, Any]
     """The document of history.json."""
     last_turn_id: int

@@ -143,7 +143,8 @@ class ConversationRecorder:
         if isinstance(what, ContinueConversation):
             self.end(is_ended=False)
             self._continued, self._is_waiting = what, True
-            self._continued_folder, self._is_same = what.folder, False
+            # Path() would be the current folder, which may be a conversation, too.
+            self._continued_folder, self._is_same = what.folder if what.folder.name else None, False
         if isinstance(what, TurnsRemoved) and what.is_deleted and (self._is_same or self._continued_folder):
             self._writer.submit(Erase(what.turn_ids, self._continued_folder, self._is_same))
         if isinstance(what, _BEGINNINGS):

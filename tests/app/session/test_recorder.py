@@ -35,9 +35,10 @@ from app.session.events import (
     ReplyFinished,
     SampleFinished,
     TurnCommitted,
+    TurnsRemoved,
 )
 from app.session.headless import run_file
-from app.session.record_writer import Begin, Line, Sound
+from app.session.record_writer import Begin, Erase, Line, Sound
 from app.session.recorded_events import how_to_continue
 from app.session.recorder import ConversationRecorder
 from app.session.recording import Recording
@@ -292,6 +293,18 @@ def test_no_hours_of_silence_are_written_to_continue_a_conversation(silence_s: f
     recorder.note(AskText("three"))
     (begin,) = [job for job in jobs.jobs if isinstance(job, Begin)]
     assert begin.folder == (folder if is_same else None)
+
+
+def test_nothing_is_erased_in_the_current_folder_by_a_conversation_without_one() -> None:
+    jobs, clock = Jobs(), Hours()
+    recorder, _ = make_recorder(jobs, clock)
+    recorder.note(ContinueConversation(Path(), {}, 0, 0.0))
+    recorder.settle(is_continued=True)
+    recorder.note(TurnsRemoved((1,), is_deleted=True))
+    assert jobs.jobs == []
+    recorder.note(AskText("again"))
+    recorder.note(TurnsRemoved((1,), is_deleted=True))
+    assert [job.folder for job in jobs.jobs if isinstance(job, Erase)] == [None]
 
 
 @pytest.mark.slow
