@@ -57,4 +57,4 @@ class DetachedView(QWidget):
         super().changeEvent(event)
 
     def _retranslate(self) -> None:
-        self.setWindowTitle(self.tr("MOSS Voice: latency"))
+        self.setWindowTitle(self.tr("Latency"))  # Qt adds the name of the program

@@ -381,7 +381,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def retranslate(self) -> None:
         is_kept = self.applied.store.is_kept
-        self.setWindowTitle("MOSS Voice" if is_kept else self.tr("MOSS Voice, second window"))
+        self.setWindowTitle("MOSS Voice" if is_kept else self.tr("Second window"))  # Qt adds the name
         self.unkept.setText(
             self.tr("This is a second window: it keeps neither settings nor conversations when it is closed.")
         )

@@ -15,8 +15,8 @@
 <context>
     <name>DetachedView</name>
     <message>
-        <source>MOSS Voice: latency</source>
-        <translation>MOSS Voice：延迟</translation>
+        <source>Latency</source>
+        <translation>延迟</translation>
     </message>
 </context>
 <context>
@@ -1310,8 +1310,8 @@
         <translation>控制</translation>
     </message>
     <message>
-        <source>MOSS Voice, second window</source>
-        <translation>MOSS Voice，第二个窗口</translation>
+        <source>Second window</source>
+        <translation>第二个窗口</translation>
     </message>
     <message>
         <source>This is a second window: it keeps neither settings nor conversations when it is closed.</source>
