@@ -66,8 +66,13 @@ class ChildCommand(QObject):
         read = self._unread + bytes(self._process.readAllStandardOutput().data())
         *lines, self._unread = read.split(b"\n")
         for line in lines:
-            if line.startswith(b"{"):
-                self.line.emit(json.loads(line))
+            if not line.startswith(b"{"):
+                continue
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):  # of `program`, which may print anything
+                continue
+            self.line.emit(found)
 
     def _end_unstarted(self, error: QProcess.ProcessError) -> None:
         if error is QProcess.ProcessError.FailedToStart:

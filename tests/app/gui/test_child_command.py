@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ def test_lines_of_json_are_read(qtbot: QtBot, host: QObject, random_bundle: Path
     assert ended.args == ["", ""]
     assert lines[-2] == {"step": "check", "done": 1.0, "total": 1.0}
     assert lines[-1]["path"] == str(random_bundle)
+
+
+def test_lines_that_are_no_json_are_passed_over(qtbot: QtBot, host: QObject) -> None:
+    lines: list[dict[str, Any]] = []
+    said = r"print('{no json}\n{\"a\": 1}\n{')"
+    command = ChildCommand(host, program=(sys.executable, "-c", said))
+    command.line.connect(lines.append)
+    with qtbot.waitSignal(command.ended, timeout=LIMIT_MS) as ended:
+        pass
+    assert (lines, ended.args) == ([{"a": 1}], ["", ""])
 
 
 def test_an_error_is_split_into_cause_and_remedy(qtbot: QtBot, host: QObject, tmp_path: Path) -> None:
