@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
@@ -26,11 +27,15 @@ from app.session.events import DevicesChanged, Levels, SessionState
 from engine_runtime.types import Modality
 
 _SPEECH_PROBABILITY = 0.5
+_SPACING = 8
 _RUNNING = (SessionState.LISTENING, SessionState.HEARING, SessionState.THINKING, SessionState.SPEAKING)
 
 
 class ControlBar(FollowsLanguage, QFrame):
     """Controls of the session: reports the input of the user and shows the state of the session.
+
+    Where they do not fit side by side, the word of the mute button and the label of the kind of reply are
+    left out.
 
     Signals:
         started, stopped, rescanned: a button was pressed.
@@ -54,6 +59,8 @@ class ControlBar(FollowsLanguage, QFrame):
         self._theme, self._icons = theme, icons
         self._state = SessionState.LOADING
         self._wants_run = False
+        self._is_narrow = False
+        self._mute_word_width = 0
         self.start_button = QPushButton()
         self.start_button.setProperty("role", "primary")
         self.start_button.setIconSize(QSize(18, 18))
@@ -66,7 +73,6 @@ class ControlBar(FollowsLanguage, QFrame):
         self.mute_button.setCheckable(True)
         self.interruption_button.setCheckable(True)
         self.interruption_button.toggled.connect(self._block_interruption)
-        self.mute_button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.mute_button.toggled.connect(self._mute)
         self.rescan_button.clicked.connect(self.rescanned)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
@@ -161,6 +167,7 @@ class ControlBar(FollowsLanguage, QFrame):
         )
         self.mute_button.setText(self.tr("Muted") if is_mute else self.tr("Mute"))
         self.mute_button.setAccessibleName(self.tr("Mute the microphone"))
+        self._measure_mute_word()
         is_blocked = self.interruption_button.isChecked()
         colour = self._theme.danger if is_blocked else self._theme.text
         self.interruption_button.setIcon(self._icons.icon("no-interrupt", colour))
@@ -191,6 +198,45 @@ class ControlBar(FollowsLanguage, QFrame):
         set_tip(self.speech_button, self.tr("Replies are spoken"))
         set_tip(self.text_button, self.tr("Replies are written"))
 
+    def minimumSizeHint(self) -> QSize:
+        """That of the narrow form, so that the window can become as narrow."""
+        least = super().minimumSizeHint()
+        return least if self._is_narrow else least - QSize(self._left_out_width(), 0)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Take the form that fits."""
+        super().resizeEvent(event)
+        self._choose_form()
+
+    def event(self, event: QEvent) -> bool:
+        """Take the form that fits when the button of push-to-talk appears or a text changes."""
+        is_done = super().event(event)
+        if event.type() is QEvent.Type.LayoutRequest:
+            self._choose_form()
+        return is_done
+
+    def _choose_form(self) -> None:
+        wide = super().minimumSizeHint().width() + (self._left_out_width() if self._is_narrow else 0)
+        if (self.width() < wide) is not self._is_narrow:
+            self._is_narrow = not self._is_narrow
+            self._reply_label.setHidden(self._is_narrow)
+            self.mute_button.setToolButtonStyle(self._mute_style())
+
+    def _left_out_width(self) -> int:
+        return self._reply_label.sizeHint().width() + _SPACING + self._mute_word_width
+
+    def _mute_style(self) -> Qt.ToolButtonStyle:
+        style = Qt.ToolButtonStyle
+        return style.ToolButtonIconOnly if self._is_narrow else style.ToolButtonTextBesideIcon
+
+    def _measure_mute_word(self) -> None:
+        widths = []
+        for style in (Qt.ToolButtonStyle.ToolButtonIconOnly, Qt.ToolButtonStyle.ToolButtonTextBesideIcon):
+            self.mute_button.setToolButtonStyle(style)
+            widths.append(self.mute_button.sizeHint().width())
+        self._mute_word_width = widths[1] - widths[0]
+        self.mute_button.setToolButtonStyle(self._mute_style())
+
     def _start_or_stop(self) -> None:
         was_running, self._wants_run = self._wants_run, not self._wants_run
         (self.stopped if was_running else self.started).emit()
@@ -210,7 +256,7 @@ class ControlBar(FollowsLanguage, QFrame):
     def _lay_out(self) -> None:
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 10, 16, 10)
-        layout.setSpacing(10)
+        layout.setSpacing(_SPACING)
         self.start_button.setMinimumSize(QSize(104, 36))
         layout.addWidget(self.start_button)
         layout.addWidget(self.talk_button)

@@ -32,7 +32,7 @@ class DeviceBox(QComboBox):
         self._default = self._default_is = ""
         self.addItem("", "")
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self.setMinimumContentsLength(10)
+        self.setMinimumContentsLength(7)
 
     def show_devices(
         self, names: Iterable[str], descriptions: Mapping[str, str], wanted: str, in_use: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -49,6 +50,7 @@ from app.session.events import (
     Timing,
     TurnOpened,
 )
+from app.settings import InputMode
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
@@ -468,6 +470,42 @@ def test_nothing_is_cut_off_in_the_smallest_window(ready: MainWindow) -> None:
     assert body.width() <= ready.latency.viewport().width()
     for part in (ready.header, ready.controls, body):
         assert part.width() >= part.minimumSizeHint().width()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh_CN"])
+@pytest.mark.parametrize("mode", typing.get_args(InputMode))
+def test_the_window_fits_a_screen_of_1024_pixels(ready: MainWindow, language: str, mode: InputMode) -> None:
+    controls = ready.controls
+    ready.applied.apply(
+        dataclasses.replace(
+            ready.applied.current, input_mode=mode, language=language, hotkey="Ctrl+Alt+Space"
+        )
+    )
+    for is_muted in (False, True):
+        controls.mute_button.setChecked(is_muted)
+        QApplication.processEvents()
+        assert ready.minimumSizeHint().width() <= 1000
+        ready.resize(1, 1)
+        QApplication.processEvents()
+        assert ready.width() <= 1000
+        assert controls.width() >= controls.minimumSizeHint().width()  # nothing is cut off
+
+
+@pytest.mark.slow
+def test_a_narrow_window_leaves_out_words_and_a_wide_one_shows_them(ready: MainWindow) -> None:
+    controls = ready.controls
+    ready.applied.apply(dataclasses.replace(ready.applied.current, input_mode="push"))
+    for width, is_wide in ((1400, True), (1000, False), (1400, True)):
+        ready.resize(width, 700)
+        QApplication.processEvents()
+        assert ready.width() == width
+        assert controls._reply_label.isVisible() is is_wide
+        style = controls.mute_button.toolButtonStyle()
+        assert (style is Qt.ToolButtonStyle.ToolButtonTextBesideIcon) is is_wide
+        controls.mute_button.toggle()  # another text
+        QApplication.processEvents()
+        assert controls.mute_button.toolButtonStyle() is style
 
 
 @pytest.fixture
