@@ -31,6 +31,14 @@ _LANGUAGES_OF_SCRIPTS = {
     "THAI": {"th"},
 }
 """By the first word of the Unicode name of a letter. Latin and all other scripts are left to the model."""
+_SYMBOL = ("GREEK", 1)
+"""Script and length of what is no word: pi, or the micro of a unit."""
+_LANGUAGES_IN_LATIN = {
+    "cs", "da", "de", "en", "es", "fi", "fr", "hu", "id",
+    "it", "nl", "no", "pl", "pt", "ro", "sv", "tr", "vi",
+}  # fmt: skip
+_LANGUAGES = _LANGUAGES_IN_LATIN.union(*_LANGUAGES_OF_SCRIPTS.values())
+"""Those whose scripts are known here; any other one may be written in any script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +62,10 @@ class ModelCard:
 
     def require_known_script(self, text: str) -> None:
         """Raise LanguageError if at least half of the words of a typed question are in scripts of languages
-        that the model does not know. A foreign word that is asked about ("what does 你好 mean") passes."""
-        words = [script for script, _ in groupby(map(_script_of, text)) if script]
+        that the model does not know. A foreign word that is asked about ("what does 你好 mean") passes, and
+        so does a symbol ("5 µm")."""
+        runs = [(script, sum(1 for _ in letters)) for script, letters in groupby(map(_script_of, text))]
+        words = [script for script, length in runs if script and (script, length) != _SYMBOL]
         foreign = [script for script in words if not self._knows_script(script)]
         if foreign and 2 * len(foreign) >= len(words):
             names = " and ".join(_NAMES.get(language, language) for language in self.languages)
@@ -63,7 +73,9 @@ class ModelCard:
 
     def _knows_script(self, script: str) -> bool:
         languages = _LANGUAGES_OF_SCRIPTS.get(script)
-        return not self.languages or languages is None or not languages.isdisjoint(self.languages)
+        if not self.languages or languages is None:
+            return True
+        return any(known in languages or known not in _LANGUAGES for known in self.languages)
 
 
 def parse_card(table: Table) -> ModelCard:

@@ -43,7 +43,7 @@ def test_the_released_model_speaks_both_languages() -> None:
     assert card.examples
 
 
-ENGLISH, BOTH, JAPANESE, UNKNOWN = ("en",), ("zh", "en"), ("ja",), ()
+ENGLISH, BOTH, JAPANESE, MACEDONIAN, UNKNOWN = ("en",), ("zh", "en"), ("ja",), ("mk",), ()
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,10 @@ ENGLISH, BOTH, JAPANESE, UNKNOWN = ("en",), ("zh", "en"), ("ja",), ()
         (BOTH, "你好，3 加 4 等于几？"),
         (BOTH, "ＯＫ, tell me a story"),
         (JAPANESE, "こんにちは 世界"),
+        (ENGLISH, "5 µm"),
+        (ENGLISH, "β decay"),
+        (BOTH, "π等于多少？"),
+        (MACEDONIAN, "Здраво"),
         (UNKNOWN, "Привет"),
     ],
 )
@@ -73,6 +77,7 @@ def test_text_in_a_known_script_is_left_to_the_model(languages: tuple[str, ...],
         (ENGLISH, "３加４", "English"),
         (ENGLISH, "привет", "English"),
         (ENGLISH, "こんにちは", "English"),
+        (ENGLISH, "τι κάνεις ο Νίκος", "English"),
         (BOTH, "привет", "Chinese and English"),
         (BOTH, "안녕하세요", "Chinese and English"),
     ],
