@@ -375,8 +375,8 @@ class RemoteConversation:
         self._desk.done()
         if error.get("code") == LanguageError.code and error.get("message"):
             problem = LanguageError(str(error["message"])[:500])
-            failed = TurnFailed(response.exchange.turn_id, problem.what_is_wrong, problem.what_to_do)
-            self._desk.give(failed)
+            what, advice, code = problem.what_is_wrong, problem.what_to_do, problem.code
+            self._desk.give(TurnFailed(response.exchange.turn_id, what, advice, code))
             return  # the question alone is dropped; the conversation goes on
         said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
         what = f"The server could not answer: {said}."
