@@ -248,6 +248,7 @@ class _OpenFolder:
             self._lines = _open_lines(self.path / EVENTS)
             self.save(ABOUT, self._about)
         except OSError as error:
+            self.close()
             raise in_words(self.path, error) from error
         except MossVoiceError:
             self.close()

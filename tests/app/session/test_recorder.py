@@ -26,7 +26,7 @@ from app.session.commands import (
     PlaySample,
     Start,
 )
-from app.session.conversation_folder import list_conversations, lock, read_events
+from app.session.conversation_folder import is_being_written, list_conversations, lock, read_events
 from app.session.events import (
     ConversationContinued,
     ErrorRaised,
@@ -38,7 +38,8 @@ from app.session.events import (
     TurnsRemoved,
 )
 from app.session.headless import run_file
-from app.session.record_writer import Begin, Erase, Line, Sound
+from app.session.pending_work import PendingWork
+from app.session.record_writer import Begin, Erase, Line, RecordWriter, Sound
 from app.session.recorded_events import how_to_continue
 from app.session.recorder import ConversationRecorder
 from app.session.recording import Recording
@@ -305,6 +306,21 @@ def test_nothing_is_erased_in_the_current_folder_by_a_conversation_without_one()
     recorder.note(AskText("again"))
     recorder.note(TurnsRemoved((1,), is_deleted=True))
     assert [job.folder for job in jobs.jobs if isinstance(job, Erase)] == [None]
+
+
+def test_a_folder_that_cannot_be_written_is_left_to_others(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    (folder / "events.jsonl").mkdir(parents=True)
+    (folder / "conversation.json").write_text(
+        '{"format": 1, "started": "2026-01-01", "seconds": 1, "turns": 1, "first_words": "",'
+        ' "is_ended": false}'
+    )
+    writer = RecordWriter(PendingWork())
+    writer.submit(Begin(Recording(tmp_path), folder, {}))
+    writer.submit(None)
+    writer.run()
+    assert "Is a directory" in str(writer.problems.get_nowait()[1])
+    assert not is_being_written(folder)
 
 
 @pytest.mark.slow
