@@ -200,18 +200,24 @@ class RecordWriter:
             folder.end(job)
 
     def _erase(self, job: Erase) -> None:
-        """In the open folder last, so that it stays open if there is trouble with another one."""
+        """In all folders, also where one of them gives trouble, which is raised at the end."""
         own = self._folder.path if self._folder is not None else None
         written = self._written if job.is_recorded else []
+        trouble: MossVoiceError | None = None
         for folder in dict.fromkeys([*([job.folder] if job.folder else ()), *written]):
             if folder != own and (folder / ABOUT).is_file():
-                descriptor = lock(folder)
                 try:
-                    erase(folder, job.turn_ids)
-                finally:
-                    os.close(descriptor)
+                    descriptor = lock(folder)
+                    try:
+                        erase(folder, job.turn_ids)
+                    finally:
+                        os.close(descriptor)
+                except MossVoiceError as error:
+                    trouble = error
         if self._folder is not None:
             self._folder.erase(job.turn_ids)
+        if trouble is not None:
+            raise trouble
 
     def _give_up(self, error: MossVoiceError) -> None:
         folder, self._folder = self._folder, None

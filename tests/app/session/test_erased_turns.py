@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from app.session.commands import AskText, ContinueConversation, DeleteTurn, NewC
 from app.session.conversation_folder import (
     RecordError,
     list_conversations,
+    lock,
     read_about,
     read_events,
     read_history,
@@ -27,6 +29,7 @@ from app.session.events import (
     ConversationContinued,
     PlaybackFinished,
     PlaybackStarted,
+    RecordingStopped,
     ReplyFinished,
     TurnOpened,
     TurnsRemoved,
@@ -339,6 +342,25 @@ def test_a_turn_of_an_earlier_run_is_erased_although_nothing_was_recorded_since(
         driver.await_event(TurnsRemoved)
     assert contains(found.folder, SECRET) == []
     assert texts_of(found.folder) == ["first"]
+
+
+@pytest.mark.slow
+def test_a_turn_is_erased_from_the_own_folder_although_an_earlier_one_is_locked(tmp_path: Path) -> None:
+    with running(ScriptedEngine(), SessionSettings(recording=Recording(tmp_path, name="earlier"))) as driver:
+        ask(driver, "first")
+    earlier = tmp_path / "earlier"
+    kept = SessionSettings(recording=Recording(tmp_path / "now", name="now"), reply=Modality.TEXT)
+    with running(ScriptedEngine(), kept) as driver:
+        driver.session.send(how_to_continue(earlier))
+        driver.await_event(ConversationContinued)
+        ask(driver, SECRET)
+        elsewhere = lock(earlier)
+        driver.session.send(DeleteTurn(2))
+        problem = driver.await_event(RecordingStopped)
+    os.close(elsewhere)
+    assert "another window" in problem.message
+    assert contains(tmp_path / "now" / "now", SECRET) == []
+    assert texts_of(earlier) == ["first"]
 
 
 @pytest.mark.slow
