@@ -31,15 +31,21 @@ def run(arguments: argparse.Namespace) -> int:
         kept = sorted(folder.iterdir()) if folder.is_dir() else []
         if arguments.remove:
             _delete(kept)
-            say(f"Removed {len(kept)} voice prints from {folder}.")
+            say(f"Removed {_count(kept)} from {folder}.")
             return 0
         size = sum(file.stat().st_size for file in kept)
     except OSError as error:
-        raise ExportError(f"{error.filename} cannot be removed or read: {error.strerror}.") from error
-    print(f"{folder}: {len(kept)} voice prints, {size / 1e6:.1f} MB")
+        raise ExportError(
+            f"{error.filename} cannot be removed or read: {error.strerror}.", "Check its permissions."
+        ) from error
+    print(f"{folder}: {_count(kept)}, {size / 1e6:.1f} MB")
     if kept:
         say("Remove them with: moss-voice voices --remove")
     return 0
+
+
+def _count(files: list[Path]) -> str:
+    return "1 voice print" if len(files) == 1 else f"{len(files)} voice prints"
 
 
 def _delete(files: list[Path]) -> None:

@@ -19,6 +19,10 @@ def test_voice_prints_are_shown_and_removed(capsys: pytest.CaptureFixture[str]) 
     assert "moss-voice voices --remove" in err
     assert main(["voices", "--remove"]) == 0
     assert list(folder.iterdir()) == []
+    (folder / "0a.safetensors").write_bytes(b"x")
+    assert main(["voices"]) == 0
+    assert capsys.readouterr().out == f"{folder}: 1 voice print, 0.0 MB\n"
+    assert main(["voices", "--remove"]) == 0
     assert main(["voices", "--remove"]) == 0, "nothing to remove is no error"
 
 
