@@ -20,7 +20,7 @@ from app.gui.engine_checks import EngineChecks, Subject
 from app.gui.file_field import FileField
 from app.gui.model_row import size_in_words
 from app.gui.preferences import Preferences
-from app.gui.settings_page import SettingsPage, choice_box, choose
+from app.gui.settings_page import SettingsPage, choice_box, choose, missing_client
 from app.version import program_version
 
 PAUSE_MS = 400
@@ -212,9 +212,9 @@ class EnginePage(SettingsPage):
         return text
 
     def _about_python(self, looking: str, *, is_on: bool) -> tuple[str, bool]:
-        if find_spec("websockets") is None:
+        if text := missing_client():
             self.python.setEnabled(bool(self.python.path))  # one that is there can be removed
-            return self.tr("This needs the package websockets."), not self.python.path
+            return text, not self.python.path
         if not self.python.path:
             if is_on and find_spec("tensorrt_llm") is None:
                 text = self.tr(

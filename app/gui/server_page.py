@@ -7,7 +7,6 @@ connecting. GUI thread.
 from __future__ import annotations
 
 import dataclasses
-from importlib.util import find_spec
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QLineEdit
@@ -15,7 +14,7 @@ from PySide6.QtWidgets import QLineEdit
 from app.gui.error_texts import in_words
 from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
-from app.gui.settings_page import SettingsPage
+from app.gui.settings_page import SettingsPage, missing_client
 from app.server_address import AddressError, parse_address
 
 _PLACEHOLDER = "wss://voice.example.org"
@@ -75,8 +74,8 @@ class ServerPage(SettingsPage):
 
     def _check(self) -> None:
         server, key = self._entered()
-        has_package = find_spec("websockets") is not None
-        text = "" if has_package else self.tr("This needs the package websockets.")
+        text = missing_client()
+        has_package = not text
         self.is_usable = True
         for line in (self.address, self.key):  # an address that is there can be removed
             line.setEnabled(has_package or bool(line.text()))

@@ -6,12 +6,15 @@ In: preferences. Out: the same, with what was changed on the page. GUI thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QCoreApplication, Qt
 from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QVBoxLayout, QWidget
 
+from app.gui.error_texts import in_words
 from app.gui.plain_text import PlainLabel
 from app.gui.preferences import Preferences
+from engine_runtime import installation
 
 _FIRST_LINE_PX = 50
 
@@ -75,6 +78,14 @@ def one_below_another(*pages: SettingsPage) -> QWidget:
         column.addWidget(page)
     column.addStretch(1)
     return whole
+
+
+def missing_client() -> str:
+    """Why no server can be used, nor another Python, and what to do; "" where the client is installed."""
+    if find_spec("websockets") is not None:
+        return ""
+    text = QCoreApplication.translate("SettingsPage", "This needs the package websockets.")
+    return f"{text} {in_words(installation.add('client'))}"
 
 
 def keep_line(label: QLabel) -> None:

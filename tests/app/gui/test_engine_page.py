@@ -11,7 +11,7 @@ import pytest
 from PySide6.QtWidgets import QDialogButtonBox, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.gui import engine_page
+from app.gui import engine_page, settings_page
 from app.gui.engine_checks import EngineChecks
 from app.gui.engine_page import EnginePage
 from app.gui.model_page import ModelTools
@@ -76,9 +76,9 @@ def show(page: EnginePage, folder: Path | str, python: str = sys.executable) -> 
 def test_a_python_can_be_removed_where_the_client_is_missing(
     page: EnginePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_page, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings_page, "find_spec", lambda name: None)
     page.show_preferences(Preferences(engine_python=sys.executable))
-    assert page.python.note.text() == "This needs the package websockets."
+    assert page.python.note.text().startswith("This needs the package websockets. Run: ")
     assert page.python.isEnabled()
     assert not page.is_usable
     page.python.path = ""

@@ -6,7 +6,7 @@ import pytest
 from PySide6.QtWidgets import QDialogButtonBox, QLineEdit
 from pytestqt.qtbot import QtBot
 
-from app.gui import server_page
+from app.gui import settings_page
 from app.gui.preferences import Preferences
 from app.gui.server_page import ServerPage
 from app.gui.settings_dialog import SettingsDialog
@@ -58,14 +58,15 @@ def test_what_cannot_be_used_is_not_accepted(qtbot: QtBot, address: str, key: st
 
 
 def test_without_the_client_nothing_is_entered(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_page, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings_page, "find_spec", lambda name: None)
     page = make(qtbot)
     assert not page.address.isEnabled()
-    assert "websockets" in page.note.text()
+    assert page.note.text().startswith("This needs the package websockets. Run: ")
+    assert "[client]" in page.note.text()
 
 
 def test_without_the_client_an_address_can_be_removed(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_page, "find_spec", lambda name: None)
+    monkeypatch.setattr(settings_page, "find_spec", lambda name: None)
     page = make(qtbot, Preferences(server="ws://voice.example.org:8000"))
     assert page.address.isEnabled()
     assert "websockets" in page.note.text()
