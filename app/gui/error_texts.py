@@ -131,6 +131,8 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "%1 is missing."),
     QT_TRANSLATE_NOOP("Errors", "Copy or download the bundle again."),
     QT_TRANSLATE_NOOP("Errors", "The GPU runtime is not used: %1."),
+    QT_TRANSLATE_NOOP("Errors", "it belongs to another version of the program"),
+    QT_TRANSLATE_NOOP("Errors", "other users of this computer could have changed its folder"),
     QT_TRANSLATE_NOOP("Errors", "The program runs on the processor; `moss-voice gpu install` repairs it."),
     QT_TRANSLATE_NOOP("Errors", "The GPU runtime is installed, but %1."),
     QT_TRANSLATE_NOOP(

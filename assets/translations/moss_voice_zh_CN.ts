@@ -810,6 +810,14 @@
         <translation>未使用 GPU 运行时：%1。</translation>
     </message>
     <message>
+        <source>it belongs to another version of the program</source>
+        <translation>它属于本程序的另一个版本</translation>
+    </message>
+    <message>
+        <source>other users of this computer could have changed its folder</source>
+        <translation>这台电脑的其他用户可能更改过它的文件夹</translation>
+    </message>
+    <message>
         <source>The program runs on the processor; `moss-voice gpu install` repairs it.</source>
         <translation>程序在处理器上运行；`moss-voice gpu install` 可以修复。</translation>
     </message>
@@ -1433,10 +1441,6 @@
     <message>
         <source>Kept in a file that only you can read. It is sent over an encrypted connection or to this computer only.</source>
         <translation>保存在只有您能读取的文件中，只通过加密连接发送，或只发送到本机。</translation>
-    </message>
-    <message>
-        <source>This needs the package websockets.</source>
-        <translation>这需要软件包 websockets。</translation>
     </message>
     <message>
         <source>Server &amp;address</source>
@@ -3253,10 +3257,6 @@
         <translation>未知模型</translation>
     </message>
     <message>
-        <source>This needs the package websockets.</source>
-        <translation>需要软件包 websockets。</translation>
-    </message>
-    <message>
         <source>This program has no TensorRT-LLM. Choose the Python of an environment with it.</source>
         <translation>本程序不含 TensorRT-LLM。请选择装有它的环境中的 Python。</translation>
     </message>
@@ -3287,6 +3287,13 @@
     <message>
         <source>Created by “moss-voice trt build”</source>
         <translation>由 moss-voice trt build 生成</translation>
+    </message>
+</context>
+<context>
+    <name>SettingsPage</name>
+    <message>
+        <source>This needs the package websockets.</source>
+        <translation>这需要软件包 websockets。</translation>
     </message>
 </context>
 <context>

@@ -64,6 +64,8 @@ def test_sentences_are_translated_one_by_one() -> None:
 @pytest.mark.usefixtures("_chinese")
 def test_a_value_that_has_a_translation_is_translated() -> None:
     assert in_words("This model knows only English.") == "这个模型只懂英语。"
+    exposed = "The GPU runtime is not used: other users of this computer could have changed its folder."
+    assert in_words(exposed) == "未使用 GPU 运行时：这台电脑的其他用户可能更改过它的文件夹。"
     assert in_words("Ask in English, or choose another model.") == "请用英语提问，或选择另一个模型。"
 
 
