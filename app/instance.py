@@ -155,10 +155,10 @@ class _Holder:
         """What the file says; nothing while it is being written."""
         try:
             holder = cls(**json.loads(os.pread(lock, MOST_BYTES, 0)))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return cls()
         is_sound = isinstance(holder.pid, int) and all(
-            isinstance(text, str) for text in (holder.host, holder.socket)
+            isinstance(text, str) and "\0" not in text for text in (holder.host, holder.socket)
         )
         return holder if is_sound else cls()
 
@@ -244,7 +244,7 @@ def _knock_at(holder: _Holder, knock: Knock, patience_s: float) -> Answer | None
                 f"MOSS Voice is already running ({holder.name}), but its window does not answer. "
                 f"{_advice(holder)}"
             ) from error
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(TypeError, RecursionError):
             return Answer(**json.loads(message))
     return None
 

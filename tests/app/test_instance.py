@@ -199,7 +199,13 @@ def test_a_lock_of_another_computer_is_reported_as_such(tmp_path: Path, first: I
         claim(tmp_path / "settings", Knock(), sleep=lambda _: None)
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b"{", b'{"pid": "x"}', b'{"pid": 1, "socket": 2}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[1]", b"{", b'{"pid": "x"}', b'{"pid": 1, "socket": 2}', b"\xff", b"[" * 4096),
+        b'{"pid": 1, "socket": "/tmp/moss-voice-\\u0000/window"}',
+    ],
+)
 def test_a_lock_file_of_any_content_is_usable(tmp_path: Path, runtime: Path, content: bytes) -> None:
     (tmp_path / "window.lock").write_bytes(content)
     found = claim(tmp_path, Knock())
