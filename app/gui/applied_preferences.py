@@ -107,8 +107,7 @@ class AppliedPreferences(QObject):
 
     def _chosen(self, edited: Preferences) -> tuple[Preferences, StartSettings]:
         """What would be saved, and what of the command line would be left, if the user chose this."""
-        names = {known.name for known in dataclasses.fields(edited)}
-        changed = {name for name in names if getattr(edited, name) != getattr(self.current, name)}
+        changed = edited.changed_from(self.current)
         if changed.intersection(ENGINE_FIELDS):
             changed.update(ENGINE_FIELDS)
         saved = dataclasses.replace(self._saved, **{name: getattr(edited, name) for name in changed})

@@ -258,8 +258,7 @@ class Preferences:
 
     def releases(self, before: Preferences) -> frozenset[str]:
         """Options of the command line that hold no longer, because the user has changed `before` to these."""
-        names = [known.name for known in dataclasses.fields(self)]
-        changed = {name for name in names if getattr(self, name) != getattr(before, name)}
+        changed = self.changed_from(before)
         options = {option for name in changed for option in _options_of(name)}
         if "bundle" in changed:
             options.add("random_weights")
@@ -268,6 +267,17 @@ class Preferences:
         if changed & {"backend", "engine"} and self.uses_engine:
             options |= FIXED_IN_AN_ENGINE | {"random_weights"}
         return frozenset(options)
+
+    def changed_from(self, before: Preferences) -> set[str]:
+        """Names of those that differ."""
+        names = [known.name for known in dataclasses.fields(self)]
+        return {name for name in names if getattr(self, name) != getattr(before, name)}
+
+    def with_changes(self, before: Preferences, after: Preferences) -> Preferences:
+        """These, with what was edited from `before` to `after`."""
+        return dataclasses.replace(
+            self, **{name: getattr(after, name) for name in after.changed_from(before)}
+        )
 
     def with_engine_of(self, other: Preferences) -> Preferences:
         """These, with the engine of others."""

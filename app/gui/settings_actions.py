@@ -57,8 +57,9 @@ class SettingsActions(QObject):
 
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
+        given = self._applied.current
         dialog = SettingsDialog(
-            self._applied.current,
+            given,
             self._devices,
             self._window,
             self._bridge,
@@ -71,17 +72,16 @@ class SettingsActions(QObject):
         if not self._applied.store.is_kept:
             dialog.keeping.forbid()
         if dialog.exec() == QDialog.DialogCode.Accepted:
-            self._apply(dialog.preferences())
+            self._apply(given, dialog.preferences())
         dialog.deleteLater()
 
     def open_guide(self) -> GuideDialog:
         """Show the guide; its last step applies. Returns at once."""
-        guide = GuideDialog(
-            self._applied.current, self._devices, self._window, self._bridge, self.tools, self._engine.wanted
-        )
+        given = self._applied.current
+        guide = GuideDialog(given, self._devices, self._window, self._bridge, self.tools, self._engine.wanted)
         guide.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         guide.devices_chosen.connect(self._applied.choose_devices)
-        guide.accepted.connect(lambda: self._apply(guide.preferences()))
+        guide.accepted.connect(lambda: self._apply(given, guide.preferences()))
         guide.rejected.connect(lambda: self._applied.apply(self._applied.current))  # not shown again
         guide.open()
         return guide
@@ -90,8 +90,10 @@ class SettingsActions(QObject):
         """End what runs in processes of its own: the window closes."""
         self.tools.close()
 
-    def _apply(self, edited: Preferences) -> None:
-        """Apply what was edited; a TensorRT-LLM engine is given up only if the user confirms that."""
+    def _apply(self, given: Preferences, edited: Preferences) -> None:
+        """Apply what was edited from `given`; what has changed elsewhere meanwhile stays, such as by the menu
+        of the tray. A TensorRT-LLM engine is given up only if the user confirms that."""
+        edited = self._applied.current.with_changes(given, edited)
         start = self._engine.gives_up(edited)
         if start is not None and not self._gives_up_engine(start):
             edited = edited.with_engine_of(self._applied.current)

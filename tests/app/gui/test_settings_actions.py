@@ -37,6 +37,34 @@ def test_what_is_accepted_in_the_dialog_is_applied(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dialog", ["settings", "guide"])
+def test_what_changes_while_a_dialog_is_open_stays(
+    window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch, dialog: str
+) -> None:
+    """The menu of the tray and the keys of other windows work meanwhile."""
+    monkeypatch.setattr(window.settings.tools.plans, "ask", lambda bundle: None)
+
+    def change() -> None:
+        window.applied.choose_volume(33)
+        window.ways.interruption_chosen.emit("never")
+
+    def run(shown: SettingsDialog) -> QDialog.DialogCode:
+        change()
+        shown.show_preferences(dataclasses.replace(shown.preferences(), endpointing_ms=900))
+        return QDialog.DialogCode.Accepted
+
+    if dialog == "settings":
+        monkeypatch.setattr(SettingsDialog, "exec", run)
+        window.settings.open_settings()
+        assert window.applied.current.endpointing_ms == 900
+    else:
+        guide = window.settings.open_guide()
+        change()
+        guide.accept()
+    assert (window.applied.current.volume, window.applied.current.interruption) == (33, "never")
+
+
+@pytest.mark.slow
 def test_a_download_that_ends_is_announced(window: MainWindow, released: Model) -> None:
     window.settings.tools.jobs.finished.emit(Job("download", released))
     assert window.notice.text() == "moss-speech is downloaded. Choose it in the settings, on the page Model."
