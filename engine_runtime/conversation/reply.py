@@ -129,7 +129,8 @@ class Reply:
 
     def __post_init__(self) -> None:
         stages, lm = self.stages, self.stages.bundle.lm
-        if lm.declining is not None:
+        # A reply of a set length is a measurement or a warm-up: it runs every step.
+        if lm.declining is not None and self.params.min_new < self.params.max_new:
             flow = stages.bundle.flow
             self._rated_rows = flow.packets[0] + flow.look_ahead_codes
         self.generation = Generation(

@@ -200,6 +200,17 @@ def test_a_declining_reply_keeps_to_the_length_that_is_allowed(
     assert last.finish_reason == ("stop" if max_new == len(DECLINED) + 2 else "length")
 
 
+@pytest.mark.parametrize("modality", Modality)
+@pytest.mark.parametrize("least", [20, 21])
+def test_a_reply_of_a_set_length_runs_every_step(engine: Engine, modality: Modality, least: int) -> None:
+    engine, executor = answering(engine, {0})
+    params = replace(PARAMS, min_new=least, max_new=20)
+    last = done(say(engine, engine.new_conversation(), modality, params))
+    assert executor.step == 19  # the prefill is step 0
+    if modality is SPEECH:
+        assert last.codes == tuple(ANSWER[:20])
+
+
 @pytest.mark.slow
 def test_a_reply_cancelled_while_its_first_rows_are_held_never_happened(engine: Engine) -> None:
     engine, executor = answering(engine, {0})
