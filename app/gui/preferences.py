@@ -365,8 +365,12 @@ class PreferenceStore:
             closes_to_tray=self._text("closes_to_tray") == "true",
             starts_minimised=self._text("starts_minimised") == "true",
         )
-        # The first window has the folder of the conversations, and the hotkey.
-        return loaded if self.is_kept else dataclasses.replace(loaded, keep=default.keep, hotkey="")
+        if self.is_kept:
+            return loaded
+        # The first window has the folder of the conversations, the hotkey and the tray.
+        return dataclasses.replace(
+            loaded, keep=default.keep, hotkey="", closes_to_tray=False, starts_minimised=False
+        )
 
     def save(self, preferences: Preferences) -> bool:
         """Keep all preferences; False if the file cannot be written."""
