@@ -6,6 +6,7 @@ on the thread that will use the engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -125,14 +126,15 @@ def shapes_of_replies(section: LMSection) -> set[StepShape]:
     ):
         is_audio = modality is Mode.AUDIO
         samples = can_sample_on_device(params)
-        shapes.add(
-            StepShape(
-                bucket=0,
-                text=section.subtitles or not is_audio,
-                audio=is_audio or params.repetition_penalty != 1.0,
-                samples=samples,
-                do_sample=samples and params.do_sample,
-                subtitle=samples and is_audio and section.subtitles,
-            )
+        shape = StepShape(
+            bucket=0,
+            text=section.subtitles or not is_audio,
+            audio=is_audio or params.repetition_penalty != 1.0,
+            samples=samples,
+            do_sample=samples and params.do_sample,
+            subtitle=samples and is_audio and section.subtitles,
         )
+        shapes.add(shape)
+        if section.declining is not None:  # how sure the first tokens are is read from their logits
+            shapes.add(replace(shape, samples=False, do_sample=False, subtitle=False))
     return shapes
