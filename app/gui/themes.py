@@ -299,6 +299,7 @@ QProgressBar {{ background: {t.sunken}; border: none; border-radius: 3px; text-a
 QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
 QComboBox QAbstractItemView {{ background: {t.surface}; border: 1px solid {t.border}; padding: 4px;
     selection-background-color: {t.accent}; selection-color: {t.on_accent}; outline: none; }}
+QTreeView {{ outline: none; }}
 QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}
 QMenu::item {{ padding: 6px 18px 6px 14px; border-radius: 6px; }}
 QMenu::item:selected {{ background: {t.sunken}; }}

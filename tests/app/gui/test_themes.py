@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PySide6.QtCore import QFile
 from PySide6.QtGui import QColor, QGuiApplication, QImage, QPalette
-from PySide6.QtWidgets import QApplication, QCheckBox
+from PySide6.QtWidgets import QApplication, QCheckBox, QTreeWidget, QTreeWidgetItem
 from pytestqt.qtbot import QtBot
 
 from app import paths
@@ -134,3 +134,26 @@ def test_inks() -> None:
 def test_the_font_is_one_that_is_installed(qapp: QApplication) -> None:
     themes.apply_font(qapp)
     assert QGuiApplication.font().pointSizeF() == 10.0
+
+
+@BOTH
+def test_a_chosen_line_of_a_list_is_equally_legible_in_every_column(
+    qtbot: QtBot, qapp: QApplication, theme: Theme
+) -> None:
+    themes.apply(qapp, theme, paths.assets_dir() / "icons")
+    view = QTreeWidget()
+    qtbot.addWidget(view)
+    view.setRootIsDecorated(False)
+    view.setColumnCount(2)
+    item = QTreeWidgetItem(["88", "88"])
+    view.addTopLevelItem(item)
+    view.setCurrentItem(item, 0)
+    with qtbot.waitActive(view):
+        view.show()
+        view.activateWindow()
+    view.setFocus()
+    assert view.hasFocus()
+    first, second = (view.visualRect(view.indexFromItem(item, column)) for column in (0, 1))
+    second.setWidth(first.width())
+    image = view.viewport().grab().toImage()
+    assert image.copy(first) == image.copy(second)
