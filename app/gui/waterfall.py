@@ -28,6 +28,14 @@ _MARK = 4.0
 """Half the size of a mark on a bar."""
 
 
+def axis_marks(upper_ms: float) -> list[tuple[float, str]]:
+    """The marks of an axis from 0 to `upper_ms` with labels of as many decimals as the step has."""
+    step = round_up(upper_ms / _TICKS)
+    decimals = next(count for count in range(4) if math.isclose(step, round(step, count)))
+    values = [index * step for index in range(math.floor(upper_ms / step) + 1)]
+    return [(value, f"{value:.{decimals}f}" if value else "0 ms") for value in values]
+
+
 class WaterfallView(QWidget):
     """Draws a `Waterfall`: one row per stage, its spans on a common axis of ms, their sum at the right.
 
@@ -113,13 +121,11 @@ class WaterfallView(QWidget):
         painter.end()
 
     def _draw_axis(self, painter: QPainter, track: QRectF, upper: float) -> None:
-        step = round_up(upper / _TICKS)
-        for index in range(math.floor(upper / step) + 1):
-            x = track.left() + track.width() * index * step / upper
+        for index, (value, label) in enumerate(axis_marks(upper)):
+            x = track.left() + track.width() * value / upper
             painter.setPen(QPen(QColor(self._theme.grid), 1))
             painter.drawLine(QPointF(x, track.top() - 2), QPointF(x, track.bottom()))
             painter.setPen(QColor(self._theme.muted))
-            label = f"{index * step:.0f}" + (" ms" if index == 0 else "")
             box = QRectF(x - 40, 0, 80, _AXIS - 4) if index else QRectF(x - 2, 0, 80, _AXIS - 4)
             side = Qt.AlignmentFlag.AlignHCenter if index else Qt.AlignmentFlag.AlignLeft
             painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, label)

@@ -19,6 +19,7 @@ from app.gui.series import MAX_LEVELS, SHOWN_TURNS
 from app.gui.themes import DARK, Theme, mix
 from app.gui.tiles import FigureTile
 from app.gui.turn_times import LOCAL_STAGES, LatencyStage
+from app.gui.waterfall import axis_marks
 from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
@@ -97,6 +98,21 @@ def test_curves_hold_the_series(view: LatencyView) -> None:
     np.testing.assert_array_equal(x, points.turns)
     np.testing.assert_array_equal(y, points.medians)
     assert ranges(response)[1][1] >= view.metrics.series[Metric.VOICE_TO_VOICE].points().highest.max()
+
+
+@pytest.mark.parametrize(
+    ("upper_ms", "labels"),
+    [
+        (4.3, ["0 ms", "0.8", "1.6", "2.4", "3.2", "4.0"]),
+        (6.9, ["0 ms", "1.5", "3.0", "4.5", "6.0"]),
+        (1.0, ["0 ms", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (1000.0, ["0 ms", "200", "400", "600", "800", "1000"]),
+    ],
+)
+def test_the_marks_of_the_waterfall_differ_in_their_labels(upper_ms: float, labels: list[str]) -> None:
+    marks = axis_marks(upper_ms)
+    assert [label for _, label in marks] == labels
+    assert [value for value, _ in marks[1:]] == pytest.approx([float(label) for label in labels[1:]])
 
 
 def test_the_plots_share_one_axis_of_turns(view: LatencyView) -> None:
