@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.remote import conversation as conversation_module
 from app.remote import response as response_module
 from app.remote.conversation import RemoteConversation
 from app.remote.dialect import read_session
@@ -554,3 +555,22 @@ def test_a_reply_without_end_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPat
     assert sum(len(event.pcm) for event in rig.replies(ReplyAudio)) <= 4 * OUT_RATE
     assert rig.sent("response.cancel")
     assert rig.waiting == 0
+
+
+def test_what_is_kept_of_a_server_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation_module, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(conversation_module, "_MOST_EARLY", 3)
+    rig = Rig()
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1)
+    rig.deliver()
+    (item_id,) = rig.client._exchanges[1].user_items
+    heard: Event = {"type": "conversation.item.input_audio_transcription.completed", "item_id": item_id}
+    for _ in range(10):
+        rig.client.on_event({**heard, "transcript": "word " * 10})
+    assert len(rig.client._exchanges[1].transcript) == 100
+    rig.client.on_event({"type": "input_audio_buffer.speech_started"})
+    for _ in range(10):
+        rig.client.on_event({"type": "response.output_text.delta", "response_id": "unknown", "delta": "x"})
+    assert len(rig.client._early) == 3
