@@ -56,6 +56,8 @@ class CompactWindow(FollowsLanguage, QWidget):
         self._turn_id = 0
         self._usual_height = 0
         """While there is a banner: without it."""
+        self._asked: str | float = ""
+        """What was typed, or how many seconds were spoken; 0.0 while the user speaks."""
         self._reply = ""
         self.badge = StateBadge(theme, icons)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
@@ -84,6 +86,7 @@ class CompactWindow(FollowsLanguage, QWidget):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.setWindowTitle("MOSS Voice")
+        self._show_question(self._asked)
         self.input_meter.set_label(self.tr("Input level"))
         self.output_meter.set_label(self.tr("Output level"))
         for button, name, key in (
@@ -136,16 +139,16 @@ class CompactWindow(FollowsLanguage, QWidget):
 
     def _open(self, event: TurnOpened) -> None:
         self._turn_id = event.turn_id
-        self.question.setText(event.text or self.tr("You speak …"))
+        self._show_question(event.text or 0.0)
         self._show_reply("")
 
     def _commit(self, event: TurnCommitted) -> None:
         if event.turn_id == self._turn_id and event.seconds:
-            self.question.setText(self.tr("You spoke %1 s").replace("%1", f"{event.seconds:.1f}"))
+            self._show_question(event.seconds)
 
     def _take_back(self, event: TurnExtended | TurnCancelled) -> None:
         if event.turn_id == self._turn_id and (isinstance(event, TurnExtended) or not self._reply):
-            self.question.setText(self.tr("You speak …") if isinstance(event, TurnExtended) else "")
+            self._show_question(0.0 if isinstance(event, TurnExtended) else "")
             self._show_reply("")
 
     def _add(self, event: ReplyTextDelta) -> None:
@@ -155,6 +158,15 @@ class CompactWindow(FollowsLanguage, QWidget):
     def _cut(self, event: ReplyCut) -> None:
         if event.turn_id == self._turn_id:
             self._show_reply(f"{event.heard_text.rstrip()} …" if event.heard_text else "")
+
+    def _show_question(self, asked: str | float) -> None:
+        self._asked = asked
+        if isinstance(asked, str):
+            self.question.setText(asked)
+        elif asked:
+            self.question.setText(self.tr("You spoke %1 s").replace("%1", f"{asked:.1f}"))
+        else:
+            self.question.setText(self.tr("You speak …"))
 
     def _show_reply(self, text: str) -> None:
         self._reply = text

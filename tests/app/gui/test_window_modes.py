@@ -142,6 +142,24 @@ def test_the_compact_window_shows_the_last_exchange(window: MainWindow, session:
     assert after(TurnOpened(3, "voice"), TurnCancelled(3, "too_short")) == ("", "")
 
 
+@pytest.mark.slow
+def test_the_compact_window_follows_the_language(window: MainWindow, session: ScriptedSession) -> None:
+    compact = window.modes.compact
+    for events, english, chinese in (
+        ([TurnOpened(1, "voice")], "You speak …", "您在说……"),
+        ([TurnCommitted(1, 1.52)], "You spoke 1.5 s", "您说了 1.5 秒"),
+        ([TurnOpened(2, "text", "who are you")], "who are you", "who are you"),
+    ):
+        session.feed(*events)
+        window.bridge.poll()
+        for words in (english, chinese, english):
+            assert compact.question.text() == words
+            window.toggle_language()
+            QApplication.processEvents()
+        window.toggle_language()
+        QApplication.processEvents()
+
+
 def test_the_compact_window_mutes_and_stops(window: MainWindow, session: ScriptedSession) -> None:
     compact = window.modes.compact
     session.feed(StateChanged(SessionState.LISTENING), Levels(-20.0, -120.0, 0.9))
