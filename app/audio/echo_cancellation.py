@@ -5,9 +5,9 @@ up to 100 ms later where the reference of the same moment is not known yet. A fr
 0.6 ms.
 
 Automatic echo cancellation passes the captured samples through unchanged once nothing of what is played comes
-back for 2 s without a gap, as with headphones. The canceller runs on beside them, so that it is of use at
-once when an echo begins. Without the package of the chosen library nothing is processed, which is reported
-once. Dialog thread.
+back for 2 s without a gap, as with headphones (20 s once there was an echo). The canceller still runs, to be
+of use at once when an echo begins. Without the package of the chosen library nothing is processed, which is
+reported once. Dialog thread.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ EchoState = Literal["off", "unavailable", "no_echo", "cancelling"]
 
 _LONGEST_WAIT_FRAMES = 10
 """A captured frame waits this long for the reference: late callbacks, and the resampling filter."""
-_QUIET_S = 2.0
-"""Playback without an echo after which automatic cancellation passes the capture through."""
+_QUIET_S, _KNOWN_QUIET_S = 2.0, 20.0
+"""Playback without an echo after which automatic cancellation passes the capture through: as a rule, and once
+there was an echo for seconds. One whose delay jitters, as over a wireless loudspeaker, is not found for a
+while, and replies would interrupt themselves if it passed through."""
 _CHECK_FRAMES, _KNOWN_CHECK_FRAMES = 3, 24
 """How often an echo is looked for: in time to hold back an interruption; seldom once it is known."""
 _NO_CLOCK_FRAMES = 300
@@ -250,5 +252,6 @@ class CaptureProcessor:
         if self._is_known:
             self._audible_samples = 0
         is_wanted = self._options.echo_cancellation == "on"
-        has_echo = self._audible_samples <= _QUIET_S * RATE_HZ
+        quiet_s = _KNOWN_QUIET_S if self._monitor.is_established else _QUIET_S
+        has_echo = self._audible_samples <= quiet_s * RATE_HZ
         self._state = "cancelling" if is_wanted or has_echo else "no_echo"

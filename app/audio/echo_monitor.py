@@ -82,6 +82,11 @@ class EchoMonitor:
         return bool(self._peaks) and self._samples / RATE_HZ - self._peaks[-1][0] <= _RECENT_S
 
     @property
+    def is_established(self) -> bool:
+        """Whether an echo was found at many moments: a similar voice passes for one at a few."""
+        return len(self._losses) == _LATEST_LOSSES
+
+    @property
     def erl_db(self) -> float | None:
         """Echo return loss: median of the latest moments with an echo, None before the first."""
         return float(np.median([erl for erl, _ in self._losses])) if self._losses else None

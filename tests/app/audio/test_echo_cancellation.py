@@ -102,6 +102,20 @@ def test_a_gap_of_the_loudspeaker_or_another_one_leaves_open_whether_there_is_an
     assert scene.processor.measurement.state == "cancelling"
 
 
+@pytest.mark.slow
+def test_after_an_echo_it_takes_longer_to_conclude_that_there_is_none() -> None:
+    """One whose delay jitters is not found for seconds."""
+    scene = Scene(EchoRoom(12, 100), AudioProcessing())
+    scene.run(4.0, syllables(4.0, SPEAKER_RATE))
+    assert scene.processor.cancels_echo
+    scene.room.echo_gain = 0.0
+    for seed in range(2):
+        scene.run(8.0, syllables(8.0, SPEAKER_RATE, seed))
+        assert scene.processor.measurement.state == "cancelling"
+    scene.run(8.0, syllables(8.0, SPEAKER_RATE, seed=2))
+    assert scene.processor.measurement.state == "no_echo"
+
+
 def test_on_stays_on() -> None:
     scene = Scene(EchoRoom(12, 100), AudioProcessing("on"))
     scene.room.echo_gain = 0.0
