@@ -63,10 +63,10 @@ def serve_with_ray(
     is_own = "RAY_ADDRESS" not in os.environ
     if not is_own:
         check_cluster()
-    folder = _private_folder() if is_own else None
-    is_started = False
     # Ray listens in a process of its own, and would only say in its log that it cannot.
     port = free_port(settings) if is_own else settings.port
+    folder = _private_folder() if is_own else None  # after what may refuse to start, so that none is left
+    is_started = False
     try:
         _begin(folder, settings.limits.session_s)
         if replicas is None:
