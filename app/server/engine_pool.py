@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from app.heap import FreedMemory
 from app.server.engine_load import choose_admission
-from app.server.heap import FreedMemory
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
 from app.session.engine_source import EngineFactory
@@ -282,7 +282,7 @@ class EnginePool:
                     for seat, job in work:
                         self._begin(engine, seat, job)
                     self.scheduler.run_once()
-                    self._freed.give_back(is_idle=self.scheduler.is_idle)
+                    self._freed.give_back(at_once=self.scheduler.is_idle)
                 for seat in self._seats:
                     seat.end(self.scheduler)
                 self._seats.clear()

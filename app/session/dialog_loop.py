@@ -16,6 +16,7 @@ from queue import Empty
 from app.audio.devices import DeviceList
 from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
+from app.heap import FreedMemory
 from app.session.capture import Capture
 from app.session.clocks import Clock
 from app.session.command_runner import CommandRunner
@@ -103,6 +104,7 @@ class DialogLoop:
         self.commands = self._runner.commands
         self._state: StateChanged | None = None
         self._failures = 0
+        self._freed = FreedMemory(with_cycles=False)
 
     def run(self) -> None:
         """Body of the dialog thread."""
@@ -146,8 +148,12 @@ class DialogLoop:
         turns.service(now_ns)
         self._sound_check.service()
         sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
-        if turns.state is None and not self._sound_check.is_active:
-            sources.close_unused()
+        if turns.state is not None:
+            self._freed.note()
+        else:
+            self._freed.give_back(at_once=False)
+            if not self._sound_check.is_active:
+                sources.close_unused()
         self._recorder.service(now_ns)
         self._meters.service(now_ns, turns.timing, turns.turn_id, is_active=self._is_active)
         self._report_state()

@@ -18,7 +18,7 @@ from app.gui.main_window import MainWindow
 from app.gui.preferences import Preferences, PreferenceStore
 from app.gui.snapshot import save_png
 from app.session.commands import Start
-from app.session.events import SessionState, StateChanged
+from app.session.events import ReplyCut, ReplyFinished, SessionState, StateChanged
 
 _COUNTER = Path(sys.argv[1])
 _PICTURES = sys.argv[2:]
@@ -27,13 +27,13 @@ _PICTURES = sys.argv[2:]
 class ListeningWindow(MainWindow):
     """Presses Start when the engine is loaded."""
 
-    replies = 0
-
     def begin(self) -> None:
         """Connect the counter, and plan the pictures."""
         super().begin()
+        self._answered: set[int] = set()
         self.bridge.state_changed.connect(self._listen)
         self.bridge.reply_finished.connect(self._count)
+        self.bridge.reply_cut.connect(self._count)
         for minute in map(float, _PICTURES[1:]):
             QTimer.singleShot(int(minute * 60_000), lambda minute=minute: self._save(f"{minute:02.0f}"))
 
@@ -43,9 +43,11 @@ class ListeningWindow(MainWindow):
         elif change.state is SessionState.LISTENING:
             _COUNTER.with_suffix(".ready").touch()
 
-    def _count(self) -> None:
-        self.replies += 1
-        _COUNTER.write_text(str(self.replies), encoding="utf-8")
+    def _count(self, reply: ReplyFinished | ReplyCut) -> None:
+        """A reply that the next question cut short after some of it was heard is one, too."""
+        if isinstance(reply, ReplyFinished) or reply.heard_s:
+            self._answered.add(reply.turn_id)
+            _COUNTER.write_text(str(len(self._answered)), encoding="utf-8")
 
     def _save(self, name: str) -> None:
         """Both themes, then the first one again."""

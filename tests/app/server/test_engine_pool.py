@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from app.server import engine_pool, heap
+from app import heap
+from app.server import engine_pool
 from app.server.engine_pool import EnginePool, PoolFullError, Seat
 from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
@@ -240,7 +241,7 @@ def test_speech_that_nothing_follows_is_begun_at_a_tick_of_an_idle_thread() -> N
 
 def test_memory_is_given_back_when_a_conversation_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(heap, "give_back_free_memory", lambda: given.append("back"))
+    monkeypatch.setattr(heap, "give_back_free_memory", lambda *, with_cycles: given.append("back"))
     with running(ScriptedEngine(Script(chunks=2))) as pool:
         guest = Guest(pool, [])
         guest.ask()

@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from app.server import heap
+from app import heap
 
 
 def test_what_was_freed_between_what_is_used_goes_back() -> None:
@@ -34,17 +34,17 @@ def test_another_c_library_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_while_the_engine_is_busy_it_goes_back_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     now_s = 0.0
-    monkeypatch.setattr(heap, "give_back_free_memory", lambda: given.append(now_s))
+    monkeypatch.setattr(heap, "give_back_free_memory", lambda *, with_cycles: given.append(now_s))
     freed = heap.FreedMemory(lambda: now_s)
-    freed.give_back(is_idle=True)
+    freed.give_back(at_once=True)
     assert given == [], "nothing has ended"
     freed.note()
-    freed.give_back(is_idle=False)
+    freed.give_back(at_once=False)
     assert given == []
-    freed.give_back(is_idle=True)
+    freed.give_back(at_once=True)
     assert given == [0.0]
     for seconds in (10.0, 29.0, 30.0, 31.0, 59.0, 60.0):
         now_s = seconds
         freed.note()
-        freed.give_back(is_idle=False)
+        freed.give_back(at_once=False)
     assert given == [0.0, 30.0, 60.0]
