@@ -104,7 +104,7 @@ class DialogLoop:
         self.commands = self._runner.commands
         self._state: StateChanged | None = None
         self._failures = 0
-        self._freed = FreedMemory(with_cycles=False)
+        self._freed = FreedMemory(lambda: clock.now_ns() / 1e9, with_cycles=False)
 
     def run(self) -> None:
         """Body of the dialog thread."""

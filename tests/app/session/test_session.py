@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app import heap
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
 from app.session.commands import (
     ApplySettings,
@@ -543,3 +544,18 @@ def test_levels_come_twenty_times_a_second(question: Path) -> None:
     assert 70 <= len(levels) <= 120
     assert max(event.ms for event in driver.of(PlaybackLevel)) > 200
     assert driver.of(PlaybackLevel)[-1].ms == 0.0
+
+
+@pytest.mark.slow
+def test_freed_memory_goes_back_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(heap, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(heap, "give_back_free_memory", lambda *, with_cycles: given.append(with_cycles))
+    with running(ScriptedEngine()) as driver:
+        driver.await_event(EngineReady)
+        assert given == [], "no turn has ended"
+        for count in (1, 2):
+            driver.session.send(AskText("hello"))
+            driver.await_event(PlaybackFinished, count)
+            driver.until(lambda count=count: len(given) == count)  # type: ignore[misc]
+    assert given == [False, False], "a collection would hold up the audio callbacks"
