@@ -139,7 +139,7 @@ class TurnCancelled:
 class TurnsRemoved:
     """These turns, which may have come in an earlier run of the program, are not part of the conversation any
     more. `is_deleted`: the user deleted them, so nothing of them is kept; else they were asked again, and the
-    record of what happened stays."""
+    record of what happened stays until a turn is deleted: those that cannot be seen any more go with it."""
 
     turn_ids: tuple[int, ...]
     is_deleted: bool = False
