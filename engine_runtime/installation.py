@@ -13,6 +13,7 @@ import os
 import shlex
 import shutil
 import sys
+import sysconfig
 from importlib import metadata
 from pathlib import Path
 
@@ -25,8 +26,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _SCRIPT = Path("packaging", "bootstrap.py")
 # As in packaging/bootstrap.py, which says why their dependencies are left out.
 _WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
-COMPILER_REMEDY = "Install one: sudo apt-get install gcc libc6-dev."
-"""What to do without a C compiler."""
+COMPILER_REMEDY = "Install them: sudo apt-get install gcc libc6-dev python3-dev."
+"""What to do where Triton finds nothing to compile with."""
 _INCOMPLETE = "This copy is incomplete: install MOSS Voice again."
 
 
@@ -74,10 +75,11 @@ def gpu_remedy() -> str:
 
 
 def has_compiler() -> bool:
-    """Whether there is a C compiler that Triton would call, to build what starts its kernels: $CC, else gcc
-    or clang."""
+    """Whether there are a C compiler that Triton would call, to build what starts its kernels ($CC, else gcc
+    or clang), and the headers of this Python."""
     named = os.environ.get("CC", "").split()[:1]
-    return any(shutil.which(name) for name in named or ("gcc", "clang"))
+    has_headers = Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file()
+    return has_headers and any(shutil.which(name) for name in named or ("gcc", "clang"))
 
 
 def start() -> int | str:

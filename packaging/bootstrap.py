@@ -114,7 +114,7 @@ def main() -> int:
         if arguments.command == "download":
             return download_wheels(arguments.wheels, arguments.gpu)
         if not arguments.skip_system_libraries:
-            install_system_libraries(with_tests=arguments.command == "test")
+            install_system_libraries(with_tests=arguments.command == "test", gpu=arguments.gpu)
         if arguments.wheels is not None:
             use_wheels(arguments.wheels)
         install_packages(with_tests=arguments.command == "test", gpu=arguments.gpu)

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import bootstrap
 import linux_packages
+import triton_launcher
 
 ROOT = bootstrap.ROOT
 BUNDLE = ROOT / "packaging" / "bundle"
@@ -41,6 +42,8 @@ LOCKS = ROOT / "packaging" / "locks"
 GPU_LOCK = ROOT / "app" / "gpu_runtime" / "pylock.gpu.toml"
 LOCKED = (3, 11)
 """The Python whose wheels are locked."""
+HAS_GPU_RUNTIME = sys.platform == "linux" and platform.machine() == "x86_64"
+"""Whether its wheels are for this system."""
 DOCUMENTS = ("LICENSE", "NOTICE", "CHANGELOG.md")
 SBOM = "moss-voice.cdx.json"
 """What packaging/sbom.py writes into the bundle."""
@@ -194,9 +197,23 @@ def freeze(python: Path, out: Path) -> Path:
         shutil.copy(ROOT / name, bundle / name)
     for text in sorted((BUNDLE / "licenses").iterdir()):  # the wheels lack them; LGPL-3 adds to GPL-3
         shutil.copy(text, bundle / "_internal" / "licenses" / text.name)
+    if HAS_GPU_RUNTIME:
+        triton_launcher.add(download_triton(python, out / "work"), bundle)
     script = ROOT / "packaging" / "sbom.py"
     run([str(python), str(script), str(bundle), version(), str(source_date())], quiet=True)
     return bundle
+
+
+def download_triton(python: Path, folder: Path) -> Path:
+    """The wheel of Triton that the GPU runtime locks. Raises subprocess.CalledProcessError."""
+    say("Compiling what starts Triton's kernels")
+    lines = requirements_of(GPU_LOCK).splitlines()
+    line = next(line for line in lines if line.startswith("triton=="))
+    wanted = folder / "triton.txt"
+    wanted.write_text(line, encoding="utf-8")
+    options = ("--require-hashes", "--only-binary", ":all:", "--no-deps", "--dest", str(folder))
+    pip(python, "download", *options, "--requirement", str(wanted))
+    return next(folder.glob(f"{line.split()[0].replace('==', '-')}-*.whl"))
 
 
 def report_sizes(bundle: Path) -> None:

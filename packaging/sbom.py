@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+import triton_launcher
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
@@ -112,7 +113,8 @@ def write(bundle: Path, version: str, date: int) -> None:
 
     Raises UnknownLicenceError.
     """
-    parts = [python(), *packages(bundle), *system_libraries(bundle), *models(bundle, version)]
+    found = [*packages(bundle), *triton(bundle)]
+    parts = [python(), *found, *system_libraries(bundle), *models(bundle, version)]
     (bundle / SBOM).write_text(render(parts, version, date), encoding="utf-8")
     (bundle / REPORT).write_text(report(parts, bundle), encoding="utf-8")
 
@@ -200,6 +202,19 @@ def _system_library(file: Path, licences: Path) -> Part:
     shutil.copy(text, target / "copyright")
     purl = PackageURL("deb", "debian", package, version)
     return Part(file.name, version, f"see {target.name}/copyright", purl, sha256=digest)
+
+
+def triton(bundle: Path) -> list[Part]:
+    """Triton, of which the bundle has what was compiled for the GPU runtime; none where it is a package."""
+    inside = bundle / "_internal"
+    file = bundle / triton_launcher.FOLDER / triton_launcher.COMPILED
+    if not file.is_file() or any(inside.glob("triton-*.dist-info")):
+        return []
+    (licence,) = (inside / "licenses").glob("triton-*")
+    name, _, version = licence.name.partition("-")
+    purl = PackageURL("generic", name, file.name)
+    own = Part(str(file.relative_to(inside)), "", "MIT", purl, sha256=sha256(file))
+    return [Part(name, version, "MIT", PackageURL("pypi", None, name, version), files=(own,))]
 
 
 def _debian(*command: str) -> str:

@@ -14,6 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
 
 # Debian package -> a shared library, which shows whether it is already installed.
 RUN_LIBRARIES = {
@@ -37,6 +40,7 @@ RUN_LIBRARIES = {
     "libwayland-egl1": "wayland-egl",
     "libgomp1": "gomp",
 }
+PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 FONTS = ("fonts-dejavu-core", "fonts-noto-cjk")
 TEST_PROGRAMS = {
     "pulseaudio": "pulseaudio",
@@ -50,9 +54,9 @@ class MissingLibrariesError(Exception):
     """What is missing, and the command that installs it."""
 
 
-def install_system_libraries(with_tests: bool) -> None:
+def install_system_libraries(with_tests: bool, gpu: bool = False) -> None:
     """Install missing Debian packages. MissingLibrariesError if a required one may not be installed."""
-    required, optional = missing_system_packages(with_tests)
+    required, optional = missing_system_packages(with_tests, gpu)
     if not required and not optional:
         return
     missing = [*required, *optional]
@@ -77,15 +81,25 @@ def _install(install: list[str], update: list[str]) -> None:
         print("Not all of them could be installed; `moss-voice doctor` shows the consequences.", flush=True)
 
 
-def missing_system_packages(with_tests: bool) -> tuple[list[str], list[str]]:
+def missing_system_packages(with_tests: bool, gpu: bool = False) -> tuple[list[str], list[str]]:
     """Debian packages of which neither the library is found nor dpkg knows: required and optional ones."""
     required = [package for package, library in RUN_LIBRARIES.items() if not _has_library(package, library)]
     if importlib.util.find_spec("ensurepip") is None:  # Debian keeps it, and so venv, in a package of its own
-        required.append(f"python{sys.version_info[0]}.{sys.version_info[1]}-venv")
+        required.append(f"{PYTHON}-venv")
+    if gpu:
+        required += _missing_of_compiler()
     optional = [font for font in FONTS if not _has_library(font, None)]
     if with_tests:
         optional += [package for package, program in TEST_PROGRAMS.items() if shutil.which(program) is None]
     return required, optional
+
+
+def _missing_of_compiler() -> Iterator[str]:
+    """Of what Triton compiles with, as `has_compiler` of engine_runtime/installation.py tells."""
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        yield from ("gcc", "libc6-dev")
+    if not Path(sysconfig.get_path("include", "posix_prefix"), "Python.h").is_file():
+        yield f"{PYTHON}-dev"
 
 
 def _has_library(package: str, library: str | None) -> bool:

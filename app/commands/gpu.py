@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from app import paths
 from app.commands.talk import UsageError
-from app.gpu_runtime.driver import compiler_advice
 from app.gpu_runtime.lock import read_lock
 from app.gpu_runtime.status import RuntimeStatus, find_status, refuse_elsewhere
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
@@ -90,8 +89,6 @@ def _found(record: RuntimeRecord) -> Iterator[str]:
     yield from record.devices or ("no GPU",)
     if record.no_triton:
         yield f"Triton kernels cannot run ({record.no_triton}): slower operations of torch are used"
-        if advice := compiler_advice():
-            yield advice
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
@@ -114,8 +111,6 @@ def _install(arguments: argparse.Namespace) -> int:
     refuse_elsewhere()
     if arguments.wheels is not None and arguments.index_url is not None:
         raise UsageError("--wheels and --index-url exclude each other. Give one of them.")
-    if advice := compiler_advice():
-        say(advice)
     lock, store = read_lock(), RuntimeStore(paths.gpu_runtime_dir())
     with _json_lines() if arguments.json else _bars() as report:
         record = install(

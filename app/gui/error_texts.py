@@ -229,7 +229,7 @@ _LISTED: tuple[Any, ...] = (
     QT_TRANSLATE_NOOP("Errors", "Weights in %1 need the Triton kernels, which cannot run here: %2."),
     QT_TRANSLATE_NOOP(
         "Errors",
-        "Install a C compiler (sudo apt-get install gcc libc6-dev), or choose native weights "
+        "Install them (sudo apt-get install gcc libc6-dev python3-dev), or choose native weights "
         "(--weights native); --kernels torch runs quantized ones about 30 times slower.",
     ),
     QT_TRANSLATE_NOOP(

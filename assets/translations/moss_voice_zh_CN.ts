@@ -618,8 +618,8 @@
         <translation>%1 格式的权重需要 Triton 内核，而 Triton 内核在此无法运行：%2。</translation>
     </message>
     <message>
-        <source>Install a C compiler (sudo apt-get install gcc libc6-dev), or choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>
-        <translation>请安装 C 编译器（sudo apt-get install gcc libc6-dev），或选择原生权重（--weights native）；使用 --kernels torch 也能运行量化权重，但速度约慢 30 倍。</translation>
+        <source>Install them (sudo apt-get install gcc libc6-dev python3-dev), or choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>
+        <translation>请安装它们（sudo apt-get install gcc libc6-dev python3-dev），或选择原生权重（--weights native）；使用 --kernels torch 也能运行量化权重，但速度约慢 30 倍。</translation>
     </message>
     <message>
         <source>Choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>

@@ -11,14 +11,15 @@ import logging
 
 import torch
 
+from engine_runtime.cuda.triton_launcher import use_packaged_launcher
 from engine_runtime.hardware import AcceleratorError, kernel_capability, usable_device
 from engine_runtime.installation import COMPILER_REMEDY, has_compiler
 from engine_runtime.options import EngineOptions, Kernels
 
-NO_COMPILER = "no C compiler was found, which Triton needs"
+NO_COMPILER = "Triton needs a C compiler and the headers of Python, and one of them is missing"
 _WITH_COMPILER = (
-    "Install a C compiler (sudo apt-get install gcc libc6-dev), or choose native weights (--weights native); "
-    "--kernels torch runs quantized ones about 30 times slower."
+    "Install them (sudo apt-get install gcc libc6-dev python3-dev), or choose native weights "
+    "(--weights native); --kernels torch runs quantized ones about 30 times slower."
 )
 _WITHOUT_TRITON = (
     "Choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower."
@@ -88,7 +89,7 @@ def why_no_triton(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     # Not left to the kernel below: its launcher may be in Triton's cache while others are not.
-    if device.type == "cuda" and not has_compiler():
+    if device.type == "cuda" and not has_launcher():
         return NO_COMPILER
     try:
         from engine_runtime.cuda.kernels.prefill_elementwise import norm_rows
@@ -99,6 +100,11 @@ def why_no_triton(device: torch.device) -> str | None:
     except Exception as error:  # compiler, linker or driver errors of any type
         return first_line(error)
     return None if torch.equal(out, ones) else "a test kernel returned a wrong result"
+
+
+def has_launcher() -> bool:
+    """Whether Triton has what starts its kernels: the packaged one, else a compiler to make it."""
+    return use_packaged_launcher() or has_compiler()
 
 
 def triton_remedy(reason: str) -> str:

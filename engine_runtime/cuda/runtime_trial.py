@@ -67,12 +67,11 @@ def _why_no_triton(device: torch.device) -> str:
     """Why kernels cannot run there, "" if they can. On the CPU they are loaded only."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    from engine_runtime.cuda.availability import NO_COMPILER, why_no_triton
-    from engine_runtime.installation import has_compiler
+    from engine_runtime.cuda.availability import NO_COMPILER, has_launcher, why_no_triton
 
     if device.type == "cuda":
         return why_no_triton(device) or ""
-    if not has_compiler():
+    if not has_launcher():
         return NO_COMPILER
     try:
         import engine_runtime.cuda.kernels.prefill_elementwise  # noqa: F401

@@ -147,3 +147,23 @@ def test_a_file_that_another_package_took_away_is_named(wheel: Path) -> None:
     (wheel / "app" / "cli.py").unlink()
     with pytest.raises(installation.InstallationError, match=r"cli\.py of MOSS Voice cannot be used: it is"):
         installation.require_own_app()
+
+
+def test_a_compiler_is_found_as_triton_finds_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    headers = tmp_path / "include"
+    headers.mkdir()
+    (headers / "Python.h").touch()
+    monkeypatch.setattr(installation.sysconfig, "get_path", lambda name, scheme: str(headers))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    assert not installation.has_compiler()
+    compiler = tmp_path / "my-cc"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", "my-cc -O2")
+    assert installation.has_compiler()
+    monkeypatch.delenv("CC")
+    compiler.rename(tmp_path / "gcc")
+    assert installation.has_compiler()
+    (headers / "Python.h").unlink()
+    assert not installation.has_compiler()

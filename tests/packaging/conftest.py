@@ -17,6 +17,7 @@ SCRIPTS = (
     "gpu_lock",
     "build_lock",
     "sbom",
+    "triton_launcher",
     "trt_environment",
 )
 

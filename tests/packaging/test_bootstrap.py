@@ -40,7 +40,7 @@ def test_another_python_is_refused_in_words(
 def test_without_its_libraries_nothing_is_started(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def missing(with_tests: bool) -> None:
+    def missing(**_: bool) -> None:
         raise bootstrap.MissingLibrariesError("Only root can install them: sudo apt-get install libegl1")
 
     installed: list[bool] = []
@@ -255,7 +255,7 @@ def test_an_environment_whose_making_was_interrupted_is_made_again(
 
 def _set_up(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, install: Callable[..., None]) -> int:
     monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run"])
-    monkeypatch.setattr(bootstrap, "install_system_libraries", lambda with_tests: None)
+    monkeypatch.setattr(bootstrap, "install_system_libraries", lambda **_: None)
     monkeypatch.setattr(bootstrap, "install_packages", install)
     status: int = bootstrap.main()
     return status
@@ -296,7 +296,7 @@ def test_a_full_disk_is_not_taken_for_a_missing_build(
 
 def test_run_takes_no_arguments(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run", "tests"])
-    monkeypatch.setattr(bootstrap, "install_system_libraries", lambda with_tests: pytest.fail("must not"))
+    monkeypatch.setattr(bootstrap, "install_system_libraries", lambda **_: pytest.fail("must not"))
     with pytest.raises(SystemExit) as caught:
         bootstrap.main()
     assert caught.value.code == 2

@@ -75,6 +75,22 @@ def test_a_wheel_has_every_source_in_cuda_cpp(repository: Path) -> None:
     assert sources == packaged
 
 
+def test_the_triton_of_the_gpu_runtime_is_compiled(
+    build: ModuleType, asked: list[str], tmp_path: Path
+) -> None:
+    locked = tomllib.loads(build.GPU_LOCK.read_text(encoding="utf-8"))["packages"]
+    (triton,) = (package for package in locked if package["name"] == "triton")
+    for version in ("1.2.3", triton["version"]):
+        (tmp_path / f"triton-{version}-cp311-cp311-linux_x86_64.whl").touch()
+    wheel = build.download_triton(Path(sys.executable), tmp_path)
+    assert wheel.name.startswith(f"triton-{triton['version']}-")
+    (line,) = asked
+    assert "--require-hashes --only-binary :all: --no-deps" in line
+    wanted = Path(line.partition("--requirement ")[2]).read_text()
+    assert all(wheel["hashes"]["sha256"] in wanted for wheel in triton["wheels"])
+    assert wanted.count("==") == 1
+
+
 def test_a_wheel_needs_the_tools_only(build: ModuleType, asked: list[str], tmp_path: Path) -> None:
     build.make_environment(tmp_path / "environment", gpu=False, only_tools=True)
     assert len(asked) == 1
@@ -98,6 +114,7 @@ def test_the_bundle_gets_its_documents_and_the_name_of_the_window(
         (frozen / "moss-voice-window").unlink()
 
     monkeypatch.setattr(build, "run", run)
+    monkeypatch.setattr(build, "HAS_GPU_RUNTIME", False)
     bundle = build.freeze(Path(sys.executable), frozen.parent.parent)
     assert (bundle / "moss-voice-window").resolve() == bundle / "moss-voice"
     assert "Apache License" in (bundle / "LICENSE").read_text(encoding="utf-8")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import configparser
 import gzip
-import re
 import shutil
 import subprocess
 import tarfile
@@ -40,12 +39,6 @@ def test_the_manual_names_every_command(linux_packages: ModuleType) -> None:
     commands = next(action.choices for action in build_parser()._actions if isinstance(action.choices, dict))
     assert len(commands) > 5
     assert not [name for name in commands if f"\n.TP\n.B {name}\n" not in manual]
-
-
-def test_the_package_recommends_what_triton_compiles_with(linux_packages: ModuleType) -> None:
-    control = (linux_packages.FILES / "control").read_text(encoding="utf-8")
-    (recommended,) = re.findall(r"^Recommends: (.*)$", control, re.MULTILINE)
-    assert {"gcc", "libc6-dev"} <= set(recommended.split(", "))
 
 
 def test_a_placeholder_without_a_value_is_an_error(linux_packages: ModuleType, tmp_path: Path) -> None:

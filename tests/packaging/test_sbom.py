@@ -48,6 +48,24 @@ def test_every_part_of_the_bundle_is_listed(sbom: ModuleType, bundle: Path) -> N
     assert files["lm.safetensors"] == hashlib.sha256(b"weights").hexdigest()
 
 
+def test_what_was_compiled_of_triton_is_listed(sbom: ModuleType, bundle: Path) -> None:
+    inside = bundle / "_internal"
+    folder = inside / "engine_runtime" / "cuda" / "launcher"
+    folder.mkdir(parents=True)
+    (folder / "cuda_utils.so").write_bytes(b"compiled")
+    (inside / "licenses" / "triton-3.7.1").mkdir()
+    (part,) = sbom.triton(bundle)
+    assert (part.name, part.version, part.licence) == ("triton", "3.7.1", "MIT")
+    assert [file.sha256 for file in part.files] == [hashlib.sha256(b"compiled").hexdigest()]
+    sbom.write(bundle, "0.1.0", DATE)
+    rows = (bundle / sbom.REPORT).read_text(encoding="utf-8").splitlines()
+    assert ["triton", "3.7.1", "MIT", "triton-3.7.1"] in [row.split() for row in rows]
+    # As a package, with torch for the GPU inside.
+    package(bundle, "triton", "License-Expression: MIT")
+    (inside / "triton-1.2.dist-info").rename(inside / "triton-3.7.1.dist-info")
+    assert sbom.triton(bundle) == []
+
+
 def test_what_needs_what_is_listed(sbom: ModuleType, bundle: Path) -> None:
     sbom.write(bundle, "0.1.0", DATE)
     bill = json.loads((bundle / sbom.SBOM).read_text(encoding="utf-8"))

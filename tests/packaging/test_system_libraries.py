@@ -24,6 +24,20 @@ def test_required_and_optional_packages_are_told_apart(libraries: ModuleType) ->
     assert libraries.missing_system_packages(with_tests=True) == (["libegl1"], ["fonts-noto-cjk"])
 
 
+def test_a_gpu_needs_what_triton_compiles_with(
+    libraries: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(libraries.sysconfig, "get_path", lambda name, scheme: str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    headers = f"python3.{sys.version_info.minor}-dev"
+    assert libraries.missing_system_packages(with_tests=False, gpu=True)[0] == ["libegl1", headers]
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(libraries.shutil, "which", lambda name: None)
+    found, _ = libraries.missing_system_packages(with_tests=False, gpu=True)
+    assert found == ["libegl1", "gcc", "libc6-dev"]
+    assert libraries.missing_system_packages(with_tests=False)[0] == ["libegl1"]
+
+
 def test_what_may_not_be_installed_is_named_with_the_command(libraries: ModuleType) -> None:
     command = "sudo apt-get install -y --no-install-recommends libegl1 fonts-noto-cjk"
     with pytest.raises(libraries.MissingLibrariesError, match=command):

@@ -61,7 +61,7 @@ def test_without_a_compiler_no_kernel_is_tried(monkeypatch: pytest.MonkeyPatch) 
     [
         (
             availability.NO_COMPILER,
-            "Install a C compiler (sudo apt-get install gcc libc6-dev), or choose native",
+            "Install them (sudo apt-get install gcc libc6-dev python3-dev), or choose native",
         ),
         ("Triton is not installed", "Choose native weights (--weights native); --kernels torch runs"),
     ],
