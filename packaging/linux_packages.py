@@ -107,6 +107,7 @@ def dependencies(folder: Path, work: Path) -> list[str]:
     """The Debian packages, with versions, that the program in `folder` needs on this system."""
     (work / "debian").mkdir()
     (work / "debian" / "control").write_text(f"Source: {NAME}\n\nPackage: {NAME}\nArchitecture: any\n")
+    shutil.copy(FILES / "shlibs.local", work / "debian")
     files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
     binaries = [file for file in files if _is_elf(file)]
     private = sorted({f"-l{file.parent}" for file in binaries})

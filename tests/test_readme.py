@@ -35,7 +35,7 @@ MAPS = ["app/README.md", "engine_runtime/README.md", "engine_runtime/cuda/kernel
 SCRIPTS = [
     *("packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"),
     *("tests/tools/replica_kills.py", "tests/tools/server_churn.py", "tests/tools/server_faults.py"),
-    *("tests/tools/scheduler_model.py", "tests/tools/replica_scaling.py"),
+    *("tests/tools/scheduler_model.py", "tests/tools/replica_scaling.py", "tests/tools/package_smoke.py"),
 ]
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -111,6 +111,19 @@ def test_what_programs_are_linked_to_is_found(
     assert set(linux_packages.OPENED_BY_NAME) <= set(found)
 
 
+@_needs("dpkg-shlibdeps")
+@pytest.mark.slow
+def test_no_newer_zstd_is_asked_for_than_qt_calls(
+    linux_packages: ModuleType, frozen: Path, tmp_path: Path
+) -> None:
+    """Debian 12 asks for its own 1.5.2 or newer, which Ubuntu 22.04 lacks."""
+    pyside = pytest.importorskip("PySide6")
+    for file in (Path(pyside.__file__).parent / "Qt" / "lib").glob("lib*"):
+        if file.name.startswith(("libQt6Core.so", "libicu")):
+            (frozen / file.name).hardlink_to(file)
+    assert "libzstd1 (>= 1.3)" in linux_packages.dependencies(frozen, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "needed", "is_of_cuda"),
     [

@@ -23,6 +23,7 @@ from tests.tools.bare_root import HOME, PATH, BareRoot, CompletedRun, Mount
 from tests.tools.checks import Checks, require
 from tests.tools.package_smoke_gpu import check_gpu_runtime
 from tests.tools.package_smoke_server import check_server
+from tests.tools.package_smoke_ubuntu import check_ubuntu
 from tests.tools.package_smoke_window import hold_window
 
 ANSWERS = (
@@ -34,7 +35,7 @@ DEMO = HOME / "demo"
 # Blanks, umlauts and another script in the path.
 ODD_FOLDER = Path("/srv/Prüf stand 测试")
 SUFFIXES = (".tar.zst", ".deb")
-NEEDED = ("mmdebstrap", "dpkg-deb", "zstd", "Xvfb", "pulseaudio", "paplay", "unshare", "chroot")
+NEEDED = ("mmdebstrap", "dpkg-deb", "objdump", "zstd", "Xvfb", "pulseaudio", "paplay", "unshare", "chroot")
 OLD_FILE = "usr/lib/moss-voice/_internal/of_an_older_version"
 _REPLY = re.compile(r"^ +reply +(\S.*)$", re.MULTILINE)
 
@@ -63,6 +64,7 @@ def main() -> int:
         root = BareRoot(Path(folder) / "root")
         root.make(arguments.suite, needed_packages(deb))
         bundle = unpack(archive, Path(folder))
+        check_ubuntu(checks, bundle, field(deb, "Depends"))
         check_machine(checks, root)
         check_archive(checks, root, bundle, pictures)
         check_server(checks, root, bundle)
