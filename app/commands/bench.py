@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -22,29 +23,34 @@ from app.commands.bench_server import add_server_bench_options, run_server
 from app.commands.bench_variants import StageMeasurements, list_variants
 from app.commands.engine_options import (
     add_engine_options,
+    add_microphone_options,
     add_server_options,
     add_turn_options,
     start_settings,
 )
+from app.commands.live_report import LiveReport, live_report
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.commands.questions import check_question, read_question
+from app.export import check_target
 from app.progress import json_document, progress_bar
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
 
 if TYPE_CHECKING:
-    from engine_runtime.bench import BenchReport, Summary
+    from engine_runtime.bench import BenchReport
+    from engine_runtime.bench.targets import Limits
     from engine_runtime.engine import Engine
+    from engine_runtime.table import Section
     from engine_runtime.types import Pcm, SamplingParams
 
 _QUESTION_S = 5.0
 _MOST_MINUTES = 7 * 24 * 60
 _MOST_BUSY = 1000
-_RANDOM_NOTE = """\
-# random weights: the output is meaningless; a small text tokenizer yields prompts of about as many rows as
-# the released one, replies have a fixed length, the voice prompt is 4 s of random codes"""
-_COLUMNS = ("mean", "std", "min", "p50", "p95", "max")
+_RANDOM_NOTE = (
+    "random weights: the output is meaningless; a small text tokenizer yields prompts of about as many rows "
+    "as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"
+)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -125,6 +131,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="measure while N processes keep the CPU busy (default: none)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
+    parser.add_argument(
+        "--markdown", type=paths.user_path, metavar="FILE", help="also write the report as Markdown"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit status 1 if a target is not met: those of the replies and decode steps, or with --duplex "
+        "those of the conversations",
+    )
+    parser.add_argument(
+        "--targets",
+        nargs="+",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="other limits than ttfa=300 first_chunk=200 (ms, p95), rtf=0.7 (p95), step_floor=1.5",
+    )
     add_conversation_options(parser)
     add_duplex_options(parser)
     parser.set_defaults(run=run)
@@ -138,6 +160,28 @@ def run(arguments: argparse.Namespace) -> int:
         return run_duplex(arguments)
     if arguments.conversations:
         return run_conversations(arguments)
+    with json_document(arguments.json) as document:
+        return _run(arguments, document)
+
+
+def measure(words: Sequence[str]) -> tuple[int, dict[str, Any]]:
+    """Run `moss-voice bench` with these options for another command (not with --duplex, --conversations or
+    --server). Returns its exit status and JSON document; raises MossVoiceError as the command."""
+    parser = argparse.ArgumentParser(prog="moss-voice")
+    for add_options in (add_engine_options, add_turn_options, add_microphone_options, add_server_options):
+        add_options(parser, of_subcommand=False)
+    add_parser(parser.add_subparsers())
+    document: dict[str, Any] = {}
+    return _run(parser.parse_args(["bench", *words]), document), document
+
+
+def _run(arguments: argparse.Namespace, document: dict[str, Any]) -> int:
+    from engine_runtime.bench.busy import busy_processes
+    from engine_runtime.bench.targets import Limits, missed
+
+    limits = Limits.parse(arguments.targets)
+    if arguments.markdown is not None:
+        check_target(arguments.markdown)
     settings = start_settings(arguments)
     question = check_question(arguments.question)
     variants = list_variants(settings.engine, arguments.formats)
@@ -149,43 +193,59 @@ def run(arguments: argparse.Namespace) -> int:
         question_of=lambda engine: _question(question, engine.input_sample_rate, settings.engine),
         params_of=lambda engine: _params(engine, settings, arguments),
     )
-    measured.check_variants()
-    measured.measure_ceilings()  # first, because the device is the same for all variants
-    from engine_runtime.bench.busy import busy_processes
-
-    with busy_processes(arguments.busy), json_document(arguments.json) as document:
-        _measure(settings, measured, arguments, document)
-    return 0 if measured.is_complete else 1
+    with live_report("moss-voice bench", arguments.markdown) as report:
+        measured.check_variants(report)
+        measured.measure_ceilings()  # first, because the device is the same for all variants
+        with busy_processes(arguments.busy):
+            _measure(settings, measured, arguments, report, document)
+        targets = _judge(limits, measured, report, document)
+    is_missed = arguments.check and bool(missed(targets))
+    return 0 if measured.is_complete and not is_missed else 1
 
 
 def _measure(
     settings: StartSettings,
     measured: StageMeasurements,
     arguments: argparse.Namespace,
+    report: LiveReport,
     document: dict[str, Any],
 ) -> None:
     """Measure replies, stages and a conversation, and fill in the document."""
     first = next(iter(measured.variants))
     if not measured.has_failed(first):
         try:
-            _measure_first(settings, measured, arguments, document)
+            _measure_first(settings, measured, arguments, report, document)
         except MossVoiceError as error:
             if len(measured.variants) == 1:
                 raise
-            measured.fail(first, error)
-    measured.run(document)
+            measured.fail(first, error, report)
+    measured.run(report, document)
     if arguments.realtime_minutes > 0 and "metrics" in document:
         from app.commands.conversation import converse, realtime_line
 
         realtime = converse(settings, arguments.realtime_minutes)
-        print(realtime_line(realtime))
+        report.remark(realtime_line(realtime))
         document["realtime"] = realtime
+
+
+def _judge(
+    limits: Limits, measured: StageMeasurements, report: LiveReport, document: dict[str, Any]
+) -> Section:
+    """The targets, of the first variant."""
+    from engine_runtime.bench.targets import targets_section
+
+    tables = document["stages"][next(iter(measured.variants))]
+    on_gpu = measured.settings.engine.device != "cpu"
+    section = targets_section(limits, document.get("metrics", {}), tables, on_gpu=on_gpu)
+    document["targets"] = report.add(section)
+    return section
 
 
 def _measure_first(
     settings: StartSettings,
     measured: StageMeasurements,
     arguments: argparse.Namespace,
+    report: LiveReport,
     document: dict[str, Any],
 ) -> None:
     """Load the first variant and print the times of its replies; the engine is passed to `measured`."""
@@ -194,7 +254,7 @@ def _measure_first(
 
     engine, load_s = load_timed(engine_factory(settings), settings.engine)
     try:
-        _measure_replies(engine, settings, measured, arguments, load_s, document)
+        _measure_replies(engine, settings, measured, arguments, load_s, report, document)
     except BaseException:
         engine.close()
         raise
@@ -207,14 +267,17 @@ def _measure_replies(
     measured: StageMeasurements,
     arguments: argparse.Namespace,
     load_s: float,
+    report: LiveReport,
     document: dict[str, Any],
 ) -> None:
     from engine_runtime import bench, hardware
+    from engine_runtime.bench.language_model import LMBench
+    from engine_runtime.bench.reply_tables import figures_section, runs_section, shares_section
 
     ready = {"start_to_ready_s": _since_process_start() - measured.ceilings_s, "load_s": load_s}
     question, params = measured.question_of(engine), measured.params_of(engine)
     with progress_bar("replies", arguments.runs + arguments.warm_up) as progress:
-        report = bench.run_bench(
+        replies = bench.run_bench(
             engine, question, runs=arguments.runs, warm_up=arguments.warm_up, params=params, progress=progress
         )
     process = ready | _memory()
@@ -227,36 +290,47 @@ def _measure_replies(
         **engine.stages.kernel_paths,
         "speech_encoder": engine.stages.speech_tokenizer.backend,
         "question_s": round(len(question) / engine.input_sample_rate, 2),
-        "reply_codes": report.codes_per_reply,
+        "reply_codes": replies.codes_per_reply,
         "busy_processes": arguments.busy,
     }
-    print("\n".join([*_header(environment, report, arguments), *_table(report), *_process_lines(process)]))
+    lm = LMBench(engine.stages, measured.measure_ceilings(), arguments.repeats)
+    sampling_ms = lm.sampling_in_step_ms(min(512, engine.stages.lm.max_rows - 1))
+    report.facts(environment)
+    report.remark(_counted(replies))
     if settings.engine.random_weights is not None:
-        print(_RANDOM_NOTE)
+        report.remark(_RANDOM_NOTE)
     document |= {
         "environment": environment,
-        "metrics": {name: asdict(summary) for name, summary in report.metrics.items()},
-        "warm_up_ttfa_ms": report.warm_up_ttfa_ms,
+        "runs": report.add(runs_section(replies)),
+        "metrics": {name: asdict(summary) for name, summary in replies.metrics.items()},
+        "warm_up_ttfa_ms": replies.warm_up_ttfa_ms,
+        "shares": shares_section(replies, sampling_ms).document(),
         "process": process,
     }
-    if report.failure is not None:
-        raise report.failure
+    report.add(figures_section(replies))
+    report.add(shares_section(replies, sampling_ms))
+    report.remark(*_process_lines(process))
+    if replies.failure is not None:
+        raise replies.failure
     if (endurance := _endure(engine, question, params, arguments.endurance_minutes)) is not None:
-        document["endurance"] = endurance
+        document["endurance"] = report.add(endurance)
 
 
-def _endure(
-    engine: Engine, question: Pcm, params: SamplingParams | None, minutes: float
-) -> dict[str, Any] | None:
-    """Print the table of turns without a pause; None if none were requested."""
+def _counted(replies: BenchReport) -> str:
+    return (
+        f"replies measured: {replies.replies}, after {replies.warm_up} for warm-up; every reply was checked: "
+        "finite, not silent, of the right length, the same codes in each run"
+    )
+
+
+def _endure(engine: Engine, question: Pcm, params: SamplingParams | None, minutes: float) -> Section | None:
+    """The table of turns without a pause; None if none were requested."""
     if minutes <= 0:
         return None
     from engine_runtime.bench.endurance import measure_endurance
 
     with progress_bar("endurance", minutes * 60) as progress:
-        section = measure_endurance(engine, question, minutes, params, progress)
-    print("\n".join(section.lines()), flush=True)
-    return section.document()
+        return measure_endurance(engine, question, minutes, params, progress)
 
 
 def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
@@ -296,31 +370,6 @@ def _question(path: Path, rate: int, options: EngineOptions) -> Pcm:
 
         return question_of(converted, _QUESTION_S, rate)
     return converted
-
-
-def _header(environment: dict[str, Any], report: BenchReport, arguments: argparse.Namespace) -> list[str]:
-    from engine_runtime.bench import DEFINITIONS
-
-    lines = [f"# {name}: {value}" for name, value in environment.items()]
-    lines.append(
-        f"# replies measured: {report.replies}, after {arguments.warm_up} for warm-up (TTFA of those: "
-        f"{', '.join(f'{value:.0f} ms' for value in report.warm_up_ttfa_ms) or 'none'})"
-    )
-    lines.append(
-        "# every reply was checked: finite, not silent, of the right length, the same codes in each run"
-    )
-    width = max(map(len, DEFINITIONS))
-    lines += [f"# {name:<{width}}  {text}" for name, text in DEFINITIONS.items() if name in report.metrics]
-    return lines
-
-
-def _table(report: BenchReport) -> list[str]:
-    head = f"{'':<18}{'runs':>6}" + "".join(f"{column:>10}" for column in _COLUMNS)
-    return [head, *(_row(name, summary) for name, summary in report.metrics.items())]
-
-
-def _row(name: str, summary: Summary) -> str:
-    return f"{name:<18}{summary.runs:>6}" + "".join(f"{getattr(summary, c):>10.3f}" for c in _COLUMNS)
 
 
 def _process_lines(process: dict[str, float]) -> list[str]:

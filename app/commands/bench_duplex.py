@@ -103,7 +103,6 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
         "make it late; for a CPU, with the environment variable OMP_NUM_THREADS=1",
     )
     group.add_argument("--quick", action="store_true", help="a few exchanges of each group")
-    group.add_argument("--check", action="store_true", help="exit status 1 if a target is not met")
 
 
 def run_duplex(arguments: argparse.Namespace) -> int:

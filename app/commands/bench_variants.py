@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
+from app.commands.live_report import LiveReport
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
+from engine_runtime.table import Section
 
 if TYPE_CHECKING:
     from engine_runtime.bench.ceilings import Ceilings
@@ -70,7 +72,7 @@ class StageMeasurements:
             self.ceilings_s = time.perf_counter() - start
         return self._ceilings
 
-    def check_variants(self) -> None:
+    def check_variants(self, report: LiveReport) -> None:
         """Report variants that this machine refuses, before anything is loaded. Raises MossVoiceError if none
         is left, or if what they are compared with is not installed."""
         from engine_runtime.bench.transformers_reference import require_transformers
@@ -86,7 +88,7 @@ class StageMeasurements:
             except MossVoiceError as error:
                 if len(self.variants) == 1:
                     raise
-                self.fail(variant, error)
+                self.fail(variant, error, report)
 
     def has_failed(self, variant: str) -> bool:
         """Whether there is a reason for having no times of it, or not all."""
@@ -96,38 +98,38 @@ class StageMeasurements:
         """The engine of the first variant, loaded already; it is closed here."""
         self._engine = (engine, load_s)
 
-    def fail(self, variant: str, error: MossVoiceError) -> None:
+    def fail(self, variant: str, error: MossVoiceError, report: LiveReport) -> None:
         """Report why a variant has no (further) times; the results of the others are kept."""
         self._failures[variant] = str(error)
-        print(f"\n== {variant} not measured\n# {error}", flush=True)
+        report.add(Section(f"{variant} not measured", {}, note=str(error)))
 
-    def run(self, document: dict[str, Any]) -> None:
-        """Print the tables of every stage and comparison, and fill in their part of the document."""
+    def run(self, report: LiveReport, document: dict[str, Any]) -> None:
+        """Report the tables of every stage and comparison, and fill in their part of the document."""
         from engine_runtime.bench.side_by_side import is_complete, side_by_side
         from engine_runtime.hardware import usable_device
 
         device = usable_device(self.settings.engine.device)
         ceilings = self.measure_ceilings()
-        print("\n".join(ceilings.section().lines()))
+        report.add(ceilings.section())
         document |= {"ceilings": asdict(ceilings), "stages": {}, "kernels": {}, "gpu": {}, "comparisons": {}}
         for variant in self.variants:
             document["stages"][variant] = {}
             if variant not in self._failures:
                 try:
-                    self._measure(variant, ceilings, device, document)
+                    self._measure(variant, ceilings, device, report, document)
                 except MossVoiceError as error:
-                    self.fail(variant, error)
+                    self.fail(variant, error, report)
             if variant in self._failures:
                 document["stages"][variant]["error"] = self._failures[variant]
         section = side_by_side(document["stages"])
-        if len(self.variants) > 1:
-            print("\n".join(section.lines()))
-        document["side_by_side"] = section.document()
+        document["side_by_side"] = report.add(section) if len(self.variants) > 1 else section.document()
         self.is_complete = is_complete(section) and not any(
             "error" in found for found in document["comparisons"].values()
         )
 
-    def _measure(self, variant: str, ceilings: Any, device: Any, document: dict[str, Any]) -> None:
+    def _measure(
+        self, variant: str, ceilings: Any, device: Any, report: LiveReport, document: dict[str, Any]
+    ) -> None:
         """Load the variant unless it is loaded, measure it, close it."""
         from app.main import engine_factory
         from engine_runtime.bench.stages import StageBench, load_timed
@@ -137,41 +139,38 @@ class StageMeasurements:
         loaded, self._engine = self._engine, None
         engine, load_s = loaded or load_timed(engine_factory(replace(self.settings, engine=options)), options)
         try:
-            print(f"\n# {_title(variant, device.type)}")
-            for name, path in engine.stages.kernel_paths.items():
-                print(f"# {name}: {path}")
+            report.heading(_title(variant, device.type))
+            if engine.stages.kernel_paths:
+                report.facts(engine.stages.kernel_paths)
             document["kernels"][variant] = engine.stages.kernel_paths
             before = gpu_clocks(device)
             replies = min(self.arguments.runs, self.arguments.repeats)
             bench = StageBench(ceilings, self.arguments.repeats, replies, self.params_of(engine))
             for section in bench.run(engine, self.question_of(engine), load_s):
-                print("\n".join(section.lines()), flush=True)
-                document["stages"][variant][section.title] = section.document()
+                document["stages"][variant][section.title] = report.add(section)
                 if section.is_missing:
                     self._failures[variant] = f"{section.title} {section.note}"
             document["gpu"][variant] = {"before": before, "after": gpu_clocks(device)}
             for when, clocks in document["gpu"][variant].items():
                 if clocks:
                     state = ", ".join(f"{name} {value:g}" for name, value in clocks.items())
-                    print(f"# GPU {when} these tables: {state}", flush=True)
+                    report.remark(f"GPU {when} these tables: {state}")
             for what in self.arguments.compare if variant == next(iter(self.variants)) else ():
-                document["comparisons"][what] = _compare(bench, engine, what)
+                document["comparisons"][what] = _compare(bench, engine, what, report)
         finally:
             engine.close()
 
 
-def _compare(bench: StageBench, engine: Engine, what: str) -> dict[str, Any]:
-    """Print one comparison, or the reason why it is not possible."""
+def _compare(bench: StageBench, engine: Engine, what: str, report: LiveReport) -> dict[str, Any]:
+    """Report one comparison, or the reason why it is not possible."""
     from engine_runtime.bench.transformers_reference import ComparisonError
     from engine_runtime.hardware import AcceleratorError
 
     try:
-        section = bench.compare(engine, what)
+        return report.add(bench.compare(engine, what))
     except (ComparisonError, AcceleratorError) as error:
-        print(f"\n== not compared with {what}\n# {error}", flush=True)
+        report.add(Section(f"not compared with {what}", {}, note=str(error)))
         return {"error": str(error)}
-    print("\n".join(section.lines()), flush=True)
-    return section.document()
 
 
 def _title(variant: str, device: str) -> str:

@@ -8,6 +8,7 @@ reason. Engine thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,6 +44,7 @@ PREFILL_COLUMNS = {
     "rows": "rows of one prefill without history, audio tail only (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
+    "tokens_per_s": "rows / ms",
     "tflop": "operations: two per weight and row, causal attention, one row of the head",
     "tflop_per_s": "tflop / ms",
     "matrix_share": "tflop_per_s / the measured matrix rate",
@@ -54,6 +56,9 @@ STEP_COLUMNS = {
     "unless the model has subtitles (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
+    "tokens_per_s": "1 / ms",
+    "sampling_ms": "median time of sampling on the host, part of ms; where the GPU samples within the step, "
+    "ms minus the median of steps that return logits",
     "gbytes": "bytes to read: weights that the step uses, keys and values of the cached rows",
     "floor_ms": "gbytes / the measured copy bandwidth",
     "ratio": "ms / floor_ms",
@@ -125,6 +130,7 @@ class LMBench:
             "rows": rows,
             "ms": p50,
             "ms_p95": p95,
+            "tokens_per_s": rows / p50 * 1000,
             "tflop": flops / 1e12,
             "tflop_per_s": rate / 1e12,
             "matrix_share": rate / self.ceilings.matrix_flops_per_s,
@@ -133,7 +139,8 @@ class LMBench:
 
     def _step(self, cached_rows: int) -> dict[str, Cell]:
         device_ms: list[float] = []
-        times, tails = self.step_times(cached_rows, device_ms)
+        sampling_ms: list[float] = []
+        times, tails = self.step_times(cached_rows, device_ms, sampling_ms)
         p50, p95 = p50_p95(times)
         read = self.costs.step_bytes(cached_rows, tails)
         floor = read / self.ceilings.copy_bytes_per_s * 1000
@@ -141,6 +148,8 @@ class LMBench:
             "cached_rows": cached_rows,
             "ms": p50,
             "ms_p95": p95,
+            "tokens_per_s": 1000 / p50,
+            "sampling_ms": self._sampling_ms(cached_rows, p50, sampling_ms),
             "gbytes": read / 1e9,
             "floor_ms": floor,
             "ratio": p50 / floor,
@@ -172,9 +181,44 @@ class LMBench:
                 raise BenchError("Logits do not depend on the last row. No times are reported.")
         return times
 
-    def step_times(self, cached_rows: int, device_ms: list[float] | None = None) -> tuple[list[float], Tails]:
+    def sampling_in_step_ms(self, cached_rows: int) -> float:
+        """What sampling adds to a step of an executor that samples; 0 for one that returns logits."""
+        if not self.stages.lm.executor.can_sample:
+            return 0.0
+        return self._sampling_ms(cached_rows, float(np.median(self.step_times(cached_rows)[0])), [])
+
+    def _sampling_ms(self, cached_rows: int, step_ms: float, on_host_ms: list[float]) -> float:
+        if not self.stages.lm.executor.can_sample:
+            return float(np.median(on_host_ms))
+        return step_ms - float(np.median(self._unsampled_times(cached_rows)))
+
+    def _unsampled_times(self, cached_rows: int) -> list[float]:
+        """Milliseconds per decode step as in `step_times`, each of which returns its logits."""
+        lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
+        tails, ids = self.generation(history).tails, self.stages.sequences.merged_ids(history)
+
+        outputs: list[StepOutput] = []
+
+        def run() -> None:
+            outputs[:] = [lm.decode(sequence, ids[-1], tails, exclusive_gpu=True)]
+            if sequence.num_rows == lm.max_rows:
+                lm.blocks.rollback(sequence, cached_rows)
+
+        with self.sequence() as sequence:
+            lm.prefill(sequence, ids, tails)
+            times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
+        checked_logits(outputs[0])
+        return times
+
+    def step_times(
+        self,
+        cached_rows: int,
+        device_ms: list[float] | None = None,
+        sampling_ms: list[float] | None = None,
+    ) -> tuple[list[float], Tails]:
         """Milliseconds per decode step after this many rows, and the tails that ran; `device_ms` as in
-        `prefill_times`. Raises BenchError if all steps return the same."""
+        `prefill_times`, times of sampling on the host are appended to `sampling_ms`. Raises BenchError if all
+        steps return the same."""
         lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
         generation = self.generation(history)
         sampled: list[Row] = []
@@ -183,7 +227,10 @@ class LMBench:
         def run() -> None:
             token_id = self.stages.sequences.merged_ids(sampled[-1:])[0]
             output = lm.decode(sequence, token_id, generation.tails, generation.sampling, exclusive_gpu=True)
+            decoded = time.perf_counter()
             sampled.append(generation.sample(output).row)
+            if sampling_ms is not None:
+                sampling_ms.append((time.perf_counter() - decoded) * 1000)
             self._note_device(device_ms)
             if sequence.num_rows == lm.max_rows:
                 lm.blocks.rollback(sequence, cached_rows)

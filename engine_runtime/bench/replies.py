@@ -1,8 +1,9 @@
 """Measures complete replies to one spoken question, with the times of every stage, and verifies each reply.
 
 In: a loaded engine and a question. Out: a `BenchReport`: for each metric its definition, mean, deviation and
-percentiles. Warm-up replies are excluded. Stage times come from the engine's timing bus; TTFA and RTF are
-measured here, outside of the engine. Runs in the thread of its caller.
+percentiles, without the warm-up replies, and every reply by itself (reply_tables.py shows them). Stage times
+come from the engine's timing bus; TTFA and RTF are measured here, outside of the engine. Runs in the thread
+of its caller.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ DEFINITIONS = {
     "prefill_ms": "one prefill call of the language model",
     "prefill_rows": "rows of one prefill call",
     "rows_at_commit": "rows left to prefill when the user's turn ends",
-    "step_ms": "one decode step of the language model",
+    "prefill_tokens_per_s": "rows of all prefill calls of one reply / their time",
+    "step_ms": "one decode step of the language model, sampling included",
+    "sampling_ms": "the part of it that samples on the host",
+    "decode_tokens_per_s": "decode steps of one reply / their time",
     "token2mel_ms": "flow matching of one chunk",
     "vocoder_ms": "vocoder of one chunk",
+    "first_chunk_ms": "flow matching and vocoder of the first chunk",
     "ttfa_ms": "commit of the turn to the first PCM sample ready",
     "rtf_total": "wall time of the complete reply / its audio",
     "rtf_steady": "wall time of the chunks after the first / their audio",
@@ -50,7 +55,10 @@ _STAGE_TIMES = {
     "token2mel": "token2mel_ms",
     "vocoder": "vocoder_ms",
 }
-_STAGE_ATTRIBUTES = {"rows": "prefill_rows", "rows_at_commit": "rows_at_commit"}
+_STAGE_ATTRIBUTES = {
+    "prefill": {"rows": "prefill_rows", "rows_at_commit": "rows_at_commit"},
+    "step": {"sampling_ms": "sampling_ms"},
+}
 
 
 class BenchError(MossVoiceError):
@@ -85,25 +93,57 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 @dataclass(slots=True)
+class TimesFromCommit:
+    """Milliseconds of one reply from the commit on: in all (`wall_ms`), of each stage by its name on the
+    timing bus, and of sampling on the host, which is part of "step". `steps`: number of decode steps."""
+
+    wall_ms: float = 0.0
+    stages: dict[str, float] = field(default_factory=dict)
+    sampling_ms: float = 0.0
+    steps: int = 0
+
+    @classmethod
+    def of(cls, wall_s: float, events: Sequence[TimingEvent]) -> TimesFromCommit:
+        """Sums over the events."""
+        times = cls(wall_s * 1000)
+        for event in events:
+            if event.name in _STAGE_TIMES:
+                times.stages[event.name] = times.stages.get(event.name, 0.0) + event.duration_ms
+            if event.name == "step":
+                times.steps += 1
+                times.sampling_ms += float(event.attributes.get("sampling_ms", 0.0))
+        return times
+
+
+@dataclass(slots=True)
 class MeasuredReply:
-    """One measured reply."""
+    """One measured reply. `to_first`: until its first PCM sample was ready; `complete`: until its last."""
 
     codes: tuple[int, ...]
     pcm: Pcm
     values: dict[str, list[float]]
+    to_first: TimesFromCommit
+    complete: TimesFromCommit
 
 
 @dataclass(slots=True)
 class BenchReport:
-    """The results. `warm_up_ttfa_ms`: TTFA of the warm-up replies, which are not in `metrics`."""
+    """The results. `warm_up_ttfa_ms`: TTFA of the warm-up replies, which are not in `metrics`. `runs`: every
+    reply in order, those of the warm-up first."""
 
     metrics: dict[str, Summary]
     warm_up_ttfa_ms: list[float]
     replies: int
     codes_per_reply: int
+    runs: list[MeasuredReply]
     values: dict[str, list[float]] = field(default_factory=dict)
     failure: MossVoiceError | None = None
     """Why there are fewer replies than were asked for."""
+
+    @property
+    def warm_up(self) -> int:
+        """Number of warm-up replies."""
+        return len(self.runs) - self.replies
 
 
 def run_bench(
@@ -153,6 +193,7 @@ def run_bench(
         warm_up_ttfa_ms=[reply.values["ttfa_ms"][0] for reply in replies[:warm_up]],
         replies=len(counted),
         codes_per_reply=len(counted[0].codes),
+        runs=replies,
         values=values,
         failure=failure,
     )
@@ -171,34 +212,25 @@ def measure_reply(
     The question is pushed in blocks as from a microphone, before the clock starts; without `while_spoken` all
     at once after it has started, so that nothing is encoded or prefilled before the commit.
     """
-    values: dict[str, list[float]] = {}
-
-    def listen(event: TimingEvent) -> None:
-        if "exact" in event.attributes:
-            values.setdefault("exact_encode_ms", []).append(event.duration_ms)
-            values.setdefault("changed_codes", []).append(float(event.attributes["changed_codes"]))
-        elif event.name in _STAGE_TIMES:
-            values.setdefault(_STAGE_TIMES[event.name], []).append(event.duration_ms)
-        for attribute, name in _STAGE_ATTRIBUTES.items():
-            if event.name == "prefill" and attribute in event.attributes:
-                values.setdefault(name, []).append(float(event.attributes[attribute]))
-
-    unsubscribe = engine.timing.subscribe(listen)
+    events: list[TimingEvent] = []
+    unsubscribe = engine.timing.subscribe(events.append)
     params = (engine.bundle.lm.sampling_speech if params is None else params).seeded()
     conversation = engine.new_conversation()
     try:
         turn = engine.open_turn(conversation, turn_id, Modality.SPEECH)
         block = engine.input_sample_rate * _PUSH_MS // 1000 if while_spoken else max(len(question), 1)
-        committed = time.perf_counter()
+        committed, before = time.perf_counter(), len(events)
         for start in range(0, len(question), block):
             turn.push(question[start : start + block])
         chunks: list[tuple[float, Pcm]] = []
         done: ReplyDone | None = None
+        until_first = 0
         if while_spoken:
-            committed = time.perf_counter()
+            committed, before = time.perf_counter(), len(events)
         for event in turn.commit(Modality.SPEECH, params):
             if isinstance(event, ReplyAudio):
                 chunks.append((time.perf_counter(), event.pcm))
+                until_first = until_first or len(events)
             elif isinstance(event, ReplyDone):
                 done = event
         finished = time.perf_counter()
@@ -210,10 +242,34 @@ def measure_reply(
             "The engine returned no speech for the question. No times are reported; try another question."
         )
     pcm = np.concatenate([chunk for _, chunk in chunks])
+    values = _stage_values(events)
     values |= _latencies(committed, finished, chunks, engine.output_sample_rate)
-    reply = MeasuredReply(done.codes, pcm, values)
+    to_first = TimesFromCommit.of(chunks[0][0] - committed, events[before:until_first])
+    values["first_chunk_ms"] = [to_first.stages.get("token2mel", 0.0) + to_first.stages.get("vocoder", 0.0)]
+    complete = TimesFromCommit.of(finished - committed, events[before:])
+    reply = MeasuredReply(done.codes, pcm, values, to_first, complete)
     _check_reply(engine, reply)
     return reply
+
+
+def _stage_values(events: Sequence[TimingEvent]) -> dict[str, list[float]]:
+    """The times of every call by the name of the figure, and rates over all calls of the reply."""
+    values: dict[str, list[float]] = {}
+    for event in events:
+        if "exact" in event.attributes:
+            values.setdefault("exact_encode_ms", []).append(event.duration_ms)
+            values.setdefault("changed_codes", []).append(float(event.attributes["changed_codes"]))
+        elif event.name in _STAGE_TIMES:
+            values.setdefault(_STAGE_TIMES[event.name], []).append(event.duration_ms)
+        for attribute, name in _STAGE_ATTRIBUTES.get(event.name, {}).items():
+            if attribute in event.attributes:
+                values.setdefault(name, []).append(float(event.attributes[attribute]))
+    prefill_ms, steps_ms = sum(values.get("prefill_ms", [])), values.get("step_ms", [])
+    if prefill_ms > 0:
+        values["prefill_tokens_per_s"] = [sum(values.get("prefill_rows", [])) / prefill_ms * 1000]
+    if sum(steps_ms) > 0:
+        values["decode_tokens_per_s"] = [len(steps_ms) / sum(steps_ms) * 1000]
+    return values
 
 
 def _latencies(

@@ -16,6 +16,7 @@ COLUMNS = {
     "work": "prefill of this many rows, or decode step after this many rows; as in the tables above",
     "ms": "median wall time",
     "ms_p95": "95th percentile",
+    "tokens_per_s": "rows of the prefill, or the one of the step / ms",
     "device_ms": "median GPU time, by events on the engine's own stream",
     "ratio": "of a step: ms / time to read its bytes at the measured copy bandwidth",
     "valid": "yes, or why no time is reported",

@@ -215,7 +215,7 @@ class Reply:
         """The next rows to be given, none while they are held; the prediction is added to `events`."""
         if self._declining is not None:
             return [self._declining.popleft()]
-        self._last = self.generation.sample((yield from self._next_output()))
+        self._last = yield from self._next_row()
         events += self._predict(self._last)
         self._held.append(self._last)
         if self._last.index + 1 < self._rated_rows and self._ending_now is None:
@@ -248,31 +248,34 @@ class Reply:
         )
         return self.generation.finish_reason or ("length" if is_full else None)
 
-    def _next_output(self) -> Task[StepOutput]:
-        """Prefill the prompt or run the last row."""
+    def _next_row(self) -> Task[GeneratedRow]:
+        """Prefill the prompt or run the last row, and sample the next one."""
         generation, timing, sequence = self.generation, self.timing, self.sequence
         tails, sampling, last = generation.tails, generation.sampling, self._last
         if last is None:
-            return (
-                yield from prefill(
-                    self.stages,
-                    sequence,
-                    self.prompt,
-                    tails,
-                    timing,
-                    self.turn_id,
-                    phase="commit",
-                    sampling=sampling,
-                )
+            output = yield from prefill(
+                self.stages,
+                sequence,
+                self.prompt,
+                tails,
+                timing,
+                self.turn_id,
+                phase="commit",
+                sampling=sampling,
             )
+            return generation.sample(output)
         # NOTE: not "while the codec is idle": the result of a step must not depend on timing.
         has_gpu = not (self._has_begun or self.stages.speaking)
-        with timing.span("step", self.turn_id, index=last.index + 1, mode=generation.mode.value):
-            return (
-                yield from self.stages.sequences.decode(
-                    sequence, last.row, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
-                )
+        with timing.span(
+            "step", self.turn_id, index=last.index + 1, mode=generation.mode.value
+        ) as attributes:
+            output = yield from self.stages.sequences.decode(
+                sequence, last.row, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
             )
+            decoded_ns = timing.clock_ns()
+            row = generation.sample(output)
+            attributes["sampling_ms"] = (timing.clock_ns() - decoded_ns) / 1e6
+        return row
 
     def _predict(self, row: GeneratedRow) -> Iterator[TurnEndPrediction]:
         """What the first row says about the end of the user's turn."""

@@ -18,3 +18,17 @@ def test_a_table_says_what_its_columns_mean() -> None:
 def test_without_rows_only_the_note_is_shown() -> None:
     section = Section("device memory", {"gb": "memory"}, note="does not apply on a CPU")
     assert section.lines()[-1] == "# does not apply on a CPU"
+
+
+def test_a_table_in_markdown() -> None:
+    section = Section(
+        "steps", {"what": "which one", "ms": "median"}, note="one left out", terms={"a|b": "both"}
+    )
+    section.rows += [{"what": "a|b", "ms": 3.14159}, {"what": "c"}]
+    assert section.markdown() == [
+        *("### steps", ""),
+        *("| what | ms |", "| --- | ---: |", "| a\\|b | 3.142 |", "| c | - |", ""),
+        *("one left out", ""),
+        *("- `what`: which one", "- `ms`: median", "- `a|b`: both", ""),
+    ]
+    assert "# a|b   both" in section.lines()

@@ -13,6 +13,7 @@ import torch
 
 from app import paths
 from app.cli import main
+from app.commands.bench import measure
 from engine_runtime import loading as stages
 from engine_runtime.bench import DEFINITIONS, ceilings, exact_encoding, transformers_reference
 from engine_runtime.bench.codec import CodecBench
@@ -52,10 +53,11 @@ ONLY_WITH_EXACT_ENCODING = {"exact_encode_ms", "changed_codes"}
 
 @pytest.mark.slow
 def test_every_figure_comes_with_its_definition_and_every_stage_with_its_table(
-    random_bundle: Path, capsys: pytest.CaptureFixture[str]
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    markdown = tmp_path / "report.md"
     words = ("--runs", "2", "--formats", "native", "int8", "--compare", "recompute", "--json")
-    assert _bench(random_bundle, *words) == 0
+    assert _bench(random_bundle, *words, "--markdown", str(markdown)) == 0
     output = capsys.readouterr().out
     lines = output.splitlines()
     document = json.loads(lines[-1])
@@ -71,6 +73,60 @@ def test_every_figure_comes_with_its_definition_and_every_stage_with_its_table(
     assert len(document["warm_up_ttfa_ms"]) == 1
     assert document["process"]["resident_mb"] > 100
     assert document["process"]["start_to_ready_s"] > 0
+    runs = document["runs"]["rows"]
+    assert [row["run"] for row in runs] == ["1", "2", "3", "mean", "std", "min", "max"]
+    assert [row.get("kind") for row in runs[:3]] == ["warm-up", "measured", "measured"]
+    assert document["warm_up_ttfa_ms"] == [runs[0]["ttfa_ms"]]
+    *parts, total = document["shares"]["rows"]
+    for column in ("ttfa_ms", "ttfa_share", "reply_ms", "reply_share"):
+        assert sum(row[column] for row in parts) == pytest.approx(total[column])
+    assert all(
+        row["ttfa_ms"] > 0 for row in parts if row["stage"] in ("prefill", "decode", "sampling", "flow")
+    )
+    assert [row["result"] for row in document["targets"]["rows"]][-1] == "not measured"
+    _assert_in_markdown(markdown.read_text(encoding="utf-8"), document)
+
+
+def _assert_in_markdown(text: str, document: dict[str, Any]) -> None:
+    assert text.startswith("# moss-voice bench\n\n- bundle: random\n")
+    tables = [title for tables in document["stages"].values() for title in tables]
+    for title in (
+        "runs",
+        "replies",
+        "stages of a reply",
+        "ceilings",
+        "language model, side by side",
+        "targets",
+    ):
+        assert text.count(f"\n### {title}\n") == 1
+    assert all(f"\n### {title}\n" in text for title in tables)
+    (row,) = (row for row in document["targets"]["rows"] if row["target"] == "rtf")
+    assert f"| rtf | {row['measured']:.4g} | 0.7 | {row['result']} |" in text
+
+
+@pytest.mark.slow
+def test_a_missed_target_is_an_exit_status_only_if_asked_for(
+    random_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--runs", "1", "--repeats", "1", "--targets", "ttfa=0.001", "rtf=1000", "--json")
+    for check, status in ((), 0), (("--check",), 1):
+        assert _bench(random_bundle, *words, *check) == status
+        targets = json.loads(capsys.readouterr().out.splitlines()[-1])["targets"]["rows"]
+        assert [row["result"] for row in targets] == ["failed", "passed", "passed", "not measured"]
+    status, document = measure(
+        ["--bundle", str(random_bundle), "--in", str(QUESTION), *words[:-1], "--check"]
+    )
+    assert status == 1
+    assert document["targets"]["rows"][0]["limit"] == 0.001
+
+
+def test_what_cannot_be_written_or_is_no_target_is_refused_before_loading(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _bench(random_bundle, "--markdown", str(tmp_path / "none" / "report.md")) == 1
+    assert "there is no folder" in capsys.readouterr().err
+    assert _bench(random_bundle, "--targets", "ttfa") == 1
+    assert "'ttfa' is not a target" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -157,7 +213,7 @@ def test_a_comparison_that_cannot_be_made_is_refused_before_loading(
     words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--compare", "recompute", "--json")
     assert _bench(random_bundle, *words) == 1
     captured = capsys.readouterr()
-    assert captured.out == ""
+    assert list(json.loads(captured.out)) == ["error"]
     assert "moss-voice[compare]" in captured.err
 
 

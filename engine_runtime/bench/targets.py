@@ -1,0 +1,84 @@
+"""Targets of a benchmark: which figures have to be reached, and whether they are.
+
+The defaults are this project's definitions of a conversation that feels immediate: the first sample within
+300 ms of the end of the turn, the codec's part of it within 200 ms, speech made in at most 0.7 of its
+duration, and decode steps in at most 1.5 times what reading their bytes takes. In: limits and measured
+figures. Out: a table with a verdict for each. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from engine_runtime.options import OptionsError
+from engine_runtime.table import Section
+
+COLUMNS = {
+    "target": "the figure",
+    "measured": "its value; - if it was not measured",
+    "limit": "largest value that passes",
+    "result": "passed, failed, or not measured",
+}
+TERMS = {
+    "ttfa": "commit of the turn to the first PCM sample ready, ms, 95th percentile of the measured replies",
+    "first_chunk": "flow matching and vocoder of the first chunk, ms, 95th percentile",
+    "rtf": "wall time of the complete reply / its audio, 95th percentile",
+    "step_floor": "a decode step / the time to read its bytes at the measured copy bandwidth, the largest of "
+    "all context lengths; on a GPU (what a CPU reads may come from its caches)",
+}
+_FIGURES = {"ttfa": "ttfa_ms", "first_chunk": "first_chunk_ms", "rtf": "rtf_total"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The largest value of each figure that passes; see TERMS."""
+
+    ttfa: float = 300.0
+    first_chunk: float = 200.0
+    rtf: float = 0.7
+    step_floor: float = 1.5
+
+    @classmethod
+    def parse(cls, words: list[str]) -> Limits:
+        """The defaults but for `words`, such as "ttfa=250". Raises OptionsError."""
+        known = [field.name for field in fields(cls)]
+        limits = cls()
+        for word in words:
+            name, _, value = word.partition("=")
+            try:
+                number = float(value)
+            except ValueError:
+                number = 0.0
+            if name not in known or not 0 < number < float("inf"):
+                raise OptionsError(
+                    f"{word!r} is not a target. Give NAME=NUMBER with one of {', '.join(known)}, above 0."
+                )
+            limits = replace(limits, **{name: number})
+        return limits
+
+
+def targets_section(
+    limits: Limits, metrics: Mapping[str, Any], tables: Mapping[str, Any], *, on_gpu: bool
+) -> Section:
+    """Judge the replies by `metrics`, summaries by name, and the decode steps by the `tables` of the same
+    variant, by title; both as in the JSON document."""
+    measured: dict[str, float | None] = {
+        name: metrics[figure]["p95"] if figure in metrics else None for name, figure in _FIGURES.items()
+    }
+    ratios = [row.get("ratio") for row in tables.get("decode step", {}).get("rows", ())]
+    # A row without a time, such as one that failed, leaves the largest unknown.
+    known = [ratio for ratio in ratios if ratio is not None]
+    measured["step_floor"] = max(known) if on_gpu and known and len(known) == len(ratios) else None
+    section = Section("targets", COLUMNS, terms=TERMS)
+    for name, value in measured.items():
+        limit = getattr(limits, name)
+        result = "not measured" if value is None else "passed" if value <= limit else "failed"
+        section.rows.append({"target": name, "measured": value, "limit": limit, "result": result})
+    return section
+
+
+def missed(section: Section) -> list[str]:
+    """Names of the targets that failed."""
+    return [str(row["target"]) for row in section.rows if row["result"] == "failed"]
