@@ -91,7 +91,8 @@ class Manifest:
 
     def error(self, text: str) -> BundleError:
         """A BundleError for this file."""
-        return BundleError(f"{self.file}: {text}. Correct the file, or get it again.")
+        end = "" if text.endswith("?") else "."
+        return BundleError(f"{self.file}: {text}{end} Correct the file, or get it again.")
 
     def top(self, allowed: Collection[str]) -> Table:
         """The top level, which may hold the `allowed` tables only."""

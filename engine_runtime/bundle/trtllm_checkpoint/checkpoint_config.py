@@ -35,6 +35,8 @@ _FIXED: dict[str, Any] = {
     "rotary_scaling": None,
     "qk_layernorm": True,
 }
+_ABSENT: dict[str, Any] = {"hidden_act": "gelu", "qk_layernorm": False}
+"""What the library takes for a key that is not there, unless this network has the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +206,8 @@ class CheckpointConfig:
                 "Give a folder created by `moss-voice trt convert`."
             )
         for key, wanted in _FIXED.items():
-            if values.get(key, wanted) != wanted:
-                raise table.error(f"has {key} = {values[key]!r}, but this network has {wanted!r}")
+            if (found := values.get(key, _ABSENT.get(key, wanted))) != wanted:
+                raise table.error(f"has {key} = {found!r}, but this network has {wanted!r}")
         if int(dict(values.get("mapping") or {}).get("world_size", 1)) != 1:
             raise table.error("is split over several GPUs; convert it for one")
         if (dtype := table.string("dtype")) not in get_args(Dtype):

@@ -223,7 +223,7 @@ def test_a_misspelt_table_is_named(bundle_copy: Path) -> None:
         manifest["vocader"] = manifest.pop("vocoder")
 
     text = _error(bundle_copy, misspell)
-    assert "the table [vocoder] is missing; is 'vocader' meant to be it?" in text
+    assert "the table [vocoder] is missing; is 'vocader' meant to be it? Correct" in text
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,14 @@ def test_what_this_network_is_not(changes: dict[str, Any], message: str) -> None
         CheckpointConfig.from_dict(FULL.to_dict() | changes, "config.json")
 
 
+@pytest.mark.parametrize("key", ["qk_layernorm", "hidden_act"])
+def test_an_absent_key_means_what_the_library_takes_it_for(key: str) -> None:
+    values = FULL.to_dict()
+    del values[key]
+    with pytest.raises(BundleError, match=f"has {key} = (False|'gelu'), but this network has"):
+        CheckpointConfig.from_dict(values, "config.json")
+
+
 def test_folders_that_hold_none(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no finished checkpoint"):
         read_config(tmp_path)
