@@ -23,6 +23,7 @@ DOCUMENTS = [
     "engine_runtime/README.md",
     "engine_runtime/bench/RESULTS.md",
     "engine_runtime/cuda/kernels/README.md",
+    "packaging/REPORTS.md",
     "packaging/SERVE.md",
     "packaging/TENSORRT.md",
     "CHANGELOG.md",
