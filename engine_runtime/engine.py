@@ -15,6 +15,7 @@ in the prefix cache are reused, the rest is prefilled again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from engine_runtime.conversation.turn import Turn
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.availability import check_formats, uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
+from engine_runtime.errors import FlowCacheError
 from engine_runtime.hardware import limit_capability
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
@@ -42,6 +44,7 @@ from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm
 from engine_runtime.work import Task, run_alone
 
+_log = logging.getLogger(__name__)
 _LONG_REPLY_S = 10.0
 """Replies up to this length are expected when many users speak."""
 
@@ -68,6 +71,7 @@ class Engine:
         self._conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._is_closed = False
         self._vocabulary = vocabulary_of(stages.bundle)
+        self._flow_steps = stages.token2mel.steps
 
     @classmethod
     def load(
@@ -153,6 +157,40 @@ class Engine:
             return None
         samples = codes * self.bundle.samples_per_code
         return max(int(2 * samples / self.output_sample_rate / _LONG_REPLY_S), 1)
+
+    @property
+    def flow_steps(self) -> int:
+        """Euler steps of the flow from the next reply on."""
+        return self._flow_steps
+
+    def use_flow_steps(self, steps: int | None) -> None:
+        """Run so many Euler steps of the flow from the next reply on, None: those of the bundle. A reply in
+        progress keeps its own. What a GPU has captured is captured again: at once, or before the next turn if
+        a reply is in progress.
+
+        Raises OptionsError for a number out of range, BundleError or FlowCacheError if the memory of the
+        flow's caches is too small for so many, FlowCacheError also for an engine whose conversations share
+        these caches. Nothing changes then.
+        """
+        with self.lock:
+            self._require_open()
+            chosen = replace(self.stages.options, flow_steps=steps).flow_steps or self.bundle.flow.steps
+            self.stages.token2mel.check_steps(chosen)
+            self._flow_steps = chosen
+            self._settle_flow_steps()
+
+    def _settle_flow_steps(self) -> None:
+        """Change to the chosen flow steps unless a reply is in progress. FlowCacheError as above."""
+        token2mel = self.stages.token2mel
+        turns = [conversation.turn for conversation in self._conversations]
+        if self._flow_steps == token2mel.steps or any(turn and turn.is_replying for turn in turns):
+            return
+        try:
+            token2mel.use_steps(self._flow_steps)
+        except FlowCacheError:
+            self._flow_steps = token2mel.steps
+            raise
+        token2mel.warm_up()
 
     @property
     def _context_rows(self) -> int:
@@ -309,6 +347,10 @@ class Engine:
             self._require_open()
             if conversation.turn is not None:
                 conversation.turn.close()
+            try:
+                self._settle_flow_steps()
+            except FlowCacheError as error:
+                _log.warning("The flow steps stay at %d: %s", self._flow_steps, error)
             turn = Turn(self.stages, self.lock, conversation, turn_id, reply, timing)
             conversation.turn = turn
         yield from turn.open()

@@ -60,6 +60,10 @@ class ActiveTurn(Protocol):
     def is_over(self) -> bool:
         """Whether it is done or cancelled."""
 
+    @property
+    def is_replying(self) -> bool:
+        """Whether it is committed, and its reply is not complete."""
+
     def cancel(self) -> None:
         """Stop the turn. Safe from any thread."""
 

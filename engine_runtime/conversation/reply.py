@@ -182,6 +182,7 @@ class Reply:
         audio_s = clock.samples / mel.sample_rate
         attributes: dict[str, float | int | str] = {"audio_s": audio_s, "finish_reason": reason}
         if clock.samples:
+            attributes["flow_steps"] = self.stages.token2mel.steps
             first_s = clock.first_chunk_samples / mel.sample_rate
             attributes["rtf_total"] = clock.work_ns / 1e9 / audio_s
             attributes["first_chunk_ratio"] = clock.ttfa_ns / 1e9 / first_s

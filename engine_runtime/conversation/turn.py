@@ -99,6 +99,11 @@ class Turn:
         """Whether the turn is done or cancelled."""
         return self._state in (_State.DONE, _State.CANCELLED)
 
+    @property
+    def is_replying(self) -> bool:
+        """Whether it is committed, and its reply is not complete."""
+        return self._state is _State.REPLYING
+
     def push(self, pcm: Pcm) -> int:
         """Encode and prefill more speech [n] at the engine's input rate; returns the number of new codes.
 

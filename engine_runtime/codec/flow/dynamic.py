@@ -42,6 +42,14 @@ class DynamicFlow:
         self._parts = parts
         self._starts: dict[int, DynamicState] = {}
 
+    def check_steps(self, steps: int) -> None:
+        """See `FlowBackend`: any number will do."""
+
+    def use_steps(self, steps: int) -> None:
+        """See `FlowBackend`. Streams have their own buffers, so they may go on."""
+        self._starts = {known: state for known, state in self._starts.items() if known == steps}
+        self.start(steps)
+
     @torch.inference_mode()
     def start(self, steps: int) -> DynamicState:
         """See `FlowBackend`."""

@@ -9,7 +9,8 @@ speaker, prompt frames) is computed once. Runs in the thread of its caller.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -154,6 +155,15 @@ class EstimatorSteps:
         )
         self.engine: Velocity | None = None
         """Replaces the velocity computation of this module, if set."""
+
+    @contextmanager
+    def without_engine(self) -> Iterator[None]:
+        """Compute velocities in this module meanwhile."""
+        engine, self.engine = self.engine, None
+        try:
+            yield
+        finally:
+            self.engine = engine
 
     @torch.inference_mode()
     def schedule(self, steps: int) -> Schedule:

@@ -109,13 +109,21 @@ class PagedFlow:
             self._prompt_pages: list[int] = []
             self._run_prompt()
 
-    def start(self, steps: int) -> PagedState:
-        """See `FlowBackend`. Raises FlowCacheError beyond the number of streams, or for other steps."""
+    def check_steps(self, steps: int) -> None:
+        """See `FlowBackend`: all streams have the number of steps that the caches were made for."""
         if steps != self._steps:
             raise FlowCacheError(
                 f"An engine for several conversations runs {self._steps} flow steps, not {steps}. "
                 "Set --flow-steps."
             )
+
+    def use_steps(self, steps: int) -> None:
+        """See `FlowBackend`."""
+        self.check_steps(steps)
+
+    def start(self, steps: int) -> PagedState:
+        """See `FlowBackend`. Raises FlowCacheError beyond the number of streams, or for other steps."""
+        self.check_steps(steps)
         if not self._free_slots:
             raise FlowCacheError(
                 f"The flow runs {self._spare_slot} replies at once. Wait until one of them has ended."

@@ -62,6 +62,14 @@ class FlowBackend(Protocol):
     """A backend that runs the flow in chunks. A state belongs to one stream and is opaque to others, except
     `position`, the number of finished mel frames, prompt included."""
 
+    def check_steps(self, steps: int) -> None:
+        """Raise a MossVoiceError if `use_steps` cannot change to so many Euler steps."""
+
+    def use_steps(self, steps: int) -> None:
+        """Make so many Euler steps the usual number: compute the prompt with them, and free what belongs to
+        another number. Raises FlowCacheError, with nothing changed, while there are streams in fixed buffers,
+        or if memory is too short."""
+
     def start(self, steps: int) -> Any:
         """The state after the prompt (the part of it with complete look-ahead), for a number of Euler
         steps."""

@@ -55,6 +55,11 @@ class SlotPool(Generic[Slot]):
         while len(self._idle.setdefault(steps, [])) < count:
             self._add(steps)
 
+    def clear(self) -> None:
+        """Forget all slots, none of which is in use."""
+        self._idle.clear()
+        self.held = 0
+
     def _add(self, steps: int) -> None:
         size = self.size_of(steps)
         self._make_room(steps, size)

@@ -118,43 +118,89 @@ class StaticFlow:
 
             self._run_blocks = run_blocks
             self._sample = TritonEstimator(parts.estimator).sample
-        self.shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
+        self._wanted_shapes = sorted({chunk, *(-(-size // chunk) * chunk for size in packets)})
+        self._budget = budget
         self.prompt_done = max(prompt - config.look_ahead_codes, 0) // chunk * chunk
         """Codes of the prompt with complete look-ahead; their keys and values stay in the caches."""
-        most = config.max_frames // config.upsample + self.shapes[-1]
-        all_codes = budget // self._bytes_per_code(steps)
-        ample = min(most, max(prompt + AMPLE_CODES, least_codes(prompt, self.shapes[-1])))
-        self.prepared_slots = 2 if all_codes >= 2 * ample else 1
-        """Number of slots created and warmed up before the first reply."""
-        self.cache_codes = min(all_codes // self.prepared_slots, most)
-        """Capacity of a stream's caches in codes, prompt included."""
-        # Large packets are split into several calls if memory is short.
-        while len(self.shapes) > 1 and self.cache_codes < least_codes(prompt, self.shapes[-1]):
-            self.shapes.pop()
-        least = least_codes(prompt, self.shapes[-1])
-        if self.cache_codes < least:
-            raise BundleError(
-                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
-                f"is memory for {self.cache_codes}; use a smaller weight format, --kv fp8, fewer flow steps, "
-                "--codec-dtype float16, a shorter voice prompt or more GPU memory"
-            )
         self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))
         self._notes[:-1] = parts.prompt_mel[0]
         self._count = 0
-        for block in parts.encoder.blocks:
-            block.reach(self.cache_codes)
-        for block in parts.encoder.up_blocks:
-            block.reach(self.cache_codes * config.upsample)
         self._slots: list[Slot] = []
         self._model: dict[int, Slot] = {}
         """A slot for a number of steps, from which further slots copy the prompt."""
+        self._divide(steps)
+
+    def _division(self, steps: int) -> tuple[list[int], int, int]:
+        """How the budget is divided for a number of steps: `shapes`, `prepared_slots` and `cache_codes`.
+        Raises BundleError if it is too small."""
+        config, prompt = self._parts.config, len(self._parts.prompt_codes)
+        shapes = list(self._wanted_shapes)
+        most = config.max_frames // config.upsample + shapes[-1]
+        all_codes = self._budget // self._bytes_per_code(steps)
+        ample = min(most, max(prompt + AMPLE_CODES, least_codes(prompt, shapes[-1])))
+        slots = 2 if all_codes >= 2 * ample else 1
+        codes = min(all_codes // slots, most)
+        # Large packets are split into several calls if memory is short.
+        while len(shapes) > 1 and codes < least_codes(prompt, shapes[-1]):
+            shapes.pop()
+        least = least_codes(prompt, shapes[-1])
+        if codes < least:
+            raise BundleError(
+                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
+                f"is memory for {codes}; use a smaller weight format, --kv fp8, fewer flow steps, "
+                "--codec-dtype float16, a shorter voice prompt or more GPU memory"
+            )
+        return shapes, slots, codes
+
+    def _divide(self, steps: int) -> None:
+        """Create the slots for a number of steps, when there are none."""
+        self._steps = steps
+        shapes, prepared_slots, cache_codes = self._division(steps)
+        self.shapes = shapes
+        """Codes of a packet, ascending."""
+        self.prepared_slots = prepared_slots
+        """Number of slots created and warmed up before the first reply."""
+        self.cache_codes = cache_codes
+        """Capacity of a stream's caches in codes, prompt included."""
+        encoder, rate = self._parts.encoder, self._parts.config.upsample
+        for block in encoder.blocks:
+            block.reach(cache_codes)
+        for block in encoder.up_blocks:
+            block.reach(cache_codes * rate)
         self.pool: SlotPool[Slot] = SlotPool(
-            budget,
+            self._budget,
             size_of=lambda steps: self.cache_codes * self._bytes_per_code(steps),
             make=self._new_slot,
             drop=self._drop_slot,
         )
-        self.pool.reserve(steps, self.prepared_slots)
+        self.pool.reserve(steps, prepared_slots)
+
+    def check_steps(self, steps: int) -> None:
+        """See `FlowBackend`. Raises BundleError if the budget is too small for so many."""
+        self._division(steps)
+
+    def use_steps(self, steps: int) -> None:
+        """See `FlowBackend`. Graphs and slots of the other numbers are dropped first, for their memory."""
+        self._division(steps)
+        if any(slot.streams for slot in self._slots):
+            raise FlowCacheError("The flow steps cannot change during a reply. Wait until it has ended.")
+        before = self._steps
+        self._drop_slots()
+        try:
+            self._divide(steps)
+            return
+        except torch.OutOfMemoryError:
+            pass  # leaving the block frees what the frames of the error hold
+        self._drop_slots()
+        self._divide(before)
+        raise FlowCacheError(
+            f"The GPU has too little free memory for {steps} flow steps. Choose fewer, or free memory."
+        )
+
+    def _drop_slots(self) -> None:
+        for slot in list(self._slots):
+            self._drop_slot(slot)
+        self.pool.clear()
 
     @torch.inference_mode()
     def start(self, steps: int) -> StaticState:
@@ -333,8 +379,9 @@ class StaticFlow:
             return slot
         state = StaticState(slot, 0, parts.prompt_codes.tolist())
         slot.resident = weakref.ref(state)
-        while missing := self.prompt_done - state.position // config.upsample:
-            self.advance(state, max(size for size in self.shapes if size <= missing))
+        with parts.estimator.without_engine():  # which is built for the packets of replies
+            while missing := self.prompt_done - state.position // config.upsample:
+                self.advance(state, max(size for size in self.shapes if size <= missing))
         slot.behind_prompt = [row.clone() for row in slot.rows]
         return slot
 

@@ -121,6 +121,17 @@ class Token2Mel:
             self._capture = static.warm_up
         self._path.start(self.steps)
 
+    def check_steps(self, steps: int) -> None:
+        """Raise BundleError or FlowCacheError if `use_steps` cannot change to so many Euler steps."""
+        self._path.check_steps(steps)
+
+    def use_steps(self, steps: int) -> None:
+        """Give the streams from now on so many Euler steps; `warm_up` captures their graphs again. Raises
+        FlowCacheError, with nothing changed, while there are streams in static caches, or if memory is too
+        short for them."""
+        self._path.use_steps(steps)
+        self.steps = steps
+
     def stream(self, n_steps: int | None = None) -> Token2MelStream:
         """A new stream, with `n_steps` Euler steps (default: those of this stage). Raises FlowCacheError if
         active streams leave too little memory for its caches."""

@@ -116,6 +116,15 @@ def test_a_full_ring_and_pages_copied_aside(flow: CausalFlow) -> None:  # noqa: 
         assert np.abs(mel - plain.convert(codes)).max() <= TOLERANCE
 
 
+def test_streams_that_share_caches_keep_their_flow_steps(flow: CausalFlow) -> None:  # noqa: F811
+    stage = stage_of(flow, None, streams=2)
+    stage.use_steps(stage.steps)
+    with pytest.raises(FlowCacheError, match=f"runs {stage.steps} flow steps, not 9. Set --flow-steps."):
+        stage.check_steps(9)
+    with pytest.raises(FlowCacheError, match="several conversations"):
+        stage.use_steps(9)
+
+
 @pytest.mark.slow
 def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalFlow) -> None:  # noqa: F811
     stage = stage_of(flow, None, streams=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -363,3 +365,87 @@ def test_a_second_reply_takes_no_memory_and_no_capture(
     other = fixed.convert(codes, 3)  # the room of an idle slot, whose captured graphs are forgotten
     assert np.isfinite(other).all()
     np.testing.assert_allclose(fixed.convert(codes), want, atol=2e-3)
+
+
+def test_other_flow_steps_equal_a_stage_of_that_many(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    """Bit for bit, also where the budget holds less of a reply than it is long: it is divided anew."""
+    flow, cases = stored
+    options: dict[str, Any] = {
+        "prompt": prompt_of(cases, 10),
+        "packet_codes": (5, 10),
+        "static_bytes": 120 * _bytes_per_code(flow),
+    }
+    fixed, codes = static(flow, **options), codes_of(97)
+    for steps in (4, 1, 2):
+        fixed.use_steps(steps)
+        want = static(flow, steps=steps, **options)
+        assert isinstance(fixed._path, StaticFlow)
+        assert isinstance(want._path, StaticFlow)
+        assert fixed._path.cache_codes == want._path.cache_codes
+        np.testing.assert_array_equal(fixed.convert(codes), want.convert(codes))
+
+
+def test_flow_steps_do_not_change_during_a_reply(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    fixed, codes = static(stored[0]), codes_of(23)
+    stream = fixed.stream()
+    packets = stream.push(codes)
+    with pytest.raises(FlowCacheError, match=r"cannot change during a reply\. Wait until it has ended\."):
+        fixed.use_steps(3)
+    mel = np.concatenate(packets + stream.finish(), axis=1)
+    assert np.abs(mel - one_shot(stored[0], codes)).max() <= TOLERANCE
+    del stream
+    fixed.use_steps(3)
+    assert np.abs(fixed.convert(codes) - one_shot(stored[0], codes, 3)).max() <= TOLERANCE
+
+
+def test_graphs_and_buffers_of_other_flow_steps_are_freed(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    calls = EmulatedCalls()
+    fixed = static(stored[0], calls=calls, prompt=prompt_of(stored[1], 10))
+    fixed.warm_up()
+    path, captured = fixed._path, calls.num_captured
+    assert isinstance(path, StaticFlow)
+    (first, *_) = path._slots
+    buffer = weakref.ref(first.estimator.cache)
+    before = set(calls.keys)
+    del first
+    gc.disable()  # an engine's objects are frozen, so that no collection would free them
+    try:
+        fixed.use_steps(3)
+        assert buffer() is None
+    finally:
+        gc.enable()
+    fixed.warm_up()
+    assert calls.num_captured == captured
+    assert not before & set(calls.keys)
+    want = static(stored[0], steps=3, prompt=prompt_of(stored[1], 10))
+    assert np.abs(fixed.convert(codes_of(40)) - want.convert(codes_of(40))).max() <= TOLERANCE
+
+
+def test_flow_steps_that_do_not_fit_change_nothing(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, codes = stored[0], codes_of(23)
+    fixed = static(flow, static_bytes=40 * _bytes_per_code(flow))
+    want = fixed.convert(codes)
+    with pytest.raises(BundleError, match="fewer flow steps"):
+        fixed.use_steps(100)
+    path = fixed._path
+    assert isinstance(path, StaticFlow)
+    make = path._new_slot
+
+    def out_of_memory(steps: int) -> object:
+        if steps == 3:
+            raise torch.OutOfMemoryError
+        return make(steps)
+
+    monkeypatch.setattr(path, "_new_slot", out_of_memory)
+    with pytest.raises(FlowCacheError, match="too little free memory for 3 flow steps"):
+        fixed.use_steps(3)
+    assert fixed.steps == 2
+    np.testing.assert_array_equal(fixed.convert(codes), want)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -65,6 +67,23 @@ def test_replies_equal_the_one_shot_flow(flow: Token2Mel, exported: Exported, co
     stream, codes = with_engine(flow, exported).stream(), codes_of(count)
     mel = np.concatenate(run(stream, codes, always(3)), axis=1)
     assert np.abs(mel - one_shot(make_flow(1200)[0], codes)).max() <= TOLERANCE
+
+
+def test_an_engine_of_one_step_runs_any_number_of_them(exported: Exported) -> None:
+    """The voice prompt is computed in torch, as when the stage was loaded: an engine takes packets."""
+    network, cases = make_flow(1200)
+    options: dict[str, Any] = {"packet_codes": PACKETS, "prompt": prompt_of(cases, 10)}
+    options["static_bytes"] = 1 << 30
+    codes = codes_of(31)
+    stage = with_engine(Token2Mel(network, SPEC, steps=2, **options), exported)
+    engine = stage.estimator.engine
+    for steps in (3, 1):
+        stage.use_steps(steps)
+        assert stage.estimator.engine is engine
+        want = with_engine(Token2Mel(network, SPEC, steps=steps, **options), exported).convert(codes)
+        np.testing.assert_array_equal(stage.convert(codes), want)
+        plain = Token2Mel(network, SPEC, steps=steps, **options)
+        assert np.abs(want - plain.convert(codes)).max() <= TOLERANCE
 
 
 def test_replies_longer_than_the_cache_and_a_voice_prompt(exported: Exported) -> None:
