@@ -25,6 +25,7 @@ from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
     EngineLost,
     EngineNotice,
+    FlowStepsSet,
     HistoryChanged,
     Loaded,
     LoadFailed,
@@ -203,6 +204,10 @@ class DialogLoop:
                     self._settle(result)
             elif isinstance(result, EngineNotice):
                 self._emit(result)
+            elif isinstance(result, FlowStepsSet):
+                self._emit(result)
+                if result.message:
+                    self._emit(ErrorRaised(result.message, result.what_to_do))
             elif isinstance(result, EngineLost):
                 if self._runner.is_loaded:
                     self._give_up(result)
@@ -232,6 +237,7 @@ class DialogLoop:
                 engine.output_sample_rate,
                 engine.card,
                 engine.keeps_history,
+                engine.flow_steps,
             )
         )
         self._runner.use_engine()

@@ -139,6 +139,14 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class UseFlowSteps:
+    """Run so many Euler steps of the flow from the next turn on; None: those of the bundle. Answered with
+    FlowStepsSet."""
+
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Close the engine and load another one. Answered with Loaded or LoadFailed."""
 
@@ -164,6 +172,7 @@ Job = (
     | Remove
     | Remember
     | Restore
+    | UseFlowSteps
     | Load
     | Close
 )
@@ -177,6 +186,14 @@ class JobQueue(Protocol):
 
 
 # ---- engine -> dialog ----
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSteps:
+    """Euler steps of the flow: those from the next turn on, and those that the bundle names."""
+
+    chosen: int
+    bundle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +211,8 @@ class Loaded:
     """Whether the conversation of the engine before continues."""
     is_remote: bool = False
     """Whether replies are made by a server, which others may share."""
+    flow_steps: FlowSteps | None = None
+    """None where they cannot be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +237,16 @@ class EngineNotice:
     was lost, or is back. The conversation continues. An event of the session, too."""
 
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStepsSet:
+    """The flow steps from the next turn on. `message` says why they are not the chosen ones, where they are
+    not. An event of the session, too."""
+
+    flow_steps: FlowSteps
+    message: str = ""
+    what_to_do: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +319,7 @@ Result = (
     | LoadFailed
     | EngineLost
     | EngineNotice
+    | FlowStepsSet
     | Heard
     | ReplyResult
     | ReplyMade

@@ -21,6 +21,8 @@ from app.session.engine_jobs import (
     Close,
     Commit,
     Confirm,
+    FlowSteps,
+    FlowStepsSet,
     Hear,
     Heard,
     Interrupt,
@@ -33,6 +35,7 @@ from app.session.engine_jobs import (
     Result,
     RolledBack,
     TurnFailed,
+    UseFlowSteps,
 )
 from app.session.held_timings import KeptTimings
 from app.session.reply_run import ReplyRun
@@ -99,6 +102,8 @@ class EngineTurns:
         try:
             if isinstance(job, TurnJob):
                 yield from self._execute(job)
+            elif isinstance(job, UseFlowSteps):
+                self._use_flow_steps(job.steps)
             elif not isinstance(job, Load | Close):
                 self._history.change(job)
                 if isinstance(job, Remove):
@@ -126,6 +131,19 @@ class EngineTurns:
     def fail(self, job: Job, error: Exception) -> None:
         """The job failed: drop its turn and report that."""
         self._drop(job.turn_id if isinstance(job, TurnJob | Remove | Remember) else 0, error)
+
+    @property
+    def flow_steps(self) -> FlowSteps:
+        """Those from the next turn on."""
+        return FlowSteps(self._engine.flow_steps, self._engine.bundle.flow.steps)
+
+    def _use_flow_steps(self, steps: int | None) -> None:
+        try:
+            self._engine.use_flow_steps(steps)
+        except MossVoiceError as error:
+            self._give(FlowStepsSet(self.flow_steps, error.what_is_wrong, error.what_to_do))
+        else:
+            self._give(FlowStepsSet(self.flow_steps))
 
     def _execute(self, job: TurnJob) -> Task[None]:
         if isinstance(job, OpenTurn):

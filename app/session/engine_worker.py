@@ -20,6 +20,7 @@ from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Cancel,
     Close,
+    FlowSteps,
     Interrupt,
     Job,
     Load,
@@ -189,6 +190,7 @@ class EngineWorker:
                 engine.bundle.samples_per_code,
                 engine.bundle.card,
                 keeps_history,
+                flow_steps=FlowSteps(engine.flow_steps, engine.bundle.flow.steps),
             )
         )
         history.publish()

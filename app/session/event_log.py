@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from app.session.engine_jobs import FlowStepsSet
 from app.session.events import (
     Counters,
     DevicesChanged,
@@ -59,6 +60,8 @@ class EventLog:
                 _log.info(
                     "engine ready in %.1f s: %s, %d Hz in, %d Hz out", load_s, bundle, rate_in, rate_out
                 )
+            case FlowStepsSet(flow_steps):
+                _log.info("flow steps from the next turn on: %d", flow_steps.chosen)
             case DevicesChanged():
                 self._note_devices(event)
             case ErrorRaised():

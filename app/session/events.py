@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.audio.echo_cancellation import EchoMeasurement
-from app.session.engine_jobs import EngineNotice
+from app.session.engine_jobs import EngineNotice, FlowSteps, FlowStepsSet
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.timing import TimingEvent
@@ -90,6 +90,8 @@ class EngineReady:
     """What the model can do, and in which languages."""
     keeps_history: bool = True
     """Whether it continues the conversation so far; False for another model than before."""
+    flow_steps: FlowSteps | None = None
+    """Euler steps of the flow; None where they cannot be chosen. A change comes as FlowStepsSet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,4 +364,5 @@ Event = (
     | DevicesChanged
     | DeviceNoticed
     | EngineNotice
+    | FlowStepsSet
 )

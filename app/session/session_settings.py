@@ -40,6 +40,9 @@ class SessionSettings:
     """Whether a sample question waits while a turn is answered; else it continues, and may interrupt."""
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
+    flow_steps: int | None = None
+    """Euler steps of the flow from the next turn on, or None for the bundle's own. The engine is loaded with
+    those of the beginning."""
     recording: Recording | None = None
     """Where the conversation is recorded, None if it is not."""
     max_text_chars: int = 2_000
@@ -60,6 +63,7 @@ class SessionSettings:
             input_device=input_device,
             output_device=output_device,
             seed=start.seed,
+            flow_steps=start.engine.flow_steps,
             turn_taking=TurnTakingSettings(eagerness=start.eagerness, input_mode=start.input_mode),
             audio_processing=AudioProcessing(library=start.echo_library),
             speculate=start.speculate,

@@ -26,6 +26,7 @@ from app.session.engine_jobs import (
     ReplyResult,
     RolledBack,
     TurnFailed,
+    UseFlowSteps,
 )
 from app.session.engine_source import EngineSource
 from app.session.engine_worker import EngineWorker
@@ -116,6 +117,8 @@ class TurnControl:
 
     def apply(self, settings: SessionSettings) -> None:
         """Use these settings from the next frame and turn on."""
+        if settings.flow_steps != self.settings.flow_steps:
+            self._worker.submit(UseFlowSteps(settings.flow_steps))
         self.settings = settings
         self.voice.apply(settings)
         self._player.least_ms = settings.playback_start_ms

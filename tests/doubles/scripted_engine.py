@@ -66,10 +66,16 @@ class Section:
 
 
 @dataclass
+class Flow:
+    steps: int = 10
+
+
+@dataclass
 class Bundle:
     name: str = "scripted"
     samples_per_code: int = 1_920
     lm: Section = field(default_factory=Section)
+    flow: Flow = field(default_factory=Flow)
     card: ModelCard = field(default_factory=ModelCard)
 
 
@@ -255,6 +261,7 @@ class ScriptedEngine:
         self.ended: list[object] = []
         """Conversations, in the order in which they were ended."""
         self.exchanges: list[Exchange] = []
+        self.flow_steps = self.bundle.flow.steps
         self.is_closed = False
         self.conversation_limits = {"KV cache": 8}
         self.speaking_limit: int | None = None
@@ -298,6 +305,12 @@ class ScriptedEngine:
 
     def end_conversation(self, conversation: object) -> None:
         self.ended.append(conversation)
+
+    def use_flow_steps(self, steps: int | None) -> None:
+        self.calls.append(("use_flow_steps", steps))
+        if self.script.fail_on == "use_flow_steps":
+            raise self.script.error
+        self.flow_steps = steps or self.bundle.flow.steps
 
     def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
         self.calls.append(("open", turn_id, reply, conversation))

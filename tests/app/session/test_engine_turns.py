@@ -6,6 +6,8 @@ from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Ask,
     Commit,
+    FlowSteps,
+    FlowStepsSet,
     Forget,
     Interrupt,
     Job,
@@ -15,6 +17,7 @@ from app.session.engine_jobs import (
     ReplyResult,
     Result,
     TurnFailed,
+    UseFlowSteps,
 )
 from app.session.engine_turns import KEPT_TURNS, EngineTurns
 from engine_runtime.types import CancelScope, Modality, ReplyAudio
@@ -93,3 +96,18 @@ def test_a_reply_that_fails_later_names_its_turn() -> None:
     rig.ask(1)
     assert rig.results[-1] == TurnFailed(1, "The engine is out of order.", "Repair it.")
     assert not rig.turns.advance()
+
+
+def test_flow_steps_are_chosen_and_confirmed() -> None:
+    rig = Rig()
+    rig.do(UseFlowSteps(4), UseFlowSteps(None))
+    assert rig.engine.calls == [("use_flow_steps", 4), ("use_flow_steps", None)]
+    assert rig.results == [FlowStepsSet(FlowSteps(4, 10)), FlowStepsSet(FlowSteps(10, 10))]
+
+
+def test_refused_flow_steps_drop_no_turn() -> None:
+    rig = Rig(Script(fail_on="use_flow_steps"))
+    rig.do(OpenTurn(1, Modality.SPEECH, CancelScope()), UseFlowSteps(4))
+    assert rig.results == [FlowStepsSet(FlowSteps(10, 10), "The engine is out of order.", "Repair it.")]
+    rig.do(Ask(1, "count"), Commit(1, Modality.SPEECH, None, CancelScope()))
+    assert rig.engine.names_of(1) == ["open", "push_text", "commit"]
