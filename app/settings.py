@@ -65,6 +65,11 @@ class StartSettings:
         """Whether another process makes the replies."""
         return bool(self.server) or self.engine_python is not None
 
+    def loads_as(self, other: StartSettings) -> bool:
+        """Whether the same engine serves both: its flow steps change while it runs."""
+        steps = self.engine.flow_steps
+        return self == replace(other, engine=replace(other.engine, flow_steps=steps))
+
     def released(self, options: Collection[str]) -> StartSettings:
         """These as if the command line had not given some of its options."""
         names = self.given.intersection(options)

@@ -168,9 +168,8 @@ class Engine:
         progress keeps its own. What a GPU has captured is captured again: at once, or before the next turn if
         a reply is in progress.
 
-        Raises OptionsError for a number out of range, BundleError or FlowCacheError if the memory of the
-        flow's caches is too small for so many, FlowCacheError also for an engine whose conversations share
-        these caches. Nothing changes then.
+        Raises OptionsError for a number out of range, FlowCacheError if there is too little memory for so
+        many, or if the conversations of the engine share their caches. Nothing changes then.
         """
         with self.lock:
             self._require_open()

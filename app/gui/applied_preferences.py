@@ -81,6 +81,10 @@ class AppliedPreferences(QObject):
         """When the user's voice stops a reply."""
         self.apply(dataclasses.replace(self.current, interruption=interruption))
 
+    def choose_flow_steps(self, steps: int | None) -> None:
+        """Euler steps of the flow from the next turn on, None for those of the bundle."""
+        self.apply(dataclasses.replace(self.current, flow_steps=steps))
+
     def choose_devices(self, input_device: str, output_device: str) -> None:
         """Use these sound devices, "" for the default one."""
         self._take(dataclasses.replace(self.current, input_device=input_device, output_device=output_device))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.session.commands import Command
-from app.session.engine_jobs import EngineNotice
+from app.session.engine_jobs import EngineNotice, FlowStepsSet
 from app.session.events import (
     ConversationContinued,
     Counters,
@@ -71,6 +71,7 @@ class SessionBridge(QObject):
     state_changed = Signal(object)
     engine_loading = Signal(object)
     engine_ready = Signal(object)
+    flow_steps_set = Signal(object)
     levels = Signal(object)
     turn_opened = Signal(object)
     turn_extended = Signal(object)
@@ -108,6 +109,7 @@ class SessionBridge(QObject):
             StateChanged: self.state_changed,
             EngineLoading: self.engine_loading,
             EngineReady: self.engine_ready,
+            FlowStepsSet: self.flow_steps_set,
             Levels: self.levels,
             TurnOpened: self.turn_opened,
             TurnExtended: self.turn_extended,

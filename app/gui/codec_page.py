@@ -30,7 +30,11 @@ class CodecPage(SettingsPage):
         self.note = PlainLabel()
         self.note.setProperty("role", "small")
         super().__init__(
-            (self.tr("&Flow steps"), self.flow_steps, self.tr("More steps sound cleaner and take longer.")),
+            (
+                self.tr("&Flow steps"),
+                self.flow_steps,
+                self.tr("More steps sound cleaner and take longer. They apply from the next turn on."),
+            ),
             (
                 self.tr("Flow sc&hedule"),
                 self.schedule_box,

@@ -71,10 +71,10 @@ class EngineSwitch(QObject):
     def apply(self, edited: Preferences) -> None:
         """Apply preferences that were edited from the current ones; another engine is loaded if they name
         one."""
-        before, has_worked = self._applied.engine_choice(), self._applied.start_settings() == self._last_ready
+        before, has_worked = self._applied.engine_choice(), self._was_ready(self._applied.start_settings())
         self._applied.apply(edited)
         start = self._applied.start_settings()
-        if start != self.wanted:
+        if not start.loads_as(self.wanted):
             if not self.is_loading:
                 self._before = before if has_worked else None
             self._load(start)
@@ -85,11 +85,14 @@ class EngineSwitch(QObject):
     def gives_up(self, edited: Preferences) -> StartSettings | None:
         """What these preferences would load in place of the TensorRT-LLM engine that runs; None if they keep
         it, or if none runs."""
-        has_failed = not self.is_loading and self.wanted != self._last_ready
+        has_failed = not self.is_loading and not self._was_ready(self.wanted)
         if has_failed or self.wanted.server or self.wanted.engine.backend != "trtllm":
             return None
         start = self._applied.start_settings(edited)
         return start if start.server or start.engine.backend != "trtllm" else None
+
+    def _was_ready(self, start: StartSettings) -> bool:
+        return self._last_ready is not None and start.loads_as(self._last_ready)
 
     def _load(self, start: StartSettings, *, stands_in: bool = False) -> None:
         if self._loader is not None:
@@ -119,7 +122,7 @@ class EngineSwitch(QObject):
             self._applied.restore_engine(choice)
             self._load(self._applied.start_settings(), stands_in=True)
         elif _is_saved_engine(self.wanted):
-            self._load(_shipped(self._applied.given), stands_in=True)
+            self._load(_shipped(self._applied.current, self._applied.given), stands_in=True)
 
 
 def _is_saved_engine(start: StartSettings) -> bool:
@@ -129,6 +132,6 @@ def _is_saved_engine(start: StartSettings) -> bool:
     return is_one and not start.given & NAMES_AN_ENGINE
 
 
-def _shipped(given: StartSettings) -> StartSettings:
+def _shipped(preferences: Preferences, given: StartSettings) -> StartSettings:
     """The model that came with the program, on the processor."""
-    return Preferences().start_settings(given.released(ENGINE_OPTIONS))
+    return preferences.with_engine_of(Preferences()).start_settings(given.released(ENGINE_OPTIONS))

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 
 from app.gui.curves import CurveStyle
 from app.gui.definitions import number
+from app.gui.flow_steps_row import FlowStepsRow
 from app.gui.follows_language import FollowsLanguage
 from app.gui.metrics import LatencyMetrics, Metric
 from app.gui.plain_text import MarkupLabel, PlainLabel, set_tip
@@ -112,6 +113,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.outages = PlainLabel()
         self._waterfall_sum = MarkupLabel()
         self.speculation = SpeculationLine()
+        self.flow_steps = FlowStepsRow()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
         self.plots = {name: LivePlot(style, theme) for name, style in _PLOTS.items()}
@@ -138,6 +140,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
             tile.refresh(self.metrics)
         for plot in self.plots.values():
             plot.refresh(self.metrics)
+        self.flow_steps.refresh(self.metrics)
         self._show_waterfall()
         self._show_outages()
         self.longest_redraw_ms = max(self.longest_redraw_ms, (time.perf_counter() - started) * 1e3)
@@ -148,6 +151,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self._seen = -1
         for plot in self.plots.values():
             plot.reset()
+        self.flow_steps.refresh(self.metrics)
         self.retranslate()
         self.cleared.emit()
 
@@ -200,6 +204,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
             tile.refresh(self.metrics, force=True)
         self.waterfall.retranslate()
         self.speculation.retranslate()
+        self.flow_steps.retranslate()
         self._show_waterfall()
         self._show_outages()
 
@@ -294,6 +299,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         layout.setSpacing(8)
         layout.addLayout(head)
         layout.addLayout(self._tile_grid)
+        layout.addWidget(self.flow_steps)
         layout.addWidget(card)
         layout.addLayout(self._plot_grid, 1)
         self.setWidget(body)

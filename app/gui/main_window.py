@@ -56,6 +56,7 @@ from app.session.commands import (
     Start,
     Stop,
 )
+from app.session.engine_jobs import FlowStepsSet
 from app.session.events import DevicesChanged, EngineReady, SampleFinished, SampleStarted, SessionState
 from app.settings import StartSettings
 from engine_runtime.timing import TimingEvent
@@ -220,6 +221,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.state_changed.connect(lambda event: self._show_state(event.state))
         bridge.state_changed.connect(lambda event: self.composer.set_replying(event.can_stop))
         bridge.engine_ready.connect(self._show_engine)
+        bridge.flow_steps_set.connect(self._take_flow_steps)
         bridge.levels.connect(controls.show_levels)
         bridge.counters.connect(controls.counters.show_counters)
         bridge.echo_measured.connect(controls.counters.show_echo)
@@ -246,6 +248,13 @@ class MainWindow(FollowsLanguage, QMainWindow):
         server = self.engine.wanted.server
         self.header.show_engine(event, server)
         self.transcript.welcome.show_card(event.card, server)
+        self.latency.flow_steps.show_steps(event.flow_steps)
+
+    def _take_flow_steps(self, event: FlowStepsSet) -> None:
+        steps = event.flow_steps
+        self.latency.flow_steps.show_steps(steps)
+        if event.message:  # they stay as they are, also at the next start
+            self.applied.choose_flow_steps(None if steps.chosen == steps.bundle else steps.chosen)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:
         self.export.add(events)
@@ -290,6 +299,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         controls.rescanned.connect(lambda: send(RescanDevices()))
         controls.devices_chosen.connect(applied.choose_devices)
         controls.reply_chosen.connect(applied.choose_reply)
+        self.latency.flow_steps.chosen.connect(applied.choose_flow_steps)
         controls.volume.valueChanged.connect(applied.choose_volume)
         self.background.tray_lost.connect(self._announce_tray)
         applied.changed.connect(self._follow_preferences)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from enum import Enum
+from statistics import median
 
 from app.gui.series import SHOWN_TURNS, LevelSeries, SeriesSummary, TurnSeries
 from app.gui.turn_times import TurnTimes, Waterfall, finite
@@ -75,6 +76,8 @@ class LatencyMetrics:
         underruns, dropped_input: how often playback starved, how much input was lost (samples).
         outages: how often the computer slept or the server was away. What a turn took from then on says
             nothing about the program, and is in no series.
+        rtf_by_flow_steps: median of the RTF of the latest spoken replies with each number of flow steps, the
+            latest number last.
         version: grows with every event that was used; a view redraws when it has changed.
     """
 
@@ -91,6 +94,8 @@ class LatencyMetrics:
         self.dropped_input = 0
         self.outages = 0
         self.version = 0
+        self.rtf_by_flow_steps: dict[int, float] = {}
+        self._rtf_of_steps: dict[int, deque[float]] = {}
         self._interrupted: set[int] = set()
         """Turns with an outage."""
         self._turns: OrderedDict[int, TurnTimes] = OrderedDict()
@@ -172,6 +177,15 @@ class LatencyMetrics:
                 self._put(metric, event.turn_id, event.attributes.get(metric.value))
             total = finite(event.attributes.get(Metric.RTF_TOTAL.value))
             turn.rtf_total = turn.rtf_total if total is None else total
+            if total is not None and event.turn_id not in self._interrupted:
+                self._note_flow_steps(finite(event.attributes.get("flow_steps")), total)
+
+    def _note_flow_steps(self, steps: float | None, rtf: float) -> None:
+        if steps is not None:
+            latest = self._rtf_of_steps.setdefault(int(steps), deque(maxlen=SHOWN_TURNS))
+            latest.append(rtf)
+            self.rtf_by_flow_steps.pop(int(steps), None)
+            self.rtf_by_flow_steps[int(steps)] = median(latest)
 
 
 def _count(event: TimingEvent) -> int:

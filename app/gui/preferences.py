@@ -64,7 +64,7 @@ DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 ENGINE_FIELDS = (
     *("server", "server_key", "bundle", "voice", "device", "weights", "saves_memory"),
     *("backend", "engine", "engine_python"),
-    *("flow_steps", "flow_schedule", "codec_dtype", "exact_encoding", "trt_codec"),
+    *("flow_schedule", "codec_dtype", "exact_encoding", "trt_codec"),
 )
 """Preferences that take another engine."""
 _OPTIONS = {
@@ -154,6 +154,7 @@ class Preferences:
             device_latency_s=self.latency_ms / 1e3,
             volume=self.volume / 100,
             seed=self.seed,
+            flow_steps=self.flow_steps,
             speculate=self.speculate,
             audio_processing=AudioProcessing(
                 self.echo_cancellation, self.noise_suppression, self.gain_control, self.echo_library

@@ -706,6 +706,22 @@
         <translation>麦克风已静音。</translation>
     </message>
     <message>
+        <source>The flow&apos;s caches are too small for %1 flow steps.</source>
+        <translation>流匹配缓存容不下 %1 步。</translation>
+    </message>
+    <message>
+        <source>Choose fewer, or half precision for the codec.</source>
+        <translation>请减少步数，或让编解码器使用半精度。</translation>
+    </message>
+    <message>
+        <source>The GPU has too little free memory for %1 flow steps.</source>
+        <translation>GPU 空闲显存不足，无法运行 %1 步流匹配。</translation>
+    </message>
+    <message>
+        <source>Choose fewer, or free memory.</source>
+        <translation>请减少步数，或释放显存。</translation>
+    </message>
+    <message>
         <source>The model is not loaded yet.</source>
         <translation>模型尚未加载完成。</translation>
     </message>
@@ -2338,6 +2354,37 @@
     </message>
 </context>
 <context>
+    <name>FlowStepsRow</name>
+    <message>
+        <source>Flow steps</source>
+        <translation>流匹配步数</translation>
+    </message>
+    <message>
+        <source>Steps of flow matching for each chunk of speech, from the next turn on. More steps sound cleaner and take longer.</source>
+        <translation>每段语音的流匹配步数，从下一轮起生效。步数越多声音越干净，也越慢。</translation>
+    </message>
+    <message>
+        <source>%1 from the next turn on</source>
+        <translation>%1，下一轮起生效</translation>
+    </message>
+    <message>
+        <source>%1, as the bundle says</source>
+        <translation>%1（按模型包设定）</translation>
+    </message>
+    <message>
+        <source>No spoken reply with %1 yet</source>
+        <translation>%1 步尚无语音回复</translation>
+    </message>
+    <message>
+        <source>RTF %1 with %2</source>
+        <translation>RTF %1（%2 步）</translation>
+    </message>
+    <message>
+        <source>%1 with %2</source>
+        <translation>%1（%2 步）</translation>
+    </message>
+</context>
+<context>
     <name>SpeculationLine</name>
     <message>
         <source>Speculative replies are off: the engine is slower than real time.</source>
@@ -2845,8 +2892,8 @@
         <translation>流匹配步数(&amp;F)</translation>
     </message>
     <message>
-        <source>More steps sound cleaner and take longer.</source>
-        <translation>步数越多声音越干净，也越慢。</translation>
+        <source>More steps sound cleaner and take longer. They apply from the next turn on.</source>
+        <translation>步数越多声音越干净，也越慢。从下一轮起生效。</translation>
     </message>
     <message>
         <source>Flow sc&amp;hedule</source>

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app import paths
 from app.session.commands import Command
+from app.session.engine_jobs import FlowSteps
 from app.session.events import (
     Counters,
     DevicesChanged,
@@ -116,7 +117,7 @@ def opening() -> list[Event]:
     """Engine ready, devices open, listening."""
     return [
         DevicesChanged(("pulse", "USB headset"), ("pulse", "USB headset"), "pulse", "pulse"),
-        EngineReady("nano", 2.4, 16000, 24000, NANO),
+        EngineReady("nano", 2.4, 16000, 24000, NANO, flow_steps=FlowSteps(2, 2)),
         Counters(0, 0),
         StateChanged(SessionState.LISTENING),
     ]
@@ -251,7 +252,7 @@ def exchange_timings(
         emit("playback_buffer", sound + tick * 50, 0, level_ms=max(0.0, made - tick * 50))
     steady = (clock - first) / max(1.0, audio_ms - CHUNK_MS)
     ratios = {"rtf_total": (clock - commit) / audio_ms, "rtf_steady": steady}
-    ratios["first_chunk_ratio"] = (first - commit) / CHUNK_MS
+    ratios |= {"first_chunk_ratio": (first - commit) / CHUNK_MS, "flow_steps": 2}
     emit("reply", commit, clock - commit, audio_s=audio_ms / 1e3, finish_reason="stop", **ratios)
     return sorted(events, key=lambda event: event.start_ns + event.duration_ns), sound + audio_ms
 

@@ -176,12 +176,18 @@ class StaticFlow:
         self.pool.reserve(steps, prepared_slots)
 
     def check_steps(self, steps: int) -> None:
-        """See `FlowBackend`. Raises BundleError if the budget is too small for so many."""
-        self._division(steps)
+        """See `FlowBackend`."""
+        try:
+            self._division(steps)
+        except BundleError:
+            raise FlowCacheError(
+                f"The flow's caches are too small for {steps} flow steps. "
+                "Choose fewer, or half precision for the codec."
+            ) from None
 
     def use_steps(self, steps: int) -> None:
         """See `FlowBackend`. Graphs and slots of the other numbers are dropped first, for their memory."""
-        self._division(steps)
+        self.check_steps(steps)
         if any(slot.streams for slot in self._slots):
             raise FlowCacheError("The flow steps cannot change during a reply. Wait until it has ended.")
         before = self._steps

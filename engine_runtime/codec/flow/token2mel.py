@@ -122,7 +122,7 @@ class Token2Mel:
         self._path.start(self.steps)
 
     def check_steps(self, steps: int) -> None:
-        """Raise BundleError or FlowCacheError if `use_steps` cannot change to so many Euler steps."""
+        """Raise FlowCacheError if `use_steps` cannot change to so many Euler steps."""
         self._path.check_steps(steps)
 
     def use_steps(self, steps: int) -> None:

@@ -15,7 +15,7 @@ from app.gui.applied_preferences import AppliedPreferences
 from app.gui.bridge import SessionBridge
 from app.gui.engine_switch import EngineSwitch
 from app.gui.preferences import Preferences, PreferenceStore
-from app.session.commands import LoadEngine
+from app.session.commands import ApplySettings, LoadEngine
 from app.session.engine_source import EngineFactory
 from app.session.events import EngineReady, ErrorRaised
 from app.settings import StartSettings
@@ -280,21 +280,24 @@ def test_another_preference_keeps_the_engine_and_its_environment(
     assert rig.switch.wanted.bundle == Path("/models/mine")
     assert (engine.backend, engine.engine, engine.device) == ("trtllm", Path("/engines/fp8"), "cuda:0")
     assert (engine.trt_codec, engine.kernels) == (True, before.engine.kernels)
-    assert bool(rig.requested) == ("eagerness" not in change)
+    assert bool(rig.requested) == (not change.keys() & {"eagerness", "flow_steps"})
 
 
 def test_what_the_window_takes_from_the_command_line_comes_back_after_a_failure(
     host: QWidget, session: ScriptedSession, store: PreferenceStore
 ) -> None:
     given = StartSettings(
-        engine=EngineOptions(flow_steps=3), eagerness="off", given=frozenset({"flow_steps", "eagerness"})
+        engine=EngineOptions(codec_dtype="float16", flow_steps=3),
+        eagerness="off",
+        given=frozenset({"codec_dtype", "flow_steps", "eagerness"}),
     )
     rig = Rig(host, session, store, given)
     rig.is_ready()
-    rig.choose(flow_steps=9)
-    rig.choose(eagerness="eager")
+    rig.choose(codec_dtype="float32")
+    rig.choose(eagerness="eager", flow_steps=9)
     rig.report(FATAL)
-    assert rig.requested[-1].engine.flow_steps == 3
+    assert rig.requested[-1].engine.codec_dtype == "float16"
+    assert rig.requested[-1].engine.flow_steps == 9, "no engine was loaded for them"
     assert rig.switch.stands_in
     assert rig.applied.current.eagerness == "eager"
 
@@ -374,3 +377,40 @@ def test_what_gives_up_the_engine_is_known_beforehand(
     assert (rig.switch.gives_up(edited) is not None) == gives_up
     assert rig.requested == []
     assert store.load() == ON_ENGINE
+
+
+@pytest.mark.parametrize(
+    "given", [StartSettings(), StartSettings(bundle=Path("/a"), given=frozenset({"bundle"}))]
+)
+def test_flow_steps_change_in_the_engine_that_runs(
+    host: QWidget, session: ScriptedSession, store: PreferenceStore, given: StartSettings
+) -> None:
+    store.save(dataclasses.replace(store.load(), bundle="/saved"))
+    rig = Rig(host, session, store, given)
+    rig.is_ready()
+    rig.choose(flow_steps=4)
+    assert rig.requested == []
+    (applied,) = [command for command in session.commands if isinstance(command, ApplySettings)]
+    assert applied.settings.flow_steps == 4
+    saved = store.load()
+    assert (saved.flow_steps, saved.bundle) == (4, "/saved"), (
+        "what the command line named is not saved with it"
+    )
+    rig.choose(codec_dtype="float32")
+    assert rig.requested[-1].engine.flow_steps == 4
+    rig.report(FATAL)
+    assert rig.requested[-1].engine.codec_dtype is None, "the engine before had worked"
+    assert rig.requested[-1].engine.flow_steps == 4
+
+
+def test_flow_steps_do_not_try_a_failed_engine_again(
+    host: QWidget, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    store.save(dataclasses.replace(ON_ENGINE, flow_steps=6))
+    rig = Rig(host, session, store, StartSettings())
+    rig.report(FATAL)
+    assert rig.requested[-1].engine.flow_steps == 6, "they are no part of what failed"
+    rig.is_ready()
+    rig.applied.choose_flow_steps(4)
+    assert len(rig.requested) == 1
+    assert rig.switch.stands_in

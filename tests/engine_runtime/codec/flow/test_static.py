@@ -433,7 +433,7 @@ def test_flow_steps_that_do_not_fit_change_nothing(
     flow, codes = stored[0], codes_of(23)
     fixed = static(flow, static_bytes=40 * _bytes_per_code(flow))
     want = fixed.convert(codes)
-    with pytest.raises(BundleError, match="fewer flow steps"):
+    with pytest.raises(FlowCacheError, match=r"too small for 100 flow steps\. Choose fewer"):
         fixed.use_steps(100)
     path = fixed._path
     assert isinstance(path, StaticFlow)
