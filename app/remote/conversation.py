@@ -23,6 +23,7 @@ from app.session.engine_jobs import (
     AskAgain,
     Cancel,
     Commit,
+    FlowStepsSet,
     Forget,
     Hear,
     Interrupt,
@@ -37,9 +38,10 @@ from app.session.engine_jobs import (
     RestoreFailed,
     RolledBack,
     TurnFailed,
+    UseFlowSteps,
 )
 from app.session.engine_source import JobDesk
-from engine_runtime.errors import LanguageError
+from engine_runtime.errors import LanguageError, MossVoiceError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
 
@@ -77,6 +79,8 @@ class RemoteConversation:
         """Events of a response to a turn that the server ended, before the session did."""
         self._lost_ns: int | None = None
         """When the connection was lost; None while there is one."""
+        self._flow_steps: int | None = None
+        """Those that the user has chosen; each connection is told, as the server forgets them."""
         self._reports_timings: bool | None = None
         """Whether the server sends its own; None until a spoken reply is over."""
 
@@ -85,6 +89,8 @@ class RemoteConversation:
     def connect(self, session: ServerSession, emit: Callable[[Json], None]) -> None:
         """There is a connection, with a new session of the server."""
         self._uplink.open(session, emit)
+        if self._flow_steps is not None:
+            self._uplink.choose_flow_steps(self._flow_steps)
         self._known.clear()
         self._early.clear()
         for exchange in self._exchanges.values():
@@ -145,6 +151,9 @@ class RemoteConversation:
                 self._drop(self._exchanges[turn_id])
             case Remember():
                 self._remember(job)
+            case UseFlowSteps(steps) if (known := self._uplink.session.flow_steps) is not None:
+                self._flow_steps = known.bundle if steps is None else steps
+                self._uplink.choose_flow_steps(self._flow_steps)
             case Forget():
                 self._forget()
             case Restore():
@@ -267,8 +276,10 @@ class RemoteConversation:
     def _take(self, event: Json) -> None:
         name, uplink = event_name(event), self._uplink
         if name == "session.updated":
-            uplink.session = read_session(event, uplink.session)
+            before, uplink.session = uplink.session, read_session(event, uplink.session)
             uplink.ends_turns = uplink.session.detects_turns is True
+            if uplink.session.flow_steps not in (None, before.flow_steps):
+                self._desk.give(FlowStepsSet(uplink.session.flow_steps))
         elif name == "input_audio_buffer.speech_started":
             uplink.ends_turns = True
             self._early.clear()
@@ -361,6 +372,12 @@ class RemoteConversation:
         """A request that failed fails its turn; anything else is noted."""
         described = event.get("error")
         error: Json = described if isinstance(described, dict) else {}
+        if error.get("code") == "flow_steps_refused" and self._uplink.session.flow_steps is not None:
+            self._flow_steps = None
+            problem = MossVoiceError(str(error.get("message"))[:500])
+            steps = self._uplink.session.flow_steps
+            self._desk.give(FlowStepsSet(steps, problem.what_is_wrong, problem.what_to_do))
+            return
         event_id = error.get("event_id") or event.get("event_id")
         for response in list(self._uplink.requested):
             if response.event_id and event_id == response.event_id:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat, pcm_at
+from app.session.engine_jobs import FlowSteps
+from engine_runtime.options import MOST_FLOW_STEPS
 from engine_runtime.types import Modality
 
 Json = dict[str, Any]
@@ -40,6 +42,8 @@ class ServerSession:
     output_format: AudioFormat = PCM16
     detects_turns: bool | None = None
     """Whether the server ends the turns of the user; None if it does not say."""
+    flow_steps: FlowSteps | None = None
+    """Euler steps of the server's flow; None if it leaves no choice."""
 
 
 def event_name(event: Json) -> str:
@@ -80,6 +84,7 @@ def read_session(event: Json, before: ServerSession | None = None) -> ServerSess
             before.output_format,
         ),
         detects,
+        _flow_steps(_object(session.get("moss_voice"))) or before.flow_steps,
     )
 
 
@@ -97,6 +102,11 @@ def session_update(session: ServerSession) -> Json:
             "audio": {"input": audio_in, "output": audio_out},
         }
     return {"type": "session.update", "session": changed}
+
+
+def flow_steps_update(steps: int) -> Json:
+    """The session.update that chooses the flow steps."""
+    return {"type": "session.update", "session": {"type": "realtime", "moss_voice": {"flow_steps": steps}}}
 
 
 def response_create(session: ServerSession, modality: Modality, most_tokens: int | None = None) -> Json:
@@ -120,6 +130,12 @@ def message(role: str, text: str, item_id: str, *, is_older: bool) -> Json:
 
 def _object(value: Any) -> Json:
     return value if isinstance(value, dict) else {}
+
+
+def _flow_steps(own: Json) -> FlowSteps | None:
+    steps = [own.get(name) for name in ("flow_steps", "bundle_flow_steps")]
+    known = [value for value in steps if isinstance(value, int) and 1 <= value <= MOST_FLOW_STEPS]
+    return FlowSteps(*known) if len(known) == len(steps) else None
 
 
 def _rate(session: Json, side: str) -> int | None:

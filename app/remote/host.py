@@ -92,6 +92,7 @@ class _Line:
             samples_per_code=0,
             keeps_history=keeps_history,
             is_remote=True,
+            flow_steps=session.flow_steps,
         )
         self._desk.ready(loaded, self._timing)
         if self._address.warning:  # before the first job, and with it the first sound

@@ -21,7 +21,7 @@ from app.audio.resample import Resampler
 from app.audio.wire_format import AudioFormat
 from app.remote.dialect import Json
 from app.remote.exchange import RemoteExchange
-from engine_runtime.timing import REPLY_RATIOS, REPLY_STAGES, STAGE_FIGURES, TimingBus, TimingEvent
+from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, TimingBus, TimingEvent
 from engine_runtime.types import (
     CancelScope,
     FinishReason,
@@ -140,7 +140,7 @@ class RemoteResponse:
             self._timing.emit("network", turn_id, self._asked_ns + server_ns, network_ns)
         for stage in _stages(own.get("stages"), turn_id, self._asked_ns):
             self._timing.publish(stage)
-        attributes = _figures(own, REPLY_RATIOS)
+        attributes = _figures(own, REPLY_FIGURES)
         audio_s = self.exchange.samples / self._out_rate
         elapsed_ns = self._timing.clock_ns() - self._asked_ns
         self._timing.emit("reply", turn_id, self._asked_ns, elapsed_ns, audio_s=audio_s, **attributes)

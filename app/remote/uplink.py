@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from app.remote.dialect import Json, ServerSession, message, response_create, session_update
+from app.remote.dialect import (
+    Json,
+    ServerSession,
+    flow_steps_update,
+    message,
+    response_create,
+    session_update,
+)
 from app.remote.exchange import RemoteExchange, new_item_id
 from app.remote.response import RemoteResponse
 from engine_runtime.types import Pcm
@@ -53,6 +60,10 @@ class Uplink:
     def close(self) -> None:
         """There is no connection."""
         self._emit = None
+
+    def choose_flow_steps(self, steps: int) -> None:
+        """Run so many Euler steps of the flow from the next reply on."""
+        self._send(flow_steps_update(steps))
 
     # ---- items ----
 

@@ -100,6 +100,7 @@ class Connection:
             self._loop.time,
             ask_detector=self._ask if self._detector is not None else None,
             seed=self._seed,
+            flow_steps=seat.flow_steps,
         )
         reader = asyncio.create_task(self._read(session))
         writer = asyncio.create_task(self._write())

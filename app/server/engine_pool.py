@@ -30,7 +30,7 @@ import numpy as np
 from app.heap import FreedMemory
 from app.server.engine_load import choose_admission
 from app.session.engine_history import EngineHistory
-from app.session.engine_jobs import Commit, Hear, Job, ReplyResult, Result
+from app.session.engine_jobs import Commit, FlowSteps, Hear, Job, ReplyResult, Result
 from app.session.engine_source import EngineFactory
 from app.session.engine_turns import EngineTurns
 from engine_runtime.errors import MossVoiceError
@@ -88,6 +88,11 @@ class Seat:
     def close(self) -> None:
         """End the conversation after the present step; its KV blocks are freed. May be called twice."""
         self._pool.leave(self)
+
+    @property
+    def flow_steps(self) -> FlowSteps | None:
+        """As `EnginePool.flow_steps`."""
+        return self._pool.flow_steps
 
     # ---- engine thread ----
 
@@ -216,6 +221,15 @@ class EnginePool:
     def stats(self) -> BlockStats | None:
         """Usage of the KV pool, None before the engine is loaded."""
         return None if self._engine is None else self._engine.stats
+
+    @property
+    def flow_steps(self) -> FlowSteps | None:
+        """Euler steps of the flow from the next turn on; None before the engine is loaded, and where several
+        conversations share them."""
+        engine = self._engine
+        if engine is None or self.capacity != 1:
+            return None
+        return FlowSteps(engine.flow_steps, engine.bundle.flow.steps)
 
     def admit(self, deliver: Callable[[Result], None]) -> Seat:
         """A seat for a new conversation; `deliver` gets its results in the engine thread and must not block.

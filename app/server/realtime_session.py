@@ -12,7 +12,7 @@ the client truncates the item; an exchange of which nothing was heard leaves the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from app.dialog.turn_events import TurnAction, TurnEvent
@@ -39,10 +39,10 @@ from app.server.protocol import (
 )
 from app.server.response import Emit
 from app.server.response_control import ResponseControl
-from app.server.session_config import SessionConfig
+from app.server.session_config import FLOW_STEPS, SessionConfig
 from app.server.voice_input import VoiceInput
 from app.session.end_of_turn_worker import Pause
-from app.session.engine_jobs import JobQueue, Result
+from app.session.engine_jobs import FlowSteps, FlowStepsSet, JobQueue, Result, UseFlowSteps
 
 LONGEST_TURN_S = 30.0
 
@@ -69,13 +69,16 @@ class RealtimeSession:
         *,
         ask_detector: Callable[[Pause], None] | None = None,
         seed: int | None = None,
+        flow_steps: FlowSteps | None = None,
     ) -> None:
-        """Emits session.created. `model` is the name of the bundle, `seed` that of the sampling. Without
-        `ask_detector` semantic turn detection goes by silence."""
+        """Emits session.created. `model` is the name of the bundle, `seed` that of the sampling, `flow_steps`
+        those in force if the client may choose them. Without `ask_detector` semantic turn detection goes by
+        silence."""
         self.ids = Identifiers()
         self._send = emit
         self._ask_detector = ask_detector
-        self._config = SessionConfig(model)
+        self._config = SessionConfig(model, flow_steps=flow_steps)
+        self._jobs = jobs
         self._items = ItemList()
         self._turn = PendingExchange(jobs, rates.input_sample_rate, LONGEST_TURN_S, seed)
         self._voice = VoiceInput(vad, jobs, rates.input_sample_rate, self._config.input_format.sample_rate)
@@ -121,7 +124,10 @@ class RealtimeSession:
 
     def on_result(self, result: Result) -> None:
         """A result of the engine."""
-        self._responses.on_result(result)
+        if isinstance(result, FlowStepsSet):
+            self._take_flow_steps(result)
+        else:
+            self._responses.on_result(result)
 
     def rate_pause(self, pause: Pause, probability: float) -> None:
         """The detector's answer: how likely the user has finished."""
@@ -132,8 +138,11 @@ class RealtimeSession:
     def _carry_out(self, action: ClientAction) -> None:
         match action:
             case SessionUpdate(session):
+                steps = self._config.wanted_flow_steps(session)
                 self._apply(self._config.updated(session))
                 self._emit({"type": "session.updated", "session": self._document()})
+                if steps is not None:
+                    self._jobs.submit(UseFlowSteps(steps))
             case AudioAppend(audio):
                 self._append(audio)
             case AudioCommit():
@@ -165,6 +174,14 @@ class RealtimeSession:
             self._voice.use_rate(config.input_format.sample_rate)
         if config.turn_detection is not None:
             self._voice.turn_taking.settings = config.turn_detection.settings(round(LONGEST_TURN_S * 1000))
+
+    def _take_flow_steps(self, result: FlowStepsSet) -> None:
+        self._config = replace(self._config, flow_steps=result.flow_steps)
+        if result.message:
+            what = f"{result.message} {result.what_to_do}".strip()
+            self.refuse(ProtocolError("flow_steps_refused", what, FLOW_STEPS))
+        else:
+            self._emit({"type": "session.updated", "session": self._document()})
 
     def _append(self, audio: bytes) -> None:
         known = self._config.input_format

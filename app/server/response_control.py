@@ -17,7 +17,7 @@ from app.server.pending_exchange import PendingExchange
 from app.server.protocol import Json, ProtocolError
 from app.server.response import CancelReason, Emit, Response, ResponseIds
 from app.server.session_config import SessionConfig
-from app.server.stages import described_ratios, described_stages
+from app.server.stages import described_figures, described_stages
 from app.server.voice_input import VoiceInput
 from app.session.engine_jobs import ReplyMade, ReplyResult, Result, TurnFailed
 from engine_runtime.errors import MossVoiceError
@@ -146,7 +146,7 @@ class ResponseControl:
             ttfa_ms = (times.first_audio_s - times.asked_s) * 1e3
             event: Json = {"type": "moss_voice.response.timings", "response_id": times.response_id}
             event |= {"ttfa_ms": round(ttfa_ms, 1)}
-            event |= described_ratios(made.stages) | {"rtf_total": round(made.rtf_total, 3)}
+            event |= described_figures(made.stages) | {"rtf_total": round(made.rtf_total, 3)}
             self._emit(event | {"stages": described_stages(made.stages, ttfa_ms)})
 
     def _on_failure(self, failure: TurnFailed) -> None:

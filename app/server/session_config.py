@@ -13,9 +13,14 @@ from typing import Any, Literal
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.server.protocol import Json, ProtocolError, object_of
+from app.session.engine_jobs import FlowSteps
 from app.settings import Eagerness
+from engine_runtime.options import MOST_FLOW_STEPS
 from engine_runtime.types import Modality
 
+EXTENSION = "moss_voice"
+"""The object of a session with what the protocol does not have."""
+FLOW_STEPS = f"session.{EXTENSION}.flow_steps"
 _EAGERNESS: dict[str, Eagerness] = {
     "low": "patient",
     "medium": "balanced",
@@ -93,10 +98,13 @@ class SessionConfig:
     """None: the client commits."""
     max_output_tokens: int | None = None
     """Limit of a reply in codes or text tokens; None for the model's."""
+    flow_steps: FlowSteps | None = None
+    """Euler steps of the flow; None where they cannot be chosen, as conversations share them."""
 
     def document(self) -> Json:
         """The `session` object of session.created and session.updated."""
-        detection = self.turn_detection
+        detection, steps = self.turn_detection, self.flow_steps
+        own = {} if steps is None else {"flow_steps": steps.chosen, "bundle_flow_steps": steps.bundle}
         return {
             "object": "realtime.session",
             "type": "realtime",
@@ -115,7 +123,7 @@ class SessionConfig:
                 },
                 "output": {"format": self.output_format.document(), "voice": self.model, "speed": 1.0},
             },
-        }
+        } | ({EXTENSION: own} if own else {})
 
     def updated(self, session: Json) -> SessionConfig:
         """With the given fields changed. ProtocolError names the field that cannot be used."""
@@ -135,6 +143,21 @@ class SessionConfig:
                 config, turn_detection=_detection(audio_in["turn_detection"], self.turn_detection)
             )
         return config
+
+    def wanted_flow_steps(self, session: Json) -> int | None:
+        """The flow steps that a session.update asks for, None if for none. They are in force once the engine
+        says so. ProtocolError if they cannot be chosen."""
+        steps = object_of(session, EXTENSION, {}).get("flow_steps")
+        if steps is None:
+            return None
+        if self.flow_steps is None:
+            what = "The conversations of this server share their flow steps; its operator sets --flow-steps."
+            raise ProtocolError("unsupported", what, FLOW_STEPS)
+        if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_FLOW_STEPS:
+            raise ProtocolError(
+                "invalid_value", f"{FLOW_STEPS} has to be from 1 to {MOST_FLOW_STEPS}.", FLOW_STEPS
+            )
+        return steps
 
     def with_response(self, response: Json) -> SessionConfig:
         """With the fields that a response may override: modalities and the longest reply."""

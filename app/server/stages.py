@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.server.protocol import Json
-from engine_runtime.timing import REPLY_RATIOS, REPLY_STAGES, STAGE_FIGURES, TimingEvent
+from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, TimingEvent
 
 
-def described_ratios(events: Sequence[TimingEvent]) -> Json:
-    """The real-time factors of the reply, and the ratio of its first chunk, as far as they are known."""
+def described_figures(events: Sequence[TimingEvent]) -> Json:
+    """The real-time factors of the reply, the ratio of its first chunk and its flow steps, as far as they are
+    known."""
     whole = next((event.attributes for event in events if event.name == "reply"), {})
-    return {name: round(float(whole[name]), 3) for name in REPLY_RATIOS if name in whole}
+    return {name: round(float(whole[name]), 3) for name in REPLY_FIGURES if name in whole}
 
 
 def described_stages(events: Sequence[TimingEvent], ttfa_ms: float) -> list[Json]:

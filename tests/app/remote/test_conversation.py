@@ -19,6 +19,8 @@ from app.session.engine_jobs import (
     AskAgain,
     Cancel,
     Commit,
+    FlowSteps,
+    FlowStepsSet,
     Forget,
     Hear,
     Interrupt,
@@ -32,6 +34,7 @@ from app.session.engine_jobs import (
     Result,
     RolledBack,
     TurnFailed,
+    UseFlowSteps,
 )
 from engine_runtime.errors import LanguageError
 from engine_runtime.timing import TimingBus, TimingEvent
@@ -48,7 +51,7 @@ SPEECH, TEXT = Modality.SPEECH, Modality.TEXT
 class Server:
     """One session of the server; what it sends waits for `deliver`."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, flow_steps: FlowSteps | None = None) -> None:
         self.received: list[Event] = []
         self.outgoing: deque[Event] = deque()
         self.engine = InlineEngine(ScriptedEngine(script))
@@ -59,6 +62,7 @@ class Server:
             LoudnessVad(),
             self.outgoing.append,
             lambda: 0.0,
+            flow_steps=flow_steps,
         )
         self.engine.deliver = self.session.on_result
         self.created = self.outgoing.popleft()
@@ -71,15 +75,15 @@ class Server:
 class Rig:
     """A client, its server, and what came of it. Attributes: waiting: requests that are not over."""
 
-    def __init__(self, script: Script | None = None) -> None:
-        self.script = script or Script(chunks=3)
+    def __init__(self, script: Script | None = None, flow_steps: FlowSteps | None = None) -> None:
+        self.script, self.flow_steps = script or Script(chunks=3), flow_steps
         self.results: list[Result] = []
         self.timings: list[TimingEvent] = []
         self.waiting = 0
         self.renewals = 0
         bus = TimingBus()
         bus.subscribe(self.timings.append)
-        self.server = Server(self.script)
+        self.server = Server(self.script, self.flow_steps)
         session = read_session(self.server.created)
         self.client = RemoteConversation(session, self, bus, self._renew, lambda: 0.01)
         self.client.connect(session, self.server.take)
@@ -111,7 +115,7 @@ class Rig:
     def reconnect(self) -> None:
         """The connection is lost, with all that was on its way, and another one found."""
         self.client.lose()
-        self.server = Server(self.script)
+        self.server = Server(self.script, self.flow_steps)
         self.client.connect(read_session(self.server.created), self.server.take)
 
     def open(self, turn_id: int, reply: Modality = SPEECH) -> None:
@@ -574,3 +578,42 @@ def test_what_is_kept_of_a_server_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(10):
         rig.client.on_event({"type": "response.output_text.delta", "response_id": "unknown", "delta": "x"})
     assert len(rig.client._early) == 3
+
+
+def confirmed(rig: Rig) -> list[FlowStepsSet]:
+    rig.deliver()
+    return [result for result in rig.results if isinstance(result, FlowStepsSet)]
+
+
+def test_flow_steps_are_those_of_the_server() -> None:
+    rig = Rig(flow_steps=FlowSteps(10, 10))
+    assert rig.client._uplink.session.flow_steps == FlowSteps(10, 10)
+    rig.client.carry_out(UseFlowSteps(4))
+    assert confirmed(rig) == [FlowStepsSet(FlowSteps(4, 10))]
+    assert rig.calls("use_flow_steps") == [("use_flow_steps", 4)]
+    rig.client.carry_out(UseFlowSteps(None))
+    assert confirmed(rig)[1:] == [FlowStepsSet(FlowSteps(10, 10))]
+
+
+def test_another_connection_has_the_chosen_flow_steps() -> None:
+    rig = Rig(flow_steps=FlowSteps(10, 10))
+    rig.client.carry_out(UseFlowSteps(4))
+    confirmed(rig)
+    rig.reconnect()
+    rig.deliver()
+    assert rig.server.engine.engine.flow_steps == 4
+
+
+def test_refused_flow_steps_are_taken_back() -> None:
+    rig = Rig(Script(fail_on="use_flow_steps"), FlowSteps(10, 10))
+    rig.client.carry_out(UseFlowSteps(4))
+    assert confirmed(rig) == [FlowStepsSet(FlowSteps(10, 10), "The engine is out of order.", "Repair it.")]
+    rig.reconnect()
+    assert len(rig.sent("session.update")) == 1, "they are not asked for again"
+
+
+def test_a_server_that_leaves_no_choice_is_not_asked() -> None:
+    rig = Rig()
+    rig.client.carry_out(UseFlowSteps(4))
+    assert confirmed(rig) == []
+    assert len(rig.sent("session.update")) == 1

@@ -8,6 +8,7 @@ import pytest
 
 from app.audio.wire_format import PCM16, PCMU
 from app.remote.dialect import event_name, message, read_session, response_create, session_update
+from app.session.engine_jobs import FlowSteps
 from engine_runtime.types import Modality
 
 
@@ -78,3 +79,19 @@ def test_texts_of_both_dialects() -> None:
     assert part == {"type": "output_text", "text": "Five."}
     part = message("assistant", "Five.", "item_1", is_older=True)["item"]["content"][0]
     assert part == {"type": "text", "text": "Five."}
+
+
+@pytest.mark.parametrize(
+    ("own", "known"),
+    [
+        ({"flow_steps": 6, "bundle_flow_steps": 10}, FlowSteps(6, 10)),
+        ({"flow_steps": 6}, None),
+        ({"flow_steps": 0, "bundle_flow_steps": 10}, None),
+        ({"flow_steps": "6", "bundle_flow_steps": 10}, None),
+        ("6", None),
+    ],
+)
+def test_flow_steps_of_a_server_of_this_program(own: Any, known: FlowSteps | None) -> None:
+    session = read_session({"session": {"type": "realtime", "moss_voice": own}})
+    assert session.flow_steps == known
+    assert read_session({"session": {}}, session).flow_steps == known, "an update need not say them"

@@ -15,9 +15,16 @@ import pytest
 from app.cli import build_parser, main
 from app.commands.engine_options import start_settings
 from app.remote import engine_process
-from app.remote.engine_process import EngineProcess, EngineProcessError, EngineProcessHost, serve_options
+from app.remote.engine_process import (
+    EngineProcess,
+    EngineProcessError,
+    EngineProcessHost,
+    engine_process_source,
+    serve_options,
+)
 from app.server_address import ServerAddress
-from app.session.engine_jobs import EngineLost, Loaded, LoadFailed
+from app.session.engine_jobs import EngineLost, FlowSteps, FlowStepsSet, Loaded, LoadFailed, UseFlowSteps
+from app.settings import StartSettings
 from tests.doubles.remote_client import RemoteClient
 
 CHILD = """
@@ -191,3 +198,21 @@ def test_what_a_child_writes_is_kept_in_bounds(scripted: Path) -> None:
             assert child.last_line() == f"line {number}."
     finally:
         child.close()
+
+
+@pytest.mark.slow
+def test_nano_in_another_environment_changes_its_flow_steps(
+    interpreter: Callable[[str], Path], repository: Path, nano_bundle: Path
+) -> None:
+    python = interpreter(f"PYTHONPATH='{repository}' exec '{sys.executable}' \"$@\"")
+    user = RemoteClient(engine_process_source(StartSettings(bundle=nano_bundle, engine_python=python)))
+    user.until(lambda: user.of(Loaded))
+    assert user.of(Loaded)[0].flow_steps == FlowSteps(2, 2)
+    user.worker.submit(UseFlowSteps(5))
+    user.until(lambda: user.of(FlowStepsSet))
+    user.ask(1, "what is the capital of france")
+    user.until(user.done)
+    user.worker.submit(UseFlowSteps(None))
+    user.until(lambda: len(user.of(FlowStepsSet)) == 2)
+    user.close()
+    assert [result.flow_steps for result in user.of(FlowStepsSet)] == [FlowSteps(5, 2), FlowSteps(2, 2)]

@@ -12,7 +12,18 @@ import pytest
 from app import heap
 from app.server import engine_pool
 from app.server.engine_pool import EnginePool, PoolFullError, Seat
-from app.session.engine_jobs import Ask, Commit, Hear, OpenTurn, ReplyResult, Result, TurnFailed
+from app.session.engine_jobs import (
+    Ask,
+    Commit,
+    FlowSteps,
+    FlowStepsSet,
+    Hear,
+    OpenTurn,
+    ReplyResult,
+    Result,
+    TurnFailed,
+    UseFlowSteps,
+)
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import TICK_NS, Scheduler
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
@@ -250,3 +261,17 @@ def test_memory_is_given_back_when_a_conversation_ends(monkeypatch: pytest.Monke
         guest.seat.close()
         assert eventually(lambda: given == ["back"])
         assert pool.conversations == 0
+
+
+def test_a_single_conversation_chooses_the_flow_steps() -> None:
+    with running(ScriptedEngine(), 1) as pool:
+        guest = Guest(pool, [])
+        assert guest.seat.flow_steps == FlowSteps(10, 10)
+        guest.seat.submit(UseFlowSteps(4))
+        assert eventually(lambda: FlowStepsSet(FlowSteps(4, 10)) in guest.results)
+        assert guest.seat.flow_steps == FlowSteps(4, 10)
+
+
+def test_several_conversations_share_the_flow_steps() -> None:
+    with running(ScriptedEngine(), 2) as pool:
+        assert pool.flow_steps is None

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from app.audio.wire_format import FORMATS, PCM16
 from app.server.realtime_session import EngineRates, RealtimeSession
 from app.session.end_of_turn_worker import Pause
-from app.session.engine_jobs import Ask, Cancel, Commit, Hear, Interrupt, OpenTurn, Remember, Remove, Reopen
+from app.session.engine_jobs import (
+    Ask,
+    Cancel,
+    Commit,
+    FlowSteps,
+    Hear,
+    Interrupt,
+    OpenTurn,
+    Remember,
+    Remove,
+    Reopen,
+)
 from engine_runtime.errors import LanguageError
 from engine_runtime.types import Modality, Pcm
 from tests.doubles.inline_engine import InlineEngine
@@ -477,3 +488,30 @@ def test_every_event_is_one_of_the_official_types() -> None:
     for event in official:
         assert known.validate_python(event).type == event["type"]
     assert len(set(kinds(official))) >= 24
+
+
+def test_flow_steps_are_in_force_once_the_engine_says_so() -> None:
+    client = Client(flow_steps=FlowSteps(10, 10))
+    (created,) = client.events
+    assert created["session"]["moss_voice"] == {"flow_steps": 10, "bundle_flow_steps": 10}
+    answer = client.send("session.update", session={"moss_voice": {"flow_steps": 4}})
+    assert only(answer, "session.updated")["session"]["moss_voice"]["flow_steps"] == 10
+    made = client.work()
+    assert only(made, "session.updated")["session"]["moss_voice"]["flow_steps"] == 4
+    assert client.engine.engine.flow_steps == 4
+
+
+def test_flow_steps_that_the_engine_refuses_are_an_error() -> None:
+    client = Client(Script(fail_on="use_flow_steps"), flow_steps=FlowSteps(10, 10))
+    client.send("session.update", session={"moss_voice": {"flow_steps": 4}})
+    error = only(client.work(), "error")["error"]
+    assert (error["code"], error["param"]) == ("flow_steps_refused", "session.moss_voice.flow_steps")
+    assert error["message"] == "The engine is out of order. Repair it."
+    assert only(client.ask(), "response.done")["response"]["status"] == "completed"
+
+
+def test_flow_steps_of_several_conversations_are_their_operators() -> None:
+    client = Client()
+    answer = client.send("session.update", session={"moss_voice": {"flow_steps": 4}})
+    assert error_of(answer) == "unsupported"
+    assert client.engine.jobs == []

@@ -10,6 +10,7 @@ import pytest
 from app.audio.wire_format import PCMU
 from app.server.protocol import ProtocolError
 from app.server.session_config import SessionConfig, TurnDetection
+from app.session.engine_jobs import FlowSteps
 from engine_runtime.types import Modality
 
 
@@ -79,3 +80,27 @@ def test_semantic_detection_has_the_eagerness_of_the_program(eagerness: str, lik
     policy = config.turn_detection.settings(30_000).policy
     assert policy is not None
     assert policy.likely_ms == likely_ms
+
+
+def wanted(steps: Any, known: FlowSteps | None = FlowSteps(6, 10)) -> int | None:  # noqa: B008
+    return SessionConfig("nano", flow_steps=known).wanted_flow_steps({"moss_voice": {"flow_steps": steps}})
+
+
+def test_flow_steps_can_be_asked_for_where_a_conversation_has_its_own() -> None:
+    assert [wanted(steps) for steps in (1, 100, None)] == [1, 100, None]
+    assert SessionConfig("nano").wanted_flow_steps({}) is None
+    document = SessionConfig("nano", flow_steps=FlowSteps(6, 10)).document()
+    assert document["moss_voice"] == {"flow_steps": 6, "bundle_flow_steps": 10}
+    assert "moss_voice" not in SessionConfig("nano").document()
+
+
+@pytest.mark.parametrize("steps", [0, 101, 2.5, "6", True])
+def test_flow_steps_out_of_range_are_refused(steps: Any) -> None:
+    with pytest.raises(ProtocolError, match=r"session\.moss_voice\.flow_steps has to be from 1 to 100\."):
+        wanted(steps)
+
+
+def test_shared_flow_steps_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="share their flow steps") as refused:
+        wanted(6, None)
+    assert (refused.value.code, refused.value.param) == ("unsupported", "session.moss_voice.flow_steps")

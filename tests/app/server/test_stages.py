@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.server.stages import described_ratios, described_stages
+from app.server.stages import described_figures, described_stages
 from engine_runtime.timing import TimingEvent
 
 MS = 1_000_000
@@ -28,10 +28,11 @@ def test_stages_start_after_the_request() -> None:
     ]
 
 
-def test_the_ratios_of_the_reply() -> None:
-    whole = event("reply", 1_000, 400, rtf_total=0.25, rtf_steady=0.12345, finish_reason="stop")
-    assert described_ratios([event("step", 1_000, 4), whole]) == {"rtf_total": 0.25, "rtf_steady": 0.123}
-    assert described_ratios([]) == {}
+def test_the_figures_of_the_reply() -> None:
+    whole = event("reply", 1_000, 400, rtf_total=0.25, rtf_steady=0.12345, flow_steps=6, finish_reason="stop")
+    figures = {"rtf_total": 0.25, "rtf_steady": 0.123, "flow_steps": 6}
+    assert described_figures([event("step", 1_000, 4), whole]) == figures
+    assert described_figures([]) == {}
 
 
 def test_without_sound_there_are_none() -> None:
