@@ -20,12 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from app import paths
+from app.audio.wav import read_wav, write_wav
 from app.duplex.null_sinks import NullSinks
 from tests.doubles.x_server import XServer
 
@@ -83,7 +86,7 @@ def observe(arguments: argparse.Namespace, counter: Path) -> tuple[list[Reading]
     if arguments.pictures is not None:
         arguments.pictures.mkdir(parents=True, exist_ok=True)
         command += [str(arguments.pictures), *map(str, _PICTURE_MINUTES)]
-    questions = sorted((paths.assets_dir() / "samples").glob("*.wav"))
+    questions = list(one_voice(counter.parent))
     readings: list[Reading] = []
     with subprocess.Popen(command) as child:
         try:
@@ -113,6 +116,14 @@ def observe(arguments: argparse.Namespace, counter: Path) -> tuple[list[Reading]
         finally:
             child.terminate()
     return readings, asked
+
+
+def one_voice(folder: Path) -> Iterator[Path]:
+    """The sample questions, as loud as each other: quiet ones among loud ones are a bystander's."""
+    for path in sorted((paths.assets_dir() / "samples").glob("*.wav")):
+        sound, rate = read_wav(path)
+        write_wav(folder / path.name, 0.3 * sound / np.abs(sound).max(), rate)
+        yield folder / path.name
 
 
 def _wait_until_ready(child: subprocess.Popen[bytes], mark: Path) -> None:
