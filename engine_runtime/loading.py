@@ -20,7 +20,13 @@ from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from engine_runtime.codec.loading import codec_bytes, load_speech_tokenizer, load_token2mel, load_vocoder
+from engine_runtime.codec.loading import (
+    chosen_codec,
+    codec_bytes,
+    load_speech_tokenizer,
+    load_token2mel,
+    load_vocoder,
+)
 from engine_runtime.codec.runtime import codec_runtime
 from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
@@ -123,7 +129,7 @@ def load_stages(
     Raises BundleError for weights that do not match the manifest, EngineError for a mismatched engine,
     AcceleratorError for a missing device, AudioInputError for an unusable voice recording.
     """
-    device = usable_device(options.device)
+    device, bundle = usable_device(options.device), chosen_codec(bundle, options)
     runtime = codec_runtime(device, bundle.flow, options)
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
     engine = None

@@ -98,6 +98,8 @@ class EngineOptions:
     engine_cache: Path | None = None
     """Cache folder of those engines; None disables the cache."""
 
+    vocoder: Path | None = None
+    """File of a vocoder in place of the bundle's (`bundle/vocoder_file.py`)."""
     exact_encoding: bool = False
     """Whether a spoken turn is encoded again at its commit if streamed codes are an estimate (bundles with
     "segment_max" normalization); changed rows are prefilled again."""

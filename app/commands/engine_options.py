@@ -89,6 +89,14 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         help="dtype of flow and vocoder (default: float32, float16 on a GPU)",
     )
     parser.add_argument(
+        "--vocoder",
+        type=paths.user_path,
+        metavar="FILE",
+        default=default(None),
+        help="speak through this vocoder in place of the bundle's: a BigVGAN that was trained on the mel of "
+        "the bundle (assets/training/README.md)",
+    )
+    parser.add_argument(
         "--trt-codec",
         action="store_true",
         default=default(False),
@@ -305,6 +313,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         "flow_steps": arguments.flow_steps,
         "flow_schedule": arguments.flow_schedule,
         "codec_dtype": arguments.codec_dtype,
+        "vocoder": arguments.vocoder,
         "weight_format": arguments.weights,
         "rounds_tails": arguments.tails,
         "kv_dtype": arguments.kv,

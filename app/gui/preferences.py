@@ -262,7 +262,7 @@ class Preferences:
         changed = self.changed_from(before)
         options = {option for name in changed for option in _options_of(name)}
         if "bundle" in changed:
-            options.add("random_weights")
+            options |= {"random_weights", "vocoder"}  # the vocoder was chosen for the mel of that bundle
         if "server" in changed and self.server:
             options |= NAMES_AN_ENGINE
         if changed & {"backend", "engine"} and self.uses_engine:

@@ -58,6 +58,7 @@ def serve_options(settings: StartSettings) -> list[str]:
         "--flow-steps": engine.flow_steps,
         "--flow-schedule": engine.flow_schedule,
         "--codec-dtype": engine.codec_dtype,
+        "--vocoder": engine.vocoder,
         "--weights": engine.weight_format,
         "--kv": engine.kv_dtype,
         "--kernels": engine.kernels,

@@ -106,7 +106,7 @@ class Bundle:
         bundle = _parse(path, manifest)
         for sentence in bundle.unknown_keys:
             _log.warning("%s %s, which is ignored", manifest.file, sentence)
-        _check_mel(bundle)
+        check_mel(bundle, f"the vocoder of bundle {bundle.name}")
         _check_choices(bundle, manifest)
         verify = verify or ("sha256" if bundle.total_bytes <= _HASHED_AT_MOST else "size")
         if verify != "none":
@@ -188,23 +188,25 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
     return replace(bundle, unknown_keys=tuple(manifest.unknown))
 
 
-def _check_mel(bundle: Bundle) -> None:
+def check_mel(bundle: Bundle, vocoder: str) -> None:
+    """Raise MelMismatchError, showing both mels, unless the vocoder takes the one that the flow makes.
+    `vocoder` is its name in the error."""
     made, wanted = bundle.flow.mel, bundle.vocoder.mel
-    _check_vocoder_config(bundle)
+    _check_vocoder_config(bundle.vocoder, vocoder)
     if made == wanted:
         return
     names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
     raise MelMismatchError(
-        f"The flow of bundle {bundle.name} has a mel that its vocoder was not trained on; they differ in "
+        f"The flow of bundle {bundle.name} makes another mel than {vocoder} was trained on; they differ in "
         f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}\nUse a vocoder made for this mel."
     )
 
 
-def _check_vocoder_config(bundle: Bundle) -> None:
-    """Check the mel in the vocoder's own config against the manifest."""
-    mel, config = bundle.vocoder.mel, bundle.vocoder.config
+def _check_vocoder_config(section: VocoderSection, name: str) -> None:
+    """Check the mel in the vocoder's own config against its description."""
+    mel, config = section.mel, section.config
     stated: dict[str, float] = {"sampling_rate": mel.sample_rate}
-    if bundle.vocoder.kind == "hift":  # its n_fft is that of the inverse transform at its end
+    if section.kind == "hift":  # its n_fft is that of the inverse transform at its end
         stated |= {"in_channels": mel.n_mels}
     else:
         stated |= {"num_mels": mel.n_mels, "n_fft": mel.n_fft, "hop_size": mel.hop, "win_size": mel.win}
@@ -212,8 +214,8 @@ def _check_vocoder_config(bundle: Bundle) -> None:
     for key, value in stated.items():
         if key in config and config[key] != value:
             raise MelMismatchError(
-                f"The vocoder of bundle {bundle.name} was built for {key} = {shown(config[key])}, but "
-                f"[vocoder.mel] says {value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
+                f"The network of {name} was built for {key} = {shown(config[key])}, but [vocoder.mel] says "
+                f"{value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
             )
 
 
@@ -222,8 +224,6 @@ def _check_choices(bundle: Bundle, manifest: Manifest) -> None:
         raise manifest.error(
             f"lm.layout is {shown(bundle.lm.layout)}; it must be 'released' or 'tensorrt-llm'"
         )
-    if bundle.vocoder.kind not in ("bigvgan", "hift"):
-        raise manifest.error(f"vocoder.kind is {shown(bundle.vocoder.kind)}; it must be 'bigvgan' or 'hift'")
 
 
 def _check_files(

@@ -314,7 +314,10 @@ def parse_speech_encoder(path: Path, table: Table) -> SpeechEncoderSection:
 def parse_vocoder(path: Path, table: Table) -> VocoderSection:
     """[vocoder] with its mel."""
     of_kind = {"hift": HIFT_CONFIG, "bigvgan": BIGVGAN_CONFIG}
-    table.table("config").hold(of_kind.get(table.string("kind"), {}))
+    kind = table.string("kind")
+    if kind not in of_kind:
+        raise table.manifest.error(f"vocoder.kind is {shown(kind)}; it must be 'bigvgan' or 'hift'")
+    table.table("config").hold(of_kind[kind])
     mel = _parse_mel(table.table("mel"))
     return read_table(VocoderSection, table, limits.VOCODER, weights=weights_of(path, table), mel=mel)
 

@@ -6,6 +6,7 @@ Called once, on the thread that will use the engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast, get_args
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from engine_runtime.bundle.bundle import Bundle, VocoderSection
 from engine_runtime.bundle.random_weights import VOICE_SECONDS, load_or_fill, random_voice
+from engine_runtime.bundle.vocoder_file import with_vocoder
 from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.token2mel import Token2Mel
@@ -37,10 +39,16 @@ if TYPE_CHECKING:
     from engine_runtime.codec.tensorrt.engines import Codec
 
 
+def chosen_codec(bundle: Bundle, options: EngineOptions) -> Bundle:
+    """The bundle with the vocoder of the options, if they name one. Raises BundleError."""
+    return bundle if options.vocoder is None else with_vocoder(bundle, options.vocoder)
+
+
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     """Bytes of the weights of speech encoder, flow and vocoder in their dtypes, computed from shapes, plus
     the smallest flow caches that fit the longest voice prompt, what a HiFT vocoder takes for several replies
     in one call, and the encoder's caches for the given number of conversations."""
+    bundle = chosen_codec(bundle, options)
     with torch.device("meta"), Uninitialized():
         encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
         flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
@@ -73,7 +81,7 @@ def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None
     `load_stages` does."""
     from engine_runtime.codec.tensorrt.engines import codec_of
 
-    device = usable_device(options.device)
+    device, bundle = usable_device(options.device), chosen_codec(bundle, options)
     sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
     loading = LoadProgress([section.weights for section in sections], progress)
     runtime = CodecRuntime()
@@ -167,8 +175,11 @@ def load_flow(
 def load_vocoder(
     bundle: Bundle, device: torch.device, options: EngineOptions, runtime: CodecRuntime, loading: LoadProgress
 ) -> Vocoder:
-    """The vocoder. Raises BundleError if its mel differs from the flow's."""
+    """The vocoder. Raises BundleError if its mel differs from the flow's. That of a file of its own has its
+    weights also where the bundle's networks get random ones."""
     section = bundle.vocoder
+    if options.vocoder is not None:
+        options = replace(options, random_weights=None)
     with Uninitialized():
         network = _vocoder_network(section)
     report = loading.next(section.weights)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.bundle import Bundle, hash_file
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.runtime import packet_frames
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
@@ -92,13 +92,23 @@ def weights_of(bundle: Bundle, random_weights: int | None) -> str:
     """SHA-256, lower-case hex, of the codec's configuration and the hashes of its files, or of the seed of
     random weights."""
     sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
-    names = [file.relative_to(bundle.path).as_posix() for section in sections for file in section.weights]
     described = {
         "config": [section.config for section in sections],
-        "files": [bundle.files[name].sha256.lower() for name in names if name in bundle.files],
+        "files": [
+            value for section in sections for file in section.weights if (value := _hash(bundle, file))
+        ],
         "random_weights": random_weights,
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _hash(bundle: Bundle, file: Path) -> str | None:
+    """Hash of a weights file, as the manifest says, or of a vocoder in a file of its own; None without a
+    file."""
+    name = file.relative_to(bundle.path).as_posix() if file.is_relative_to(bundle.path) else str(file)
+    if name in bundle.files:
+        return bundle.files[name].sha256.lower()
+    return hash_file(file) if file.is_file() else None
 
 
 def build_engines(

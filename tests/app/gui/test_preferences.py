@@ -369,6 +369,14 @@ def test_exact_encoding_is_used_where_command_line_or_window_ask_for_it(given: b
     assert engine.exact_encoding == (given or chosen)
 
 
+def test_a_vocoder_of_the_command_line_stays_with_the_bundle_that_it_was_given_for() -> None:
+    file = Path("vocoder.safetensors")
+    given = StartSettings(engine=EngineOptions(vocoder=file), given=frozenset({"vocoder"}))
+    steps, other = Preferences(flow_steps=2), Preferences(bundle="/other")
+    assert steps.start_settings(given.released(steps.releases(Preferences()))).engine.vocoder == file
+    assert other.start_settings(given.released(other.releases(Preferences()))).engine.vocoder is None
+
+
 def test_a_voice_stays_with_the_bundle_that_it_was_chosen_for() -> None:
     assert (
         EVERYTHING.start_settings(StartSettings(bundle=Path("given"), given=frozenset({"bundle"}))).voice

@@ -75,6 +75,7 @@ def test_the_child_gets_the_options_of_the_settings(nano_bundle: Path, tmp_path:
     words += ["--weights", "fp8", "--tails", "--kv", "fp8", "--kernels", "torch", "--no-graphs"]
     words += ["--gpu-memory-gb", "20", "--backend", "trtllm", "--engine", str(tmp_path)]
     words += ["--compute-capability", "8.9", "--exact-encoding", "--trt-codec", "--bundle", str(nano_bundle)]
+    words += ["--vocoder", str(tmp_path / "vocoder.safetensors")]
     parser = build_parser()
     for given in (words, [], ["--random-weights", "0"]):
         wanted = start_settings(parser.parse_args(given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,10 +125,13 @@ def test_the_user_is_notified_when_it_stays_in_torch(random_bundle: Path) -> Non
     assert load_stages(Bundle.open(random_bundle), EngineOptions()).notes == ()
 
 
-def test_the_weights_decide(random_bundle: Path, nano_bundle: Path) -> None:
+def test_the_weights_decide(random_bundle: Path, nano_bundle: Path, tmp_path: Path) -> None:
     tiny, nano = Bundle.open(random_bundle), Bundle.open(nano_bundle)
     seen = {weights_of(tiny, None), weights_of(nano, None), weights_of(nano, 0), weights_of(nano, 1)}
-    assert len(seen) == 4
+    for content in (b"one", b"other"):  # in place of the bundle's own vocoder
+        (file := tmp_path / "vocoder.safetensors").write_bytes(content)
+        seen.add(weights_of(replace(nano, vocoder=replace(nano.vocoder, weights=(file,))), None))
+    assert len(seen) == 6
     assert weights_of(nano, None) == weights_of(Bundle.open(nano_bundle), None)
 
 
