@@ -30,6 +30,7 @@ DOCUMENTS = [
     ".github/CONTRIBUTING.md",
     ".github/PULL_REQUEST_TEMPLATE.md",
     ".github/SECURITY.md",
+    "assets/training/README.md",
 ]
 MAPS = ["app/README.md", "engine_runtime/README.md", "engine_runtime/cuda/kernels/README.md"]
 """Documents that describe the code; what they name is found in it."""
@@ -37,6 +38,7 @@ SCRIPTS = [
     *("packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"),
     *("tests/tools/replica_kills.py", "tests/tools/server_churn.py", "tests/tools/server_faults.py"),
     *("tests/tools/scheduler_model.py", "tests/tools/replica_scaling.py", "tests/tools/package_smoke.py"),
+    *("assets/training/stage.py", "assets/training/codec_vocoder.py", "assets/training/judge_vocoder.py"),
 ]
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -139,7 +141,7 @@ def test_every_link_leads_somewhere() -> None:
 def test_every_document_is_listed() -> None:
     listed = {ROOT / document for document in DOCUMENTS}
     found = [*ROOT.glob("*.md"), *(ROOT / ".github").glob("*.md")]
-    for folder in ("app", "engine_runtime", "packaging"):
+    for folder in ("app", "engine_runtime", "packaging", "assets/training"):
         found += (ROOT / folder).rglob("*.md")
     assert set(found) == listed
 

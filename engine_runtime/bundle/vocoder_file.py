@@ -41,13 +41,14 @@ def read_vocoder(file: Path) -> VocoderSection:
     """The description in the file's header. Raises BundleError."""
     if not file.is_file():
         raise BundleError(
-            f"There is no vocoder file at {file}.", "Give a file that train_vocoder.py has written."
+            f"There is no vocoder file at {file}.",
+            "Give a file that assets/training/codec_vocoder.py has written.",
         )
     text = stored_metadata(file).get(VOCODER_KEY)
     if text is None:
         raise BundleError(
             f"{file} does not describe its vocoder: {VOCODER_KEY} is missing in its header.",
-            "Give a file that train_vocoder.py has written.",
+            "Give a file that assets/training/codec_vocoder.py has written.",
         )
     try:
         content = json.loads(text)

@@ -1,9 +1,9 @@
 """Stage 4c of the recipe: the trained vocoder once more, on whole answers, all skills alike.
 
 The codec's own mel weighs most: L1 between the mel of the copy and that of the answer, beside the resolutions
-of `train_vocoder.MultiMel`; then also the discriminators. Segments are cut out of the mels of whole answers,
-and frames that depend on something outside of their segment do not count. A third of a batch are mels of the
-trained flow. What is written is an average: BLEND of the finished weights, the rest of those before.
+of `MultiMel`; then also the discriminators. Segments are cut out of the mels of whole answers, and frames
+that depend on something outside of their segment do not count. A third of a batch are mels of the trained
+flow. What is written is an average: BLEND of the finished weights, the rest of those before.
 
     python finish_vocoder.py WORK OUT --minutes 7 [--blend 0.75]
 """
@@ -20,21 +20,14 @@ import domain
 import stage
 import torch
 import torch.nn.functional as F
+from bigvgan_training import MultiMel, take_weights, without_weight_norm
 from discriminators import Discriminators, adversarial_loss, discriminator_loss, matching_loss
 from fast_activation import use_fast_activations
 from graphed import Average, Step, adamw, cosine, set_rate
 from speech_codes import FRAMES_PER_CODE, MEL, SpeechCoder
 from topics import Units
 from torch import Tensor, nn
-from train_vocoder import (
-    CONFIG,
-    FLOW_CFG,
-    FLOW_STEPS,
-    MultiMel,
-    take_weights,
-    trained_flow,
-    without_weight_norm,
-)
+from train_vocoder import CONFIG, FLOW_CFG, FLOW_STEPS, trained_flow
 
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.models.bigvgan import BigVGAN, build_bigvgan, receptive_field
@@ -156,7 +149,7 @@ class Finishing:
         torch._dynamo.config.recompile_limit = 64  # the activation is compiled for each width and length
         use_fast_activations(self.generator, compiled=device == "cuda")
         self.discriminators = Discriminators().to(device)
-        self.multi_mel, self.codec_mel = MultiMel().to(device), CodecMel(MEL).to(device)
+        self.multi_mel, self.codec_mel = MultiMel(MEL.sample_rate).to(device), CodecMel(MEL).to(device)
         self.d_optimizer = adamw(self.discriminators, device, (0.8, 0.99), 0.01)
         self.start()
 

@@ -1,17 +1,15 @@
 """Stage 4a of the recipe: mel -> waveform, a BigVGAN for the codec's mel.
 
-Loss: multi-resolution log-mel L1, then also least-squares GAN with multi-period and multi-resolution
-discriminators and feature matching (HiFi-GAN, BigVGAN). Mostly the assistant's voice, some user voices. With
-`--flow` a part of the mels is what the trained flow makes of the codes, frame for frame on the same speech:
-what the vocoder will really be given. With `--start` the generator takes over the layers that it has in
-common with a larger one.
+Loss and steps are those of assets/training/bigvgan_training.py. Mostly the assistant's voice, some user
+voices. With `--flow` a part of the mels is what the trained flow makes of the codes, frame for frame on the
+same speech: what the vocoder will really be given. With `--start` the generator takes over the layers that it
+has in common with a larger one.
 
     python train_vocoder.py WORK OUT --minutes 20 [--start FILE] [--flow] [--init FOLDER]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import corpus
@@ -19,18 +17,15 @@ import numpy as np
 import stage
 import torch
 import torch.nn.functional as F
-from discriminators import Discriminators, adversarial_loss, discriminator_loss, matching_loss
-from fast_activation import use_fast_activations
-from graphed import Average, Step, adamw, cosine, set_rate
+from bigvgan_training import GanTraining, in_common, take_weights, without_weight_norm
+from graphed import Average, Step
 from speech_codes import FRAMES_PER_CODE, MEL, SpeechCoder
-from torch import Tensor, nn
+from torch import Tensor
 from train_flow import CONFIG as FLOW_CONFIG
 
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.models.bigvgan import build_bigvgan, receptive_field
-from engine_runtime.models.bigvgan_package import BigVGAN
 from engine_runtime.models.flow import CausalFlow
-from engine_runtime.types import MelSpec
 
 CONFIG = {
     "resblock": "1", "upsample_rates": [10, 6, 4, 2], "upsample_kernel_sizes": [20, 12, 8, 4],
@@ -46,22 +41,6 @@ USER_SHARE = 0.15
 FLOW_CODES = 40
 FLOW_STEPS, FLOW_CFG = 2, 0.0  # how the bundle's flow is run
 SPECTRAL_STEPS = 600  # before the discriminators join
-
-
-class MultiMel(nn.Module):
-    """L1 between log-mels at several resolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        sizes = ((64, 10), (128, 20), (256, 40), (512, 80), (1024, 120), (2048, 160))
-        self.mels = nn.ModuleList(
-            CodecMel(MelSpec(MEL.sample_rate, bands, n, n // 4, n, 0.0, MEL.sample_rate / 2))
-            for n, bands in sizes
-        )
-
-    def forward(self, made: Tensor, wanted: Tensor) -> Tensor:
-        """[B, n], [B, n] -> the sum over resolutions."""
-        return torch.stack([(mel(made) - mel(wanted)).abs().mean() for mel in self.mels]).sum()
 
 
 def trained_flow(out: Path, device: str) -> CausalFlow:
@@ -148,113 +127,19 @@ class Segments:
         return torch.fft.irfft(spectrum, SAMPLES) * 1.5
 
 
-@torch.no_grad()
-def take_weights(generator: BigVGAN, weights: Mapping[str, Tensor]) -> None:
-    """Copy plain weights; under a weight norm they become its direction and length.
-
-    Of a channel that was rounded to zeros the direction stays: the norm of zeros has no gradient.
-    """
-    state = generator.state_dict()
-    for name, value in weights.items():
-        if name in state:
-            state[name].copy_(value)
-        else:
-            length, direction = value.flatten(1).norm(dim=1).view_as(state[f"{name}_g"]), state[f"{name}_v"]
-            direction.copy_(torch.where(length > 0, value, direction))
-            state[f"{name}_g"].copy_(length)
-
-
-def in_common(generator: BigVGAN, larger: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of the weights of a generator with equal widths and more blocks in each stage those of this one.
-
-    A block is matched by its stage and its kernel size.
-    """
-    indices = {int(name.split(".")[1]) for name in larger if name.startswith("resblocks.")}
-    per_stage = len(indices) // generator.num_upsamples
-    found = {name: value for name, value in larger.items() if not name.startswith("resblocks.")}
-    for index, block in enumerate(generator.resblocks):
-        first, taps = index // generator.num_kernels * per_stage, block.convs1[0].kernel_size[0]
-        same = (
-            other
-            for other in range(first, first + per_stage)
-            if larger[f"resblocks.{other}.convs1.0.weight"].shape[2] == taps
-        )
-        prefix = f"resblocks.{next(same)}."
-        found |= {
-            f"resblocks.{index}.{name.removeprefix(prefix)}": value
-            for name, value in larger.items()
-            if name.startswith(prefix)
-        }
-    own = {name.removesuffix("_g").removesuffix("_v") for name in generator.state_dict()}
-    return {name: value for name, value in found.items() if name in own}
-
-
-def without_weight_norm(generator: BigVGAN) -> BigVGAN:
-    """A copy whose weights are those of a bundle."""
-    plain = build_bigvgan(CONFIG, weight_norm=True)
-    plain.load_state_dict(generator.state_dict())
-    plain.remove_weight_norm()
-    return plain
-
-
-class Training:
-    """Generator and discriminators with their optimizers."""
+class Training(GanTraining):
+    """Of the vocoder of this bundle."""
 
     def __init__(self, device: str, init: Path | None = None, start: Path | None = None) -> None:
         """`init`: folder of an earlier training to go on from. `start`: weights of a larger generator."""
-        self.device = device
-        self.generator = build_bigvgan(CONFIG, weight_norm=True).train()
-        self.discriminators, self.multi_mel = Discriminators().to(device), MultiMel().to(device)
+        generator = build_bigvgan(CONFIG, weight_norm=True)
         if start:
-            take_weights(self.generator, in_common(self.generator, stage.read_weights(start)))
+            take_weights(generator, in_common(generator, stage.read_weights(start)))
         if init:
-            take_weights(self.generator, stage.read_weights(init / "vocoder.safetensors"))
+            take_weights(generator, stage.read_weights(init / "vocoder.safetensors"))
+        super().__init__(generator, MEL.sample_rate, device)
+        if init:
             self.discriminators.load_state_dict(stage.read_weights(init / "discriminators.safetensors"))
-        self.generator.to(device)
-        torch._dynamo.config.recompile_limit = 64  # the activation is compiled for each width and length
-        use_fast_activations(self.generator, compiled=device == "cuda")
-        self.g_optimiser = adamw(self.generator, device, (0.8, 0.99), 0.01)
-        self.d_optimiser = adamw(self.discriminators, device, (0.8, 0.99), 0.01)
-
-    def set_rates(self, progress: float, peak: float) -> None:
-        """Half the rate for the discriminators."""
-        set_rate(self.g_optimiser, cosine(progress, peak, floor=0.05))
-        set_rate(self.d_optimiser, cosine(progress, peak / 2, floor=0.05))
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
-
-    def spectral_step(self, mel: Tensor, wave: Tensor) -> tuple[Tensor, ...]:
-        """mel [B, 80, FRAMES], wave [B, SAMPLES] -> the spectral loss."""
-        with self._autocast():
-            made = self.generator(mel)[:, 0]
-        spectral = self.multi_mel(made.float(), wave)
-        self._improve_generator(15 * spectral)
-        return (spectral.detach(),)
-
-    def gan_step(self, mel: Tensor, wave: Tensor) -> tuple[Tensor, ...]:
-        """mel [B, 80, FRAMES], wave [B, SAMPLES] -> spectral, discriminator, adversarial, matching losses.
-
-        Both sides learn from the same scores: the discriminators run once for either wave.
-        """
-        with self._autocast():
-            made = self.generator(mel)[:, 0].float()
-            real_features, made_features = self.discriminators(wave), self.discriminators(made)
-        d_loss = discriminator_loss(real_features, made_features)
-        adversarial, matching = adversarial_loss(made_features), matching_loss(real_features, made_features)
-        spectral = self.multi_mel(made, wave)
-        self.d_optimiser.zero_grad(set_to_none=True)
-        d_loss.backward(inputs=list(self.discriminators.parameters()), retain_graph=True)
-        self._improve_generator(15 * spectral + adversarial + 2 * matching)
-        nn.utils.clip_grad_norm_(self.discriminators.parameters(), 50.0)
-        self.d_optimiser.step()
-        return spectral.detach(), d_loss.detach(), adversarial.detach(), matching.detach()
-
-    def _improve_generator(self, loss: Tensor) -> None:
-        self.g_optimiser.zero_grad(set_to_none=True)
-        loss.backward(inputs=list(self.generator.parameters()))
-        nn.utils.clip_grad_norm_(self.generator.parameters(), 500.0)
-        self.g_optimiser.step()
 
     def save(self, out: Path) -> None:
         """The generator without weight norm as the bundle has it, and the discriminators for `--init`."""

@@ -1,29 +1,13 @@
-"""The recipe is run by path, its modules import each other by bare name: `recipe("domain")` imports one."""
+"""What the tests of the recipe share; `recipe` is in tests/assets/conftest.py."""
 
 from __future__ import annotations
 
-import importlib
 import shutil
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 from tokenizers import Tokenizer
-
-FOLDER = Path(__file__).resolve().parents[5] / "assets" / "bundles" / "nano" / "recipe"
-
-
-@pytest.fixture(scope="session")
-def recipe() -> Iterator[Callable[[str], ModuleType]]:
-    """Importer of the recipe's modules; afterwards they are gone from the path and unloaded."""
-    sys.path.insert(0, str(FOLDER))
-    yield importlib.import_module
-    sys.path.remove(str(FOLDER))
-    for name, module in list(sys.modules.items()):
-        if Path(getattr(module, "__file__", None) or "/").parent == FOLDER:
-            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Discriminators of the vocoder's training, on periods (HiFi-GAN) and resolutions (UnivNet); narrow ones."""
+"""Discriminators of a vocoder's training, on periods (HiFi-GAN) and resolutions (UnivNet); narrow ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RESOLUTIONS = ((2048, 512), (1024, 256), (512, 128))  # n_fft, hop
 class PeriodDiscriminator(nn.Module):
     """HiFi-GAN's discriminator on the wave folded by a period."""
 
-    def __init__(self, period: int) -> None:
+    def __init__(self, period: int, width: int) -> None:
         super().__init__()
         self.period = period
-        widths = [1, 24, 72, 160, 256]
+        widths = [1, 24 * width, 72 * width, 160 * width, 256 * width]
         self.layers = nn.ModuleList(
             weight_norm(nn.Conv2d(a, b, (5, 1), (3, 1), padding=(2, 0))) for a, b in pairwise(widths)
         )
@@ -35,7 +35,7 @@ class PeriodDiscriminator(nn.Module):
 class ResolutionDiscriminator(nn.Module):
     """Discriminator on the magnitude spectrogram of one resolution."""
 
-    def __init__(self, n_fft: int, hop: int, width: int = 24) -> None:
+    def __init__(self, n_fft: int, hop: int, width: int) -> None:
         super().__init__()
         self.n_fft, self.hop = n_fft, hop
         self.register_buffer("window", torch.hann_window(n_fft), persistent=False)
@@ -65,12 +65,12 @@ def _features(x: Tensor, layers: list[nn.Module], head: nn.Module) -> list[Tenso
 
 
 class Discriminators(nn.Module):
-    """All of them."""
+    """All of them. `width` multiplies their channels; at 4 the widest layers are as wide as HiFi-GAN's."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         super().__init__()
-        self.all = nn.ModuleList([PeriodDiscriminator(period) for period in PERIODS])
-        self.all.extend(ResolutionDiscriminator(n_fft, hop) for n_fft, hop in RESOLUTIONS)
+        self.all = nn.ModuleList([PeriodDiscriminator(period, width) for period in PERIODS])
+        self.all.extend(ResolutionDiscriminator(n_fft, hop, 24 * width) for n_fft, hop in RESOLUTIONS)
 
     def forward(self, wave: Tensor) -> list[list[Tensor]]:
         """Feature maps of each discriminator."""

@@ -1,7 +1,7 @@
 """What the training stages share: their command line, their clock, weights on disk.
 
-A stage is `python train_X.py WORK OUT --minutes N`: it reads the speech of `synthesize.py` in WORK and what
-earlier stages left in OUT, trains for a time, and writes `X.safetensors` (16 bit) and `X_log.json` to OUT.
+A stage is `python train_X.py WORK OUT --minutes N`: it reads the speech in WORK and what earlier stages left
+in OUT, trains for a time, and writes `X.safetensors` (16 bit) and `X_log.json` to OUT.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def parser(description: str | None, minutes: float) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("work", type=Path, help="folder that synthesize.py wrote")
+    made.add_argument("work", type=Path, help="folder of the speech")
     made.add_argument("out", type=Path, help="folder of the trained weights")
     made.add_argument("--minutes", type=float, default=minutes, help="how long to train")
     made.add_argument("--device", default="cuda")
@@ -31,17 +32,22 @@ def parser(description: str | None, minutes: float) -> argparse.ArgumentParser:
 
 
 def prepare() -> None:
-    """Seed torch and let matrices be multiplied as TF32."""
+    """Seed torch, let matrices be multiplied as TF32, and say nothing of the older weight norm, which BigVGAN
+    has."""
     torch.manual_seed(0)
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.nn\.utils\.weight_norm")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 
 SAVE_SECONDS = 90  # between two writings of a long stage's weights
 
 
-def training_time(minutes: float) -> Iterator[tuple[float, float]]:
-    """For each step the seconds since the start and their share of the time in 0..1, until it is over."""
-    start, limit = time.time(), minutes * 60
+def training_time(minutes: float, before: float = 0.0) -> Iterator[tuple[float, float]]:
+    """For each step the seconds since the start and their share of the time in 0..1, until it is over.
+
+    `before`: seconds of the time that earlier calls have used.
+    """
+    start, limit = time.time() - before, minutes * 60
     while (elapsed := time.time() - start) < limit:
         yield elapsed, elapsed / limit
 

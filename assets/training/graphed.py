@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,6 +95,17 @@ class Average:
         self.count += 1
         decay = min(self.decay, (1 + self.count) / (10 + self.count))
         torch._foreach_lerp_(self.values, [p.detach() for p in self.model.parameters()], 1 - decay)
+
+    def state(self) -> dict[str, Any]:
+        """For `restore`."""
+        return {"count": self.count, "values": self.values}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on with what `state` returned."""
+        self.count = state["count"]
+        for own, value in zip(self.values, state["values"], strict=True):
+            own.copy_(value)
 
     @torch.no_grad()
     def apply(self) -> None:
