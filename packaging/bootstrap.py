@@ -109,7 +109,10 @@ def main() -> int:
         parser.error("download needs --wheels DIR")
     if sys.version_info[:2] not in SUPPORTED:
         found = ".".join(map(str, sys.version_info[:3]))
-        return _fail(f"Python {found} is not supported. Start this script with python3.11 or python3.12.")
+        return _fail(
+            f"Python {found} is not supported. Start this script with python3.11 or python3.12. If there is "
+            f"neither, uv brings one: uv run --no-project --python 3.12 {' '.join(sys.argv)}"
+        )
     try:
         if arguments.command == "download":
             return download_wheels(arguments.wheels, arguments.gpu)

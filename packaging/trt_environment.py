@@ -27,7 +27,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -72,6 +71,8 @@ def main() -> int:
     if python is None:
         print(f"There is no Python {PYTHON} here. Install it (python{PYTHON}) to try this.", file=sys.stderr)
         return CANNOT
+    if sys.version_info < (3, 11):  # noqa: UP036  as the Python of Ubuntu 22.04, which has no tomllib
+        return subprocess.run([python, *sys.argv], check=False).returncode
     try:
         if arguments.command == "resolve":
             return resolve(python)
@@ -111,6 +112,8 @@ def required(lines: Iterable[str]) -> list[str]:
 
 def own_requirements() -> list[str]:
     """Requirements of pyproject.toml, with all extras but those of LEFT_OUT."""
+    import tomllib
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     lines = [line for name, group in extras.items() if name not in LEFT_OUT for line in group]

@@ -34,7 +34,9 @@ def test_another_python_is_refused_in_words(
     monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
     monkeypatch.setattr(sys, "argv", ["bootstrap.py", "run"])
     assert bootstrap.main() == 1
-    assert "Python 3.9.2 is not supported" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Python 3.9.2 is not supported" in said
+    assert "uv run --no-project --python 3.12 bootstrap.py run" in said
 
 
 def test_without_its_libraries_nothing_is_started(

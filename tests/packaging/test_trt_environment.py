@@ -55,6 +55,24 @@ def test_without_a_python_312_it_says_so(
     assert "Python 3.12" in capsys.readouterr().err
 
 
+def test_an_older_python_hands_over_to_the_one_it_found(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Ubuntu 22.04, whose Python 3.10 has no tomllib."""
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 7)
+
+    monkeypatch.setattr(script, "find_python", lambda: "python3.12")
+    monkeypatch.setattr(script.subprocess, "run", run)
+    monkeypatch.setattr(sys, "version_info", (3, 10, 12, "final", 0))
+    monkeypatch.setattr(sys, "argv", ["trt_environment.py", "resolve"])
+    assert script.main() == 7
+    assert ran == [["python3.12", "trt_environment.py", "resolve"]]
+
+
 def test_it_finds_the_version_of_an_interpreter(script: ModuleType, tmp_path: Path) -> None:
     assert script._version_of(sys.executable) == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert script._version_of(str(tmp_path / "nowhere")) is None
