@@ -6,13 +6,34 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from app import cli, paths
+from app.audio.wav import read_wav, write_wav
 from app.cli import build_parser
 from app.commands import doctor
-from engine_runtime.executors.trtllm import environment
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.weights import load_weights
+from engine_runtime.executors.trtllm import environment, library
+from engine_runtime.executors.trtllm.engine_directory import PLAN
 from engine_runtime.executors.trtllm.library import VERSION
+from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from tests.doubles.functional import builder, make_library
+from tests.factories.engine_folder import EngineWorld
+from tests.factories.engine_plans import plan_of
+
+QUESTION = Path(__file__).resolve().parents[1] / "data" / "speech" / "question.wav"
+SHORTER = {
+    "fetch": ("--from", "RELEASED"),
+    "quantize": ("--wavs", "wavs", "--questions", "wavs", "--prompts", "4", "--reply-rows", "3"),
+    "verify": ("--wavs", "wavs", "--rows", "40", "--reference-dtype", "bfloat16"),
+    "bench": ("--runs", "1", "--warm-up", "0", "--repeats", "1"),
+}
+"""What a command gets in addition, so that it takes seconds. The last of two equal options counts."""
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +102,74 @@ def test_a_folder_is_read_only_after_it_was_made(lines: list[str]) -> None:
 
 def test_what_doctor_must_say_is_what_it_says(page: str) -> None:
     assert f'"{doctor._summary([])}"' in page
+
+
+def build_for(world: EngineWorld) -> Any:
+    """The library's builder. The engine that it saves is one of the double of TensorRT."""
+
+    def build(model: Any, config: builder.BuildConfig) -> builder.Engine:
+        engine = builder.build(model, config)
+        save = engine.save
+
+        def save_plan(folder: str) -> None:
+            save(folder)
+            bundle = Bundle.open(paths.user_bundles_dir() / "moss-speech", verify="none")
+            lm = MossLM(MossLMConfig.from_dict(bundle.lm.config))
+            load_weights(lm, bundle.lm.weights)
+            sizes = {
+                name: getattr(config, name) for name in ("max_seq_len", "max_num_tokens", "max_batch_size")
+            }
+            sizes["tokens_per_block"] = config.plugin_config.tokens_per_block
+            world.trt.write(Path(folder, PLAN), plan_of(lm.eval().to(torch.bfloat16), **sizes))
+
+        engine.save = save_plan  # type: ignore[method-assign]
+        return engine
+
+    return build
+
+
+@pytest.mark.slow
+def test_every_step_works_with_doubles_of_the_library_and_of_the_released_files(
+    lines: list[str],
+    engine_world: EngineWorld,
+    released_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From `fetch` to `bench`, on the CPU. Without the window, the server and the codec's engines."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "set_up_logging", lambda file, verbose: None)
+    monkeypatch.setattr(library, "load_library", lambda: make_library(build=build_for(engine_world)))
+    pcm, rate = read_wav(QUESTION)
+    write_wav(Path("me.wav"), np.resize(pcm, 5 * rate), rate)
+    write_wav(Path("question.wav"), pcm, rate)
+    Path("wavs").mkdir()
+    write_wav(Path("wavs", "q.wav"), pcm, rate)
+
+    printed: dict[str, str] = {}
+    for line in lines:
+        words = shlex.split(line.partition(" > ")[0])[1:]
+        name = words[1] if words[:1] == ["trt"] else "".join(words[:1])
+        if not line.startswith("moss-voice ") or name in ("codec", "serve") or name.startswith("--"):
+            continue
+        if "--trt-codec" in words or "--reference-device" in words or "int4" in words:
+            continue
+        words = ["cpu" if word == "cuda" else word for word in words]
+        if "--codec-dtype" in words:  # no float16 on a CPU
+            place = words.index("--codec-dtype")
+            del words[place : place + 2]
+        words += [word.replace("RELEASED", str(released_folder)) for word in SHORTER.get(name, ())]
+        status = cli.main([str(Path(word).expanduser()) if word[0] == "~" else word for word in words])
+        printed[line] = capsys.readouterr().out
+        assert status == 0, line
+        if name == "fetch":  # replies of random weights would not end by themselves
+            manifest = paths.user_bundles_dir() / "moss-speech" / "bundle.toml"
+            manifest.write_text(manifest.read_text().replace("max_new = 500", "max_new = 16"))
+    assert len(printed) > 12
+    for line, text in printed.items():
+        if " verify " in line:
+            assert text.splitlines()[-1] == "aligned", line
+    assert len(read_wav(Path("reply.wav"))[0]) == 16 * 1920
+    assert "trtllm" in next(text for line, text in printed.items() if line.startswith("moss-voice bench"))
