@@ -54,12 +54,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--compute-capability", help="select kernels as on a GPU of this compute capability")
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Limit the compute capability again for each test: loading an engine lifts it."""
-    if (highest := item.config.getoption("--compute-capability")) is not None:
-        from engine_runtime.hardware import limit_capability
+def pytest_configure(config: pytest.Config) -> None:
+    """Limit the compute capability for all tests, and for each engine that they load without a limit."""
+    if (highest := config.getoption("--compute-capability")) is not None:
+        from engine_runtime import engine, hardware
 
-        limit_capability(highest)
+        hardware.limit_capability(highest)
+        engine.limit_capability = lambda asked: hardware.limit_capability(asked or highest)
+
+
+def pytest_report_header() -> str | None:
+    """The kernels that the tests of a GPU run."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    from engine_runtime.hardware import describe_capability
+
+    gpu = torch.device("cuda")
+    return f"{torch.cuda.get_device_name(gpu)}, compute capability {describe_capability(gpu)}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,6 +85,38 @@ def test_a_limit_closes_every_kernel_that_needs_more(monkeypatch: pytest.MonkeyP
     assert [reasons[name]() for name in ("attention", "products", "norms")] == [None] * 3
     assert pdl.pdl_launch_args(gpu)["USES_PDL"]
     assert batched_linear._is_large(gpu)
+
+
+ENGINE_TEST = """
+from pathlib import Path
+
+import torch
+
+from engine_runtime import hardware
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.engine import Engine
+from engine_runtime.options import EngineOptions
+
+
+def test_limit(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    bundle, gpu = Bundle.open(Path(BUNDLE)), torch.device("cuda")
+    for options, expected in ((EngineOptions(), (8, 9)), (EngineOptions(compute_capability="8.6"), (8, 6))):
+        with Engine.load(bundle, options):
+            assert hardware.kernel_capability(gpu) == expected
+"""
+
+
+@pytest.mark.slow
+def test_a_limit_for_the_tests_holds_for_the_engines_that_they_load(
+    random_bundle: Path, repository: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "test_limit.py"
+    file.write_text(ENGINE_TEST.replace("BUNDLE", repr(str(random_bundle))))
+    options = ["-q", "-p", "tests.conftest", "--compute-capability", "8.9", "--rootdir", str(repository)]
+    command = [sys.executable, "-m", "pytest", *options, str(file)]
+    ended = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_kernels_are_selected_in_one_place(repository: Path) -> None:
