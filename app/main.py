@@ -35,12 +35,17 @@ _log = logging.getLogger(__name__)
 
 
 def engine_factory(
-    settings: StartSettings, reply_codes: int | None = None, *, progress: Progress | None = None
+    settings: StartSettings,
+    reply_codes: int | None = None,
+    *,
+    progress: Progress | None = None,
+    says_notes: bool = True,
 ) -> Callable[[], Engine]:
     """A factory that loads the engine, called in the thread that will use it. That raises MossVoiceError.
 
     `reply_codes` is the length of every spoken reply, for random weights, which never end one. `progress`
-    receives the share of the files that was loaded; without it a terminal shows a bar.
+    receives the share of the files that was loaded; without it a terminal shows a bar. `says_notes`: what
+    the user should know of the engine goes to stderr; a session has notices for it.
     """
 
     def load() -> Engine:
@@ -69,7 +74,7 @@ def engine_factory(
             engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress or show)
         if paths_of_kernels := engine.stages.kernel_paths:
             _log.info("kernels: %s", paths_of_kernels)
-        for text in engine.stages.notes:
+        for text in engine.notes if says_notes else ():
             note(text)
         return engine
 
@@ -80,7 +85,7 @@ def engine_source(settings: StartSettings, *, progress: Progress | None = None) 
     """The server of the settings, or their other environment, else a factory of an engine. MossVoiceError for
     an address that cannot be used, or where the client's package is not installed."""
     if not settings.is_remote:
-        return engine_factory(settings, progress=progress)
+        return engine_factory(settings, progress=progress, says_notes=False)
     if settings.engine_python is not None:
         _require_client()
         from app.remote.engine_process import engine_process_source

@@ -118,6 +118,11 @@ class Engine:
         return self.stages.bundle
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how it runs, such as a GPU without its kernels."""
+        return self.stages.notes
+
+    @property
     def input_sample_rate(self) -> int:
         """Rate of the PCM that `Turn.push` takes, in Hz."""
         return self.stages.speech_tokenizer.sample_rate

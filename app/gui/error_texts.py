@@ -245,6 +245,13 @@ _LISTED: tuple[Any, ...] = (
         "Errors",
         "Keys and values in fp8 need a GPU of compute capability 8.9 or later. Choose --kv native.",
     ),
+    QT_TRANSLATE_NOOP(
+        "Errors", "The GPU runs plain torch, several times slower than the Triton kernels: %1."
+    ),
+    QT_TRANSLATE_NOOP("Errors", "Install them: sudo apt-get install gcc libc6-dev python3-dev."),
+    QT_TRANSLATE_NOOP(
+        "Errors", "Triton needs a C compiler and the headers of Python, and one of them is missing"
+    ),
     QT_TRANSLATE_NOOP("Errors", "See the log file for details."),
     QT_TRANSLATE_NOOP("Errors", "The engine failed with an unexpected %1: %2."),
     QT_TRANSLATE_NOOP("Errors", "Ask again; if it happens again, see the log file for details."),

@@ -233,8 +233,8 @@ class EngineLost:
 
 @dataclass(frozen=True, slots=True)
 class EngineNotice:
-    """Something about the engine that needs no action, in words for the user: the connection to its server
-    was lost, or is back. The conversation continues. An event of the session, too."""
+    """Something about the engine that needs no action, in words for the user: what slows it down, or that
+    the connection to its server was lost or is back. The conversation continues. An event of the session."""
 
     message: str
 

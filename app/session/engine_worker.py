@@ -20,6 +20,7 @@ from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Cancel,
     Close,
+    EngineNotice,
     FlowSteps,
     Interrupt,
     Job,
@@ -193,6 +194,8 @@ class EngineWorker:
                 flow_steps=FlowSteps(engine.flow_steps, engine.bundle.flow.steps),
             )
         )
+        for text in engine.notes:
+            self.results.put(EngineNotice(text))
         history.publish()
         return history
 

@@ -630,6 +630,18 @@
         <translation>fp8 格式的键和值需要计算能力 8.9 或更高的 GPU。请选择 --kv native。</translation>
     </message>
     <message>
+        <source>The GPU runs plain torch, several times slower than the Triton kernels: %1.</source>
+        <translation>GPU 以普通 torch 运行，比 Triton 内核慢数倍：%1。</translation>
+    </message>
+    <message>
+        <source>Install them: sudo apt-get install gcc libc6-dev python3-dev.</source>
+        <translation>请安装它们：sudo apt-get install gcc libc6-dev python3-dev。</translation>
+    </message>
+    <message>
+        <source>Triton needs a C compiler and the headers of Python, and one of them is missing</source>
+        <translation>Triton 需要 C 编译器和 Python 头文件，而其中之一缺失</translation>
+    </message>
+    <message>
         <source>See the log file for details.</source>
         <translation>日志文件中有更多信息。</translation>
     </message>

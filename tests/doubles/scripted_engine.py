@@ -246,6 +246,7 @@ class ScriptedEngine:
     input_sample_rate = 16_000
     output_sample_rate = OUT_RATE
     gains_from_batches = True
+    notes: tuple[str, ...] = ()
 
     def __init__(self, script: Script | None = None) -> None:
         self.script = script or Script()

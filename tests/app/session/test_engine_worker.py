@@ -12,6 +12,7 @@ from app.session.engine_jobs import (
     Ask,
     Close,
     Commit,
+    EngineNotice,
     Hear,
     Heard,
     HistoryChanged,
@@ -197,6 +198,15 @@ def test_a_turn_that_is_cancelled_takes_no_more_speech() -> None:
     rig.worker.cancel(1)
     rig.finish()
     assert rig.engine.names_of(1) == ["open", "push", "cancel"]
+
+
+@pytest.mark.slow
+def test_what_slows_an_engine_down_is_noted_once_it_is_loaded() -> None:
+    engine = ScriptedEngine()
+    engine.notes = ("The GPU runs plain torch.",)
+    loaded, noted = Rig(engine).finish()
+    assert isinstance(loaded, Loaded)
+    assert noted == EngineNotice("The GPU runs plain torch.")
 
 
 @pytest.mark.slow
