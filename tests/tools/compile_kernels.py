@@ -1,8 +1,8 @@
 """Compiles every kernel for real GPUs at the released model's sizes; no GPU is needed for that.
 
 Run by a test in a process of its own (`python -m tests.tools.compile_kernels 89 90`), since the interpreter,
-under which the other tests run the kernels, does not know what a GPU lacks. Ends with an error if one does
-not compile.
+under which the other tests run the kernels, does not know what a GPU lacks. Prints what a program of each
+kernel takes, and ends with an error if one does not compile or cannot run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -52,8 +52,10 @@ from engine_runtime.cuda.kernels.snake import snake_values
 from engine_runtime.cuda.kernels.speech_encoder import add_norm_split, attend_slots, gelu_split
 from engine_runtime.executors.cuda.batch_sampler import TAKEN
 from engine_runtime.executors.cuda.batched_linear import tiling_of
+from engine_runtime.executors.cuda.triton_linear import ConfigKey, default_config
 from engine_runtime.options import WeightFormat
 from engine_runtime.quantization import Matrix
+from tests.tools.kernel_resources import GPUS, Resources, resources_of
 
 BF16, FP32, FP8 = "*bf16", "*fp32", "*fp8e4nv"
 HIDDEN, INNER, HEADS, KV_HEADS, DIM, TOKENS = 4096, 12288, 32, 8, 128, 16
@@ -80,12 +82,9 @@ STAGES = {
     "attend_small_batch": 1,
 }
 """Of those kernels that are not run with the usual number."""
-SHARED_MEMORY = {86: 99 << 10, 89: 99 << 10, 90: 227 << 10}
-"""Bytes that a program can have."""
-_AUTOTUNED = ".linear"
-"""Its tilings that do not fit on a GPU are passed over there."""
 _FIRST_FP8 = 89
 """Before this, Triton has no e4m3: kernels get the bits of weights, and there is no pool in fp8."""
+FORMATS = get_args(WeightFormat)
 BATCHED_FORMATS: dict[str, tuple[torch.dtype, WeightFormat, str]] = {
     BF16: (torch.bfloat16, "native", BF16),
     FP8: (torch.float8_e4m3fn, "fp8", "*fp16"),
@@ -104,19 +103,18 @@ Case = tuple[Any, dict[str, str], dict[str, object], int]
 def cases(capability: int) -> Iterator[Case]:
     """Kernel, types of its arguments, constants, warps."""
     down = {"COLUMNS": INNER, "WIDTH": 16384, "HAS_NORM": False, "HAS_RESIDUAL": True}
-    for weight in (BF16, FP8, "*u8"):
-        plain = {"HAS_SCALE": weight != BF16, "FP8_BITS": weight == "*u8", "ROWS": 2}
-        types = ROW | {"weight": weight, "scale": FP32}
-        yield row_linear, types, FLAGS | plain, 4
-        yield row_linear, types, FLAGS | plain | {"IS_GATED": True, "ROWS": 1}, 4
-        yield row_linear, types, FLAGS | plain | down, 8
-    for kernel, scale, more in ((row_linear_int8, FP32, {}), (row_linear_int4, "*fp16", {"NUM_GROUPS": 32})):
-        types = ROW | {"weight": "*i32", "scale": scale}
-        integer_flags = FLAGS | {"ROWS": 4, "HAS_ASM": True} | more
-        yield kernel, types, integer_flags, 4
-        yield kernel, types, integer_flags | {"IS_GATED": True, "ROWS": 2}, 8
-        groups = {"NUM_GROUPS": INNER // 128} if more else {}
-        yield kernel, types, integer_flags | down | groups | {"ROWS": 1}, 8
+    for use in (FLAGS, FLAGS | {"IS_GATED": True}, FLAGS | down):
+        columns, is_gated = int(use["COLUMNS"]), bool(use["IS_GATED"])
+        tilings = {form: default_config(ConfigKey(form, (HIDDEN, columns), is_gated)) for form in FORMATS}
+        for form, weight in (("native", BF16), ("fp8", FP8), ("fp8", "*u8")):
+            flags = use | {"HAS_SCALE": form != "native", "FP8_BITS": weight == "*u8"}
+            types, tiling = ROW | {"weight": weight, "scale": FP32}, tilings[form]
+            yield row_linear, types, flags | {"ROWS": tiling.rows, "STAGES": tiling.stages}, tiling.warps
+        for form, kernel, scale in (("int8", row_linear_int8, FP32), ("int4", row_linear_int4, "*fp16")):
+            types, tiling = ROW | {"weight": "*i32", "scale": scale}, tilings[form]
+            flags = use | {"HAS_ASM": True, "ROWS": tiling.rows, "STAGES": tiling.stages}
+            groups = {"NUM_GROUPS": columns // 128} if form == "int4" else {}
+            yield kernel, types, flags | groups, tiling.warps
     between = {"best": FP32, "best_ids": "*i32", "tops": FP32, "top_ids": "*i32", "sums": FP32}
     integer, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
@@ -168,16 +166,12 @@ def cases(capability: int) -> Iterator[Case]:
     yield dense_rows_int4, {"weight": "*u8", "scale": "*fp16", "out": BF16}, groups, 4
     yield from batched_cases(capability)
     yield from speech_encoder_cases()
-    # float32 where it is tightest: what keeps several tiles in shared memory
-    for dtype in ("*fp16", FP32):
-        for case in codec_cases(dtype):
-            if dtype != FP32 or case[0].__name__ in STAGES:
-                yield case
+    yield from codec_cases("*fp16")
 
 
 def batched_cases(capability: int) -> Iterator[Case]:
     """The kernels of a decode step of several sequences, as the executor tiles them for this GPU."""
-    is_large = SHARED_MEMORY[capability] >= LARGE_SHARED_MEMORY
+    is_large = GPUS[capability].shared_of_program >= LARGE_SHARED_MEMORY
     for weight, (stored, form, x) in BATCHED_FORMATS.items():
         matrix = Matrix(form, (HIDDEN, INNER), torch.empty(0, dtype=stored))
         for rows, is_gated in product((2, 16, 32, 64), (False, True)):
@@ -280,8 +274,8 @@ def codec_cases(dtype: str) -> Iterator[Case]:
     yield snake_values, values | lengths, {"CHANNELS": 256, "BLOCK": 1024} | switches, 4
 
 
-def compile_for(capability: int, case: Case) -> str:
-    """PTX of one case."""
+def compile_for(capability: int, case: Case) -> Any:
+    """One case, compiled."""
     kernel, types, constants, warps = case
     names = kernel.arg_names
     options: dict[str, object] = {"num_warps": warps}
@@ -303,29 +297,52 @@ def compile_for(capability: int, case: Case) -> str:
         options["num_stages"] = stages
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert compiled.asm["cubin"], kernel.__name__
-    if not kernel.__module__.endswith(_AUTOTUNED):
-        assert compiled.metadata.shared <= SHARED_MEMORY[capability], kernel.__name__
-    ptx = str(compiled.asm["ptx"])
     if constants.get("USES_PDL"):
-        before = ptx.split("griddepcontrol.wait")[0]
+        before = str(compiled.asm["ptx"]).split("griddepcontrol.wait")[0]
         assert "st.global" not in before, kernel.__name__
-    return ptx
+    return compiled
 
 
 def main(capabilities: list[int]) -> None:
-    """Compile all; one line a kernel: whether it has loads of 16 bytes."""
+    """Compile all; one line a case: GPU, kernel, whether it has loads of 16 bytes, warps, registers, bytes of
+    local and of shared memory, programs that a multiprocessor runs at a time, programs in all."""
     for capability in capabilities:
         for case in cases(capability):
             if capability < _FIRST_FP8 and any("fp8" in kind for kind in case[1].values()):
                 continue
-            ptx = compile_for(capability, case)
-            is_wide = re.search(WIDE_LOADS, ptx)
-            sys.stdout.write(f"sm_{capability} {case[0].__name__} {'v4.b32' if is_wide else 'narrow'}\n")
+            compiled, used, resident = checked(capability, case)
+            loads = "v4.b32" if re.search(WIDE_LOADS, str(compiled.asm["ptx"])) else "narrow"
+            numbers = f"{used.warps} {used.registers} {used.local} {used.shared} {resident} {programs(case)}"
+            sys.stdout.write(f"sm_{capability} {case[0].__name__} {loads} {numbers}\n")
+            sys.stdout.flush()
+        # Engines run the kernels of the flow in float16. Tests run them in float32, too, where several tiles
+        # of a pipeline must fit.
+        for case in codec_cases(FP32):
+            if case[0].__name__ in STAGES:
+                checked(capability, case)
+
+
+def checked(capability: int, case: Case) -> tuple[Any, Resources, int]:
+    """One case, what it takes and the programs of a multiprocessor, of which there must be one."""
+    compiled = compile_for(capability, case)
+    used = resources_of(compiled)
+    resident = used.resident(GPUS[capability])
+    assert resident, f"sm_{capability} {case[0].__name__}: {used}"
+    return compiled, used, resident
+
+
+def programs(case: Case) -> int | str:
+    """Programs of a product of several rows; other kernels start as many as their caller has work."""
+    _, _, constants, _ = case
+    if "OUTPUTS" not in constants:
+        return "-"
+    sizes = {name: int(str(constants.get(name, 1))) for name in ("OUT", "OUTPUTS", "SPLITS")}
+    return -(-sizes["OUT"] // sizes["OUTPUTS"]) * sizes["SPLITS"]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.tools.compile_kernels", description=__doc__)
     parser.add_argument(
-        "capabilities", type=int, nargs="+", choices=sorted(SHARED_MEMORY), help="compute capabilities (89)"
+        "capabilities", type=int, nargs="+", choices=sorted(GPUS), help="compute capabilities (89)"
     )
     main(parser.parse_args().capabilities)
