@@ -91,6 +91,7 @@ class CodecVocoder:
     """The training with its state: what a checkpoint holds."""
 
     def __init__(self, mel: MelSpec, size: Size, device: str) -> None:
+        torch.backends.cudnn.benchmark = True  # segments of one length
         self.mel, self.size, self.device = mel, size, device
         self.config = config_of(mel, size)
         self.edge = max(receptive_field(self.config)) + mel.n_fft // mel.hop // 2  # frames that need others
@@ -173,8 +174,9 @@ class CodecVocoder:
         with self.average.applied():
             network = without_weight_norm(self.gan.generator).to(self.device).eval()
         mels = [self.codec_mel(wave.to(self.device)) for wave in waves]
-        with torch.backends.cudnn.flags(benchmark=False):  # each recording has another length
-            copies = [self.codec_mel(network(mel[None])[0, 0]) for mel in mels]
+        torch.backends.cudnn.benchmark = False  # each recording has another length
+        copies = [self.codec_mel(network(mel[None])[0, 0]) for mel in mels]
+        torch.backends.cudnn.benchmark = True
         return float(np.mean([(a - b).abs().mean().item() for a, b in zip(copies, mels, strict=True)]))
 
 
@@ -226,7 +228,6 @@ def main() -> None:
     parser.add_argument("--peak", type=float, help="learning rate (default: that of the size)")
     args = parser.parse_args()
     stage.prepare()
-    torch.backends.cudnn.benchmark = True
     size = SIZES[args.size]
     if args.peak is not None:
         size = Size(size.channels, size.discriminator_width, args.peak)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +19,8 @@ from app.commands.talk import speculation_line
 from app.session.speculation_policy import SpeculationStats
 from app.session.start_policy import StartReason
 from engine_runtime.errors import ExportError
+from tests.engine_runtime.bundle.test_vocoder_file import SPEC
+from tests.engine_runtime.bundle.test_vocoder_file import write as write_vocoder
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -62,6 +64,27 @@ def test_a_bundle_may_lie_in_a_folder_with_an_umlaut_in_the_c_locale(
 
 def test_only_a_recording_can_be_played_straight_through(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--no-hold" in _refused(capsys, "--text", "hello", "--no-hold")
+
+
+def test_a_vocoder_of_another_mel_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = write_vocoder(tmp_path / "other.safetensors", replace(SPEC, fmax=12_000.0))
+    said = _refused(capsys, "--text", "hello", "--vocoder", other)
+    for words in (f"than {other} was trained on; they differ in fmax.", "fmax=8000.0", "fmax=12000.0"):
+        assert words in said
+
+
+@pytest.mark.slow
+def test_a_reply_is_heard_through_the_given_vocoder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_vocoder(tmp_path / "vocoder.safetensors", SPEC)
+    heard = {}
+    for name, words in (("own", ()), ("given", ("--vocoder", file))):
+        _talk(capsys, "--text", "hello", "--seed", "3", "--out", tmp_path / f"{name}.wav", *words)
+        heard[name], _ = read_wav(tmp_path / f"{name}.wav")
+    assert len(heard["own"]) == len(heard["given"]) > 0
+    assert np.square(heard["given"]).mean() ** 0.5 > 0.01
+    assert np.abs(heard["own"] - heard["given"]).max() > 0.01
 
 
 @pytest.mark.slow
