@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine_runtime.bench import replies
+from engine_runtime.bench.targets import TERMS, Limits
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
@@ -107,6 +108,13 @@ def test_rates_are_those_of_the_released_codec(page: str, released: Bundle) -> N
 def test_the_quotients_of_the_reports_are_counted_anew(page: str) -> None:
     assert f"With the 400 ms of five codes it would have been {138.5 / 400:.2f}" in page
     assert f"If it counts 50 tokens a second, 12.5 make it {4.25 * 12.5 / 50:.2f}" in page
+
+
+def test_targets_are_those_that_bench_checks(page: str) -> None:
+    limits = Limits()
+    times = f"TTFA below {limits.ttfa:g} ms, first chunk below {limits.first_chunk:g} ms"
+    assert f"| {times}, RTF below {limits.rtf:g} |" in page
+    assert all("95th percentile" in TERMS[name] for name in ("ttfa", "first_chunk", "rtf"))
 
 
 def test_counts_and_names_are_those_of_the_checkpoint(page: str, checkpoint: CheckpointConfig) -> None:
