@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -69,6 +70,10 @@ def _parse_capability(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+_OPTIONAL_LIBRARIES = ("triton", "tensorrt", "tensorrt-rtx", "tensorrt-llm")
+"""Named in a report where they are installed."""
+
+
 def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | int | float]:
     """Everything that affects measured times, as plain values for the header of a report."""
     found: dict[str, str | int | float] = {
@@ -83,10 +88,15 @@ def environment(device: str = "cpu", dtype: str = "float32") -> dict[str, str | 
         "device": device,
         "dtype": dtype,
     }
+    for package in _OPTIONAL_LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
     if device.startswith("cuda") and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name(torch.device(device))
         found["compute_capability"] = describe_capability(torch.device(device))
         found["cuda"] = str(torch.version.cuda)
+        if (driver := _ask_driver(torch.device(device), "driver_version")) is not None:
+            found["driver"] = driver[0]
     return found
 
 
@@ -124,17 +134,33 @@ def gpu_clocks(device: torch.device) -> dict[str, float]:
 
     Empty on a CPU, and if nvidia-smi is missing or does not report them.
     """
+    try:
+        values = [float(value) for value in _ask_driver(device, *_CLOCKS.values()) or ()]
+    except ValueError:
+        return {}
+    return dict(zip(_CLOCKS, values, strict=False))
+
+
+def driver_query(device: torch.device, *names: str) -> list[str] | None:
+    """The command by which the driver's nvidia-smi prints these properties of a GPU, separated by commas.
+    None on a CPU, and if nvidia-smi is missing."""
     program = shutil.which("nvidia-smi") if device.type == "cuda" else None
     if program is None:
-        return {}
+        return None
     uuid = torch.cuda.get_device_properties(device).uuid
-    query = [f"--query-gpu={','.join(_CLOCKS.values())}", "--format=csv,noheader,nounits", f"--id=GPU-{uuid}"]
+    return [program, f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits", f"--id=GPU-{uuid}"]
+
+
+def _ask_driver(device: torch.device, *names: str) -> list[str] | None:
+    query = driver_query(device, *names)
+    if query is None:
+        return None
     try:
-        done = subprocess.run([program, *query], capture_output=True, text=True, timeout=10, check=True)
-        values = [float(value) for value in done.stdout.strip().split(",")]
-        return dict(zip(_CLOCKS, values, strict=True))
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return {}
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    return values if len(values) == len(names) else None
 
 
 def torch_build() -> str:
@@ -155,6 +181,11 @@ def why_no_cuda() -> str:
     except (RuntimeError, AssertionError) as error:
         return str(error).strip().splitlines()[0].rstrip(".")
     return ""
+
+
+def device_name(device: torch.device) -> str:
+    """Name of a GPU as its driver reports it, or of the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
 
 
 def processor() -> str:

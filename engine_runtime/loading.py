@@ -8,7 +8,10 @@ select another code. Called once, on the thread that will use the engine.
 from __future__ import annotations
 
 import logging
+import time
 import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,6 +76,8 @@ class Stages:
     new_execution_stream: NewExecutionStream = HostExecution
     notes: tuple[str, ...] = ()
     """Remarks on loading for the user, one line each."""
+    load_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each part took to load, by its name."""
     sequences: SequenceRunner = field(init=False)
     streams: StreamPool = field(init=False)
     speaking: weakref.WeakSet[ReplyVoice] = field(init=False)
@@ -146,20 +151,26 @@ def load_stages(
     files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
     loading = LoadProgress(files, progress)
     # First, to reject an unusable voice recording before the large weights are read.
-    speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
+    load_s: dict[str, float] = {}
+    with _timed(load_s, "speech encoder"):
+        speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
     prompt = None if voice is None else make_voice_prompt(voice, bundle, speech_tokenizer)
-    lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
+    with _timed(load_s, "language model"):
+        lm = lm or _load_lm(bundle, lm_config, device, options, loading, engine)
     if options.trt_codec:
         runtime.hold_graphs()  # otherwise captured torch work would be replayed in place of the engines
-    token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
-    vocoder = load_vocoder(bundle, device, options, runtime, loading)
+    with _timed(load_s, "flow"):
+        token2mel = load_token2mel(bundle, device, options, runtime, prompt, loading)
+    with _timed(load_s, "vocoder"):
+        vocoder = load_vocoder(bundle, device, options, runtime, loading)
     slow = slow_note(options.kernels, device)
     notes = [] if slow is None else [slow]
     if options.trt_codec:
         from engine_runtime.codec.tensorrt.engines import codec_of, is_on_engines, use_engines
 
         loaded = codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
-        notes.append(use_engines(loaded, options.engine_cache, device))
+        with _timed(load_s, "codec engines"):
+            notes.append(use_engines(loaded, options.engine_cache, device))
         _log.warning("%s", notes[-1])
         if not is_on_engines(loaded):
             runtime.allow_graphs(options)
@@ -176,7 +187,16 @@ def load_stages(
         cpu_threads=torch_threads(on_cpu=device.type == "cpu"),
         new_execution_stream=runtime.new_execution_stream,
         notes=(*lm.notes, *notes),
+        load_s=load_s,
     )
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], part: str) -> Iterator[None]:
+    """Note how long a part takes to load."""
+    began = time.perf_counter()
+    yield
+    seconds[part] = time.perf_counter() - began
 
 
 def _load_lm(

@@ -7,18 +7,15 @@ in every run with the same seed. `--random-weights` measures a model without its
 from __future__ import annotations
 
 import argparse
-import resource
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
-
-import psutil
 
 from app import paths
 from app.commands.bench_conversations import add_conversation_options, run_conversations
 from app.commands.bench_duplex import add_duplex_options, run_duplex
+from app.commands.bench_replies import measure_first
 from app.commands.bench_server import add_server_bench_options, run_server
 from app.commands.bench_variants import StageMeasurements, list_variants
 from app.commands.engine_options import (
@@ -28,17 +25,17 @@ from app.commands.engine_options import (
     add_turn_options,
     start_settings,
 )
-from app.commands.live_report import LiveReport, live_report
+from app.commands.live_report import live_report
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.commands.questions import check_question, read_question
 from app.export import check_target
-from app.progress import json_document, progress_bar
+from app.progress import json_document
 from app.settings import StartSettings
+from engine_runtime.bench.gpu_spec import GPU_SPECS
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
 
 if TYPE_CHECKING:
-    from engine_runtime.bench import BenchReport
     from engine_runtime.bench.targets import Limits
     from engine_runtime.engine import Engine
     from engine_runtime.table import Section
@@ -47,10 +44,6 @@ if TYPE_CHECKING:
 _QUESTION_S = 5.0
 _MOST_MINUTES = 7 * 24 * 60
 _MOST_BUSY = 1000
-_RANDOM_NOTE = (
-    "random weights: the output is meaningless; a small text tokenizer yields prompts of about as many rows "
-    "as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"
-)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,6 +110,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="length of a reply with --random-weights (default: %(default)s)",
     )
     parser.add_argument(
+        "--gpu-spec",
+        nargs="+",
+        choices=GPU_SPECS,
+        default=[],
+        metavar="NAME",
+        help="predict prefill, step, TTFA, RTF and memory of these GPUs by their data sheets: "
+        f"{', '.join(GPU_SPECS)} (that of --device is compared with its own in any case)",
+    )
+    parser.add_argument(
+        "--heads",
+        type=integer(0, LARGEST_COUNT),
+        default=0,
+        metavar="N",
+        help="also print statistics of both heads at the first N positions of a reply, and its ids",
+    )
+    parser.add_argument(
         "--compare",
         action="append",
         choices=("transformers", "recompute"),
@@ -177,7 +186,9 @@ def measure(words: Sequence[str]) -> tuple[int, dict[str, Any]]:
 
 def _run(arguments: argparse.Namespace, document: dict[str, Any]) -> int:
     from engine_runtime.bench.busy import busy_processes
+    from engine_runtime.bench.memory_course import MemoryCourse
     from engine_runtime.bench.targets import Limits, missed
+    from engine_runtime.hardware import usable_device
 
     limits = Limits.parse(arguments.targets)
     if arguments.markdown is not None:
@@ -186,151 +197,64 @@ def _run(arguments: argparse.Namespace, document: dict[str, Any]) -> int:
     question = check_question(arguments.question)
     variants = list_variants(settings.engine, arguments.formats)
     settings = replace(settings, engine=next(iter(variants.values())))
-    measured = StageMeasurements(
-        settings,
-        variants,
-        arguments,
-        question_of=lambda engine: _question(question, engine.input_sample_rate, settings.engine),
-        params_of=lambda engine: _params(engine, settings, arguments),
-    )
-    with live_report("moss-voice bench", arguments.markdown) as report:
-        measured.check_variants(report)
+    with (
+        live_report("moss-voice bench", arguments.markdown) as report,
+        MemoryCourse(usable_device(settings.engine.device)) as course,
+    ):
+        measured = StageMeasurements(
+            settings,
+            variants,
+            arguments,
+            report,
+            document,
+            course,
+            question_of=lambda engine: _question(question, engine.input_sample_rate, settings.engine),
+            params_of=lambda engine: _params(engine, settings, arguments),
+        )
+        measured.check_variants()
         measured.measure_ceilings()  # first, because the device is the same for all variants
-        with busy_processes(arguments.busy):
-            _measure(settings, measured, arguments, report, document)
-        targets = _judge(limits, measured, report, document)
+        course.mark("ceilings")
+        try:
+            with busy_processes(arguments.busy):
+                _measure(measured)
+        finally:
+            report.add(course.section())
+            document["memory_course"] = course.document()
+        targets = _judge(limits, measured)
     is_missed = arguments.check and bool(missed(targets))
     return 0 if measured.is_complete and not is_missed else 1
 
 
-def _measure(
-    settings: StartSettings,
-    measured: StageMeasurements,
-    arguments: argparse.Namespace,
-    report: LiveReport,
-    document: dict[str, Any],
-) -> None:
+def _measure(measured: StageMeasurements) -> None:
     """Measure replies, stages and a conversation, and fill in the document."""
-    first = next(iter(measured.variants))
+    first, document = next(iter(measured.variants)), measured.document
     if not measured.has_failed(first):
         try:
-            _measure_first(settings, measured, arguments, report, document)
+            measure_first(measured)
         except MossVoiceError as error:
             if len(measured.variants) == 1:
                 raise
-            measured.fail(first, error, report)
-    measured.run(report, document)
-    if arguments.realtime_minutes > 0 and "metrics" in document:
+            measured.fail(first, error)
+    measured.run()
+    minutes = measured.arguments.realtime_minutes
+    if minutes > 0 and "metrics" in document:
         from app.commands.conversation import converse, realtime_line
 
-        realtime = converse(settings, arguments.realtime_minutes)
-        report.remark(realtime_line(realtime))
-        document["realtime"] = realtime
+        document["realtime"] = converse(measured.settings, minutes)
+        measured.report.remark(realtime_line(document["realtime"]))
+        measured.course.mark("conversation")
 
 
-def _judge(
-    limits: Limits, measured: StageMeasurements, report: LiveReport, document: dict[str, Any]
-) -> Section:
+def _judge(limits: Limits, measured: StageMeasurements) -> Section:
     """The targets, of the first variant."""
     from engine_runtime.bench.targets import targets_section
 
+    document = measured.document
     tables = document["stages"][next(iter(measured.variants))]
     on_gpu = measured.settings.engine.device != "cpu"
     section = targets_section(limits, document.get("metrics", {}), tables, on_gpu=on_gpu)
-    document["targets"] = report.add(section)
+    document["targets"] = measured.report.add(section)
     return section
-
-
-def _measure_first(
-    settings: StartSettings,
-    measured: StageMeasurements,
-    arguments: argparse.Namespace,
-    report: LiveReport,
-    document: dict[str, Any],
-) -> None:
-    """Load the first variant and print the times of its replies; the engine is passed to `measured`."""
-    from app.main import engine_factory
-    from engine_runtime.bench.stages import load_timed
-
-    engine, load_s = load_timed(engine_factory(settings), settings.engine)
-    try:
-        _measure_replies(engine, settings, measured, arguments, load_s, report, document)
-    except BaseException:
-        engine.close()
-        raise
-    measured.take(engine, load_s)
-
-
-def _measure_replies(
-    engine: Engine,
-    settings: StartSettings,
-    measured: StageMeasurements,
-    arguments: argparse.Namespace,
-    load_s: float,
-    report: LiveReport,
-    document: dict[str, Any],
-) -> None:
-    from engine_runtime import bench, hardware
-    from engine_runtime.bench.language_model import LMBench
-    from engine_runtime.bench.reply_tables import figures_section, runs_section, shares_section
-
-    ready = {"start_to_ready_s": _since_process_start() - measured.ceilings_s, "load_s": load_s}
-    question, params = measured.question_of(engine), measured.params_of(engine)
-    with progress_bar("replies", arguments.runs + arguments.warm_up) as progress:
-        replies = bench.run_bench(
-            engine, question, runs=arguments.runs, warm_up=arguments.warm_up, params=params, progress=progress
-        )
-    process = ready | _memory()
-    environment = {
-        "bundle": engine.bundle.name,
-        **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
-        **_threads(engine),
-        "backend": settings.engine.backend,
-        "weights": settings.engine.weight_format,
-        **engine.stages.kernel_paths,
-        "speech_encoder": engine.stages.speech_tokenizer.backend,
-        "question_s": round(len(question) / engine.input_sample_rate, 2),
-        "reply_codes": replies.codes_per_reply,
-        "busy_processes": arguments.busy,
-    }
-    lm = LMBench(engine.stages, measured.measure_ceilings(), arguments.repeats)
-    sampling_ms = lm.sampling_in_step_ms(min(512, engine.stages.lm.max_rows - 1))
-    report.facts(environment)
-    report.remark(_counted(replies))
-    if settings.engine.random_weights is not None:
-        report.remark(_RANDOM_NOTE)
-    document |= {
-        "environment": environment,
-        "runs": report.add(runs_section(replies)),
-        "metrics": {name: asdict(summary) for name, summary in replies.metrics.items()},
-        "warm_up_ttfa_ms": replies.warm_up_ttfa_ms,
-        "shares": shares_section(replies, sampling_ms).document(),
-        "process": process,
-    }
-    report.add(figures_section(replies))
-    report.add(shares_section(replies, sampling_ms))
-    report.remark(*_process_lines(process))
-    if replies.failure is not None:
-        raise replies.failure
-    if (endurance := _endure(engine, question, params, arguments.endurance_minutes)) is not None:
-        document["endurance"] = report.add(endurance)
-
-
-def _counted(replies: BenchReport) -> str:
-    return (
-        f"replies measured: {replies.replies}, after {replies.warm_up} for warm-up; every reply was checked: "
-        "finite, not silent, of the right length, the same codes in each run"
-    )
-
-
-def _endure(engine: Engine, question: Pcm, params: SamplingParams | None, minutes: float) -> Section | None:
-    """The table of turns without a pause; None if none were requested."""
-    if minutes <= 0:
-        return None
-    from engine_runtime.bench.endurance import measure_endurance
-
-    with progress_bar("endurance", minutes * 60) as progress:
-        return measure_endurance(engine, question, minutes, params, progress)
 
 
 def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
@@ -344,24 +268,6 @@ def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespa
     return None if sampling == engine.bundle.lm.sampling_speech else sampling
 
 
-def _threads(engine: Engine) -> dict[str, Any]:
-    """Threads of torch: maximum, and current number under the present load."""
-    threads = engine.stages.cpu_threads
-    return {"torch_threads": threads.most, "torch_threads_now": threads.present}
-
-
-def _since_process_start() -> float:
-    return time.time() - float(psutil.Process().create_time())
-
-
-def _memory() -> dict[str, float]:
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "resident_mb": psutil.Process().memory_info().rss / 1e6,
-        "peak_resident_mb": peak_kib * 1024 / 1e6,
-    }
-
-
 def _question(path: Path, rate: int, options: EngineOptions) -> Pcm:
     """The question at the rate of the engine; for random weights 5 s long."""
     converted = read_question(path, rate)
@@ -370,11 +276,3 @@ def _question(path: Path, rate: int, options: EngineOptions) -> Pcm:
 
         return question_of(converted, _QUESTION_S, rate)
     return converted
-
-
-def _process_lines(process: dict[str, float]) -> list[str]:
-    return [
-        f"start of the process to ready (loaded and warmed up): {process['start_to_ready_s']:.2f} s, "
-        f"of which loading {process['load_s']:.2f} s",
-        f"resident memory: {process['resident_mb']:.0f} MB, at most {process['peak_resident_mb']:.0f} MB",
-    ]

@@ -20,7 +20,9 @@ from engine_runtime.options import EngineOptions, WeightFormat
 from engine_runtime.table import Section
 
 if TYPE_CHECKING:
+    from engine_runtime.bench import BenchReport
     from engine_runtime.bench.ceilings import Ceilings
+    from engine_runtime.bench.memory_course import MemoryCourse
     from engine_runtime.bench.stages import StageBench
     from engine_runtime.engine import Engine
     from engine_runtime.types import Pcm, SamplingParams
@@ -44,14 +46,20 @@ class StageMeasurements:
     """All variants.
 
     Attributes:
+        document: what is reported, as plain values.
         question_of, params_of: question and sampling parameters for a loaded engine.
+        replies: those of the first variant, None until they are measured.
     """
 
     settings: StartSettings
     variants: dict[str, EngineOptions]
     arguments: argparse.Namespace
+    report: LiveReport
+    document: dict[str, Any]
+    course: MemoryCourse
     question_of: Callable[[Engine], Pcm]
     params_of: Callable[[Engine], SamplingParams | None]
+    replies: BenchReport | None = None
     is_complete: bool = True
     ceilings_s: float = 0.0
     """Seconds spent on measuring the ceilings."""
@@ -72,7 +80,7 @@ class StageMeasurements:
             self.ceilings_s = time.perf_counter() - start
         return self._ceilings
 
-    def check_variants(self, report: LiveReport) -> None:
+    def check_variants(self) -> None:
         """Report variants that this machine refuses, before anything is loaded. Raises MossVoiceError if none
         is left, or if what they are compared with is not installed."""
         from engine_runtime.bench.transformers_reference import require_transformers
@@ -88,7 +96,7 @@ class StageMeasurements:
             except MossVoiceError as error:
                 if len(self.variants) == 1:
                     raise
-                self.fail(variant, error, report)
+                self.fail(variant, error)
 
     def has_failed(self, variant: str) -> bool:
         """Whether there is a reason for having no times of it, or not all."""
@@ -98,46 +106,46 @@ class StageMeasurements:
         """The engine of the first variant, loaded already; it is closed here."""
         self._engine = (engine, load_s)
 
-    def fail(self, variant: str, error: MossVoiceError, report: LiveReport) -> None:
+    def fail(self, variant: str, error: MossVoiceError) -> None:
         """Report why a variant has no (further) times; the results of the others are kept."""
         self._failures[variant] = str(error)
-        report.add(Section(f"{variant} not measured", {}, note=str(error)))
+        self.report.add(Section(f"{variant} not measured", {}, note=str(error)))
 
-    def run(self, report: LiveReport, document: dict[str, Any]) -> None:
+    def run(self) -> None:
         """Report the tables of every stage and comparison, and fill in their part of the document."""
         from engine_runtime.bench.side_by_side import is_complete, side_by_side
         from engine_runtime.hardware import usable_device
 
         device = usable_device(self.settings.engine.device)
-        ceilings = self.measure_ceilings()
+        ceilings, report, document = self.measure_ceilings(), self.report, self.document
         report.add(ceilings.section())
         document |= {"ceilings": asdict(ceilings), "stages": {}, "kernels": {}, "gpu": {}, "comparisons": {}}
         for variant in self.variants:
             document["stages"][variant] = {}
             if variant not in self._failures:
                 try:
-                    self._measure(variant, ceilings, device, report, document)
+                    self._measure(variant, ceilings, device)
                 except MossVoiceError as error:
-                    self.fail(variant, error, report)
+                    self.fail(variant, error)
             if variant in self._failures:
                 document["stages"][variant]["error"] = self._failures[variant]
         section = side_by_side(document["stages"])
         document["side_by_side"] = report.add(section) if len(self.variants) > 1 else section.document()
-        self.is_complete = is_complete(section) and not any(
-            "error" in found for found in document["comparisons"].values()
-        )
+        failed = self._failures or any("error" in found for found in document["comparisons"].values())
+        self.is_complete = is_complete(section) and not failed
 
-    def _measure(
-        self, variant: str, ceilings: Any, device: Any, report: LiveReport, document: dict[str, Any]
-    ) -> None:
+    def _measure(self, variant: str, ceilings: Ceilings, device: Any) -> None:
         """Load the variant unless it is loaded, measure it, close it."""
         from app.main import engine_factory
         from engine_runtime.bench.stages import StageBench, load_timed
         from engine_runtime.hardware import gpu_clocks
 
-        options = self.variants[variant]
+        options, report, document = self.variants[variant], self.report, self.document
+        is_first = variant == next(iter(self.variants))
         loaded, self._engine = self._engine, None
         engine, load_s = loaded or load_timed(engine_factory(replace(self.settings, engine=options)), options)
+        if loaded is None:
+            self.course.mark(f"{variant}: load")
         try:
             report.heading(_title(variant, device.type))
             if engine.stages.kernel_paths:
@@ -147,6 +155,7 @@ class StageMeasurements:
             replies = min(self.arguments.runs, self.arguments.repeats)
             bench = StageBench(ceilings, self.arguments.repeats, replies, self.params_of(engine))
             for section in bench.run(engine, self.question_of(engine), load_s):
+                self.course.mark(f"{variant}: {section.title}")
                 document["stages"][variant][section.title] = report.add(section)
                 if section.is_missing:
                     self._failures[variant] = f"{section.title} {section.note}"
@@ -155,10 +164,36 @@ class StageMeasurements:
                 if clocks:
                     state = ", ".join(f"{name} {value:g}" for name, value in clocks.items())
                     report.remark(f"GPU {when} these tables: {state}")
-            for what in self.arguments.compare if variant == next(iter(self.variants)) else ():
+            if is_first:
+                self._predict(engine, ceilings, device)
+            for what in self.arguments.compare if is_first else ():
                 document["comparisons"][what] = _compare(bench, engine, what, report)
         finally:
             engine.close()
+
+    def _predict(self, engine: Engine, ceilings: Ceilings, device: Any) -> None:
+        """Compare with the data sheet of this GPU, and predict others. A time that no GPU can reach fails the
+        variant."""
+        from engine_runtime.bench.gpu_spec import GPU_SPECS, spec_of_device
+        from engine_runtime.bench.language_model import LMBench
+        from engine_runtime.bench.prediction import Prediction, impossible, memory_section
+        from engine_runtime.hardware import device_name
+
+        variant = next(iter(self.variants))
+        own = spec_of_device(device_name(device))
+        named = [GPU_SPECS[name] for name in self.arguments.gpu_spec]
+        lm = LMBench(engine.stages, ceilings, self.arguments.repeats)
+        tables = self.document["stages"][variant]
+        found = self.document["data_sheets"] = {}
+        for spec in dict.fromkeys([own, *named] if own is not None else named):
+            section = Prediction(spec, own, lm, tables, self.replies).section()
+            memory = memory_section(engine.stages, spec)
+            found[spec.name] = {"figures": self.report.add(section), "memory": self.report.add(memory)}
+            if wrong := impossible(section):
+                self._failures[variant] = (
+                    f"impossible on this GPU: {', '.join(wrong)}; the measurement is wrong"
+                )
+                self.report.remark(self._failures[variant])
 
 
 def _compare(bench: StageBench, engine: Engine, what: str, report: LiveReport) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint_config import CheckpointConfig, read_config
 from engine_runtime.cuda.gpu_memory import layer_shapes
 from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
-from engine_runtime.lm.step import Tails
+from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
@@ -62,6 +62,12 @@ class LMCosts:
     weight_bytes: int
     kv_bytes: int
 
+    @classmethod
+    def of(cls, stages: Stages) -> LMCosts:
+        """Those of a loaded language model."""
+        formats, weight_bytes = weight_numbers(stages)
+        return cls(stages.lm_config, formats, weight_bytes, stages.lm.cache.pool.element_size())
+
     def step_bytes(self, cached_rows: int, tails: Tails) -> int:
         """Bytes that one decode step must read: the weights and the keys and values of all cached rows, once
         each. Norms are not quantized."""
@@ -80,6 +86,12 @@ class LMCosts:
         per_row = 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         embedding = config.hidden_size * self.weight_bytes
         return weights + embedding + layers * cached_rows * per_row
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all weights, both embedding tables included."""
+        tables = (self.config.text_vocab + self.config.audio_vocab - 1) * self.config.hidden_size
+        return self.step_bytes(0, BOTH_TAILS) + tables * self.weight_bytes
 
     def prefill_flops(self, rows: int, tails: Tails) -> int:
         """Operations of a prefill of `rows` rows without history: two per weight and row, plus causal

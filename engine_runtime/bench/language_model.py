@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.bench.ceilings import Ceilings
-from engine_runtime.bench.costs import LMCosts, weight_numbers
+from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.replies import BenchError
 from engine_runtime.cuda.stopwatch import p50_p95, times_ms
 from engine_runtime.errors import ExecutorError
@@ -80,9 +80,17 @@ class LMBench:
     @property
     def costs(self) -> LMCosts:
         """Bytes and operations in the weight formats of this engine."""
-        formats, weight_bytes = weight_numbers(self.stages)
-        kv_bytes = self.stages.lm.cache.pool.element_size()
-        return LMCosts(self.stages.lm_config, formats, weight_bytes, kv_bytes)
+        return LMCosts.of(self.stages)
+
+    @property
+    def prefill_tails(self) -> Tails:
+        """The tails that run in a measured prefill."""
+        return self._run_tails(_SPEECH_TAILS)
+
+    @property
+    def step_tails(self) -> Tails:
+        """The tails that run in a decode step of speech."""
+        return self._run_tails(self.generation(self.rows_of_speech(1)).tails)
 
     @property
     def device(self) -> torch.device:
@@ -124,7 +132,7 @@ class LMBench:
     def _prefill(self, rows: int) -> dict[str, Cell]:
         device_ms: list[float] = []
         p50, p95 = p50_p95(self.prefill_times(rows, device_ms))
-        flops = self.costs.prefill_flops(rows, self._run_tails(_SPEECH_TAILS))
+        flops = self.costs.prefill_flops(rows, self.prefill_tails)
         rate = flops / p50 * 1000
         return {
             "rows": rows,

@@ -44,24 +44,26 @@ def chosen_codec(bundle: Bundle, options: EngineOptions) -> Bundle:
     return bundle if options.vocoder is None else with_vocoder(bundle, options.vocoder)
 
 
+def codec_networks(bundle: Bundle) -> dict[str, nn.Module]:
+    """Speech encoder, flow and vocoder by name, on the meta device: names and shapes alone."""
+    with torch.device("meta"), Uninitialized():
+        return {
+            "speech encoder": WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config)),
+            "flow": CausalFlow(FlowConfig.from_dict(bundle.flow.config)),
+            "vocoder": _vocoder_network(bundle.vocoder),
+        }
+
+
 def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
     """Bytes of the weights of speech encoder, flow and vocoder in their dtypes, computed from shapes, plus
     the smallest flow caches that fit the longest voice prompt, what a HiFT vocoder takes for several replies
     in one call, and the encoder's caches for the given number of conversations."""
     bundle = chosen_codec(bundle, options)
-    with torch.device("meta"), Uninitialized():
-        encoder = WhisperVQ(WhisperVQConfig.from_dict(bundle.speech_encoder.config))
-        flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config))
-        vocoder = _vocoder_network(bundle.vocoder)
+    networks = codec_networks(bundle)
     chosen: torch.dtype = getattr(torch, options.voice_dtype)
-    networks: tuple[tuple[nn.Module, torch.dtype], ...] = (
-        (encoder, torch.float32),
-        (flow, chosen),
-        (vocoder, chosen),
-    )
     weights: int = sum(
-        dtype.itemsize * tensor.numel()
-        for network, dtype in networks
+        codec_dtype(name, options).itemsize * tensor.numel()
+        for name, network in networks.items()
         for tensor in network.state_dict().values()
     )
     voice_s = 0.0 if bundle.voice is None else bundle.voice.most_s
@@ -69,11 +71,19 @@ def codec_bytes(bundle: Bundle, options: EngineOptions) -> int:
         voice_s = VOICE_SECONDS
     section = bundle.flow
     prompt = round(voice_s * section.mel.sample_rate / bundle.samples_per_code)
-    per_code = bytes_per_code(flow.config, options.flow_steps or section.steps, section.cfg_rate, chosen)
-    joins = isinstance(vocoder, HiFT) and most_replies(options) > 1
-    caches = per_code * least_codes(prompt, flow.config.chunk_codes)
+    flow = FlowConfig.from_dict(section.config)
+    per_code = bytes_per_code(flow, options.flow_steps or section.steps, section.cfg_rate, chosen)
+    joins = isinstance(networks["vocoder"], HiFT) and most_replies(options) > 1
+    caches = per_code * least_codes(prompt, flow.chunk_codes)
     streams = options.conversations or 0 if options.serves_several else 0
-    return weights + caches + (VOCODER_BATCH_BYTES if joins else 0) + streams * stream_bytes(encoder.config)
+    encoder = WhisperVQConfig.from_dict(bundle.speech_encoder.config)
+    return weights + caches + (VOCODER_BATCH_BYTES if joins else 0) + streams * stream_bytes(encoder)
+
+
+def codec_dtype(network: str, options: EngineOptions) -> torch.dtype:
+    """The dtype of one of the networks of `codec_networks`."""
+    dtype: torch.dtype = getattr(torch, options.voice_dtype)
+    return torch.float32 if network == "speech encoder" else dtype
 
 
 def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:

@@ -53,6 +53,13 @@ class Demand:
     max_seq_len: int = 0
     """Rows of the longest sequence; counts where a step runs several."""
 
+    @property
+    def bytes_per_row(self) -> int:
+        """Bytes of a row in the KV cache, with the trunk's output that is kept beside keys and values."""
+        config = self.config
+        per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
+        return per_row + config.hidden_size * self.native_bytes
+
     def bytes(self, weight_format: WeightFormat) -> int:
         """Total bytes with the trunk in this format."""
         config, native = self.config, self.native_bytes
@@ -64,8 +71,7 @@ class Demand:
         trunk = config.shared_layers * layer(formats.trunk)
         tails = (config.text_layers + config.audio_layers) * layer(formats.tails)
         tables = 2 * (config.text_vocab + config.audio_vocab) * config.hidden_size * native
-        per_row = config.num_layers * 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
-        kv = self.kv_rows * (per_row + config.hidden_size * native)
+        kv = self.kv_rows * self.bytes_per_row
         largest = max(rows * columns for rows, columns in layer_shapes(config)) * native
         is_kept = weight_format == "native" or (weight_format == "fp8" and self.multiplies_fp8)
         scratch = 0 if is_kept else largest

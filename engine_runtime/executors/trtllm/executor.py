@@ -60,6 +60,9 @@ class TrtllmExecutor:
     supports_deferred_tails = False
     can_sample = False
 
+    num_tensors: int
+    """Inputs and outputs of the engine."""
+
     def __init__(
         self,
         session: EngineSession,
@@ -89,6 +92,7 @@ class TrtllmExecutor:
         self._spec, self._known = step_spec(self.limits), StepMemory()
         self._builder = StepInputBuilder(self.limits, cache)
         self._session: EngineSession | None = session
+        self.num_tensors = len(session.tensors)
         self._stream = EngineStream(memory.device)
         self._inputs = EngineInputs(self.contract, self.limits, memory)
         dtypes = {tensor.name: tensor.dtype for tensor in session.tensors if tensor.dtype is not None}

@@ -57,7 +57,8 @@ def test_every_figure_comes_with_its_definition_and_every_stage_with_its_table(
 ) -> None:
     markdown = tmp_path / "report.md"
     words = ("--runs", "2", "--formats", "native", "int8", "--compare", "recompute", "--json")
-    assert _bench(random_bundle, *words, "--markdown", str(markdown)) == 0
+    more = ("--markdown", str(markdown), "--heads", "2", "--gpu-spec", "4090", "L4")
+    assert _bench(random_bundle, *words, *more) == 0
     output = capsys.readouterr().out
     lines = output.splitlines()
     document = json.loads(lines[-1])
@@ -84,7 +85,21 @@ def test_every_figure_comes_with_its_definition_and_every_stage_with_its_table(
         row["ttfa_ms"] > 0 for row in parts if row["stage"] in ("prefill", "decode", "sampling", "flow")
     )
     assert [row["result"] for row in document["targets"]["rows"]][-1] == "not measured"
+    assert [row["head"] for row in document["heads"]["rows"]] == ["text", "audio"] * 2
+    assert list(document["data_sheets"]) == ["RTX 4090", "L4"]
+    _assert_what_was_loaded(document)
     _assert_in_markdown(markdown.read_text(encoding="utf-8"), document)
+
+
+def _assert_what_was_loaded(document: dict[str, Any]) -> None:
+    networks = {row["network"]: row for row in document["networks"]["rows"]}
+    assert list(networks) == ["language model", "speech encoder", "flow", "vocoder"]
+    assert sum(row["load_s"] for row in networks.values()) < document["process"]["load_s"]
+    assert [row["memory"] for row in document["kv_budget"]["rows"]] == ["pool", "left"]
+    assert " GB left = " in document["kv_budget"]["note"]
+    phases = [row["phase"] for row in document["memory_course"]["rows"]]
+    assert phases[:4] == ["before", "ceilings", "load", "replies"]
+    assert phases[-1] == "int8: exact encoding"
 
 
 def _assert_in_markdown(text: str, document: dict[str, Any]) -> None:
