@@ -26,7 +26,7 @@ EchoLibrary = Literal["pywebrtc", "livekit"]
 
 NAMES_AN_ENGINE = frozenset({"bundle", "engine", "backend", "engine_python", "random_weights"})
 """Options that name an engine of this computer."""
-FIXED_IN_AN_ENGINE = frozenset({"weight_format", "rounds_tails", "kv_dtype", "dtype"})
+FIXED_IN_AN_ENGINE = frozenset({"weight_format", "rounds_tails", "kv_dtype", "dtype", "prefill_tokens"})
 """Options that a TensorRT-LLM engine does not have: they are fixed when it is built."""
 
 

@@ -50,7 +50,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence_runner import SequenceRunner
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import PREFILL_TOKENS, EngineOptions
 from engine_runtime.quantization import FP8
 
 if TYPE_CHECKING:
@@ -225,7 +225,15 @@ def _load_lm(
                     f"The language model of bundle {bundle.name} is quantized already. "
                     "Leave --weights and --kv at native."
                 )
-            return load_paged(checkpoint, section, config, device=device, dtype=dtype, num_blocks=kv_blocks)
+            return load_paged(
+                checkpoint,
+                section,
+                config,
+                device=device,
+                dtype=dtype,
+                num_blocks=kv_blocks,
+                prefill_tokens=options.prefill_tokens,
+            )
     if device.type == "cuda":
         from engine_runtime.executors.cuda.loading import load_lm
 
@@ -236,7 +244,13 @@ def _load_lm(
     cache = KVCache(
         config, kv_blocks, section.tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=device
     )
-    executor = TorchExecutor(model, cache, max_seq_len=section.context_rows, formats=options.formats)
+    executor = TorchExecutor(
+        model,
+        cache,
+        max_seq_len=section.context_rows,
+        max_num_tokens=options.prefill_tokens or PREFILL_TOKENS,
+        formats=options.formats,
+    )
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 

@@ -26,6 +26,10 @@ MOST_FLOW_STEPS = 100
 """Ten times the steps of the released codec; more steps make no audible difference."""
 CAPABILITY = re.compile(r"(8|9|[1-9][0-9])\.[0-9]")
 """A compute capability from 8.0 on, the oldest one with bfloat16."""
+PREFILL_TOKENS = 512
+"""Of a prefill call, at most, where nothing else is said."""
+LEAST_PREFILL_TOKENS = 64
+"""As many as the sequences of the largest step, which has the same limit."""
 LEAST_CONTEXT_ROWS = 256
 """A question and a reply of a few seconds each."""
 
@@ -66,6 +70,9 @@ class EngineOptions:
     """Rows of a conversation at most, if the bundle allows more; older exchanges are dropped."""
     flow_steps: int | None = None
     """Euler steps of the flow per chunk."""
+    prefill_tokens: int | None = None
+    """New tokens of a prefill call at most: a longer prompt is prefilled in chunks, between which other
+    conversations get their steps. None is 512; a TensorRT-LLM engine has the limit that it was built with."""
     weight_format: WeightFormat = "native"
     """Weight format of the shared layers of the language model; heads and tables stay in `dtype`."""
     rounds_tails: bool = False
@@ -127,6 +134,7 @@ class EngineOptions:
             )
         for name, least, most in (
             ("flow_steps", 1, MOST_FLOW_STEPS),
+            ("prefill_tokens", LEAST_PREFILL_TOKENS, None),
             ("kv_blocks", 1, None),
             ("conversations", 1, None),
             ("context_rows", LEAST_CONTEXT_ROWS, None),

@@ -12,7 +12,9 @@ from app.server_address import read_key
 from app.settings import Eagerness, EchoLibrary, InputMode, SpeculationMode, StartSettings
 from engine_runtime.options import (
     LEAST_CONTEXT_ROWS,
+    LEAST_PREFILL_TOKENS,
     MOST_FLOW_STEPS,
+    PREFILL_TOKENS,
     Backend,
     Dtype,
     EngineOptions,
@@ -127,6 +129,14 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=default(None),
         choices=get_args(KVDtype),
         help="format of the KV cache (default: native, that of --dtype)",
+    )
+    parser.add_argument(
+        "--prefill-tokens",
+        type=integer(LEAST_PREFILL_TOKENS, LARGEST_COUNT),
+        metavar="N",
+        default=default(None),
+        help="tokens of one prefill call at most; a longer prompt is prefilled in chunks. Fewer let other "
+        f"conversations wait less, more take less time and more memory (default: {PREFILL_TOKENS})",
     )
     parser.add_argument(
         "--kernels",
@@ -317,6 +327,7 @@ def start_settings(arguments: argparse.Namespace) -> StartSettings:
         "weight_format": arguments.weights,
         "rounds_tails": arguments.tails,
         "kv_dtype": arguments.kv,
+        "prefill_tokens": arguments.prefill_tokens,
         "kernels": arguments.kernels,
         "compute_capability": arguments.compute_capability,
         "graphs": False if arguments.no_graphs else None,

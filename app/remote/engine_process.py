@@ -61,6 +61,7 @@ def serve_options(settings: StartSettings) -> list[str]:
         "--vocoder": engine.vocoder,
         "--weights": engine.weight_format,
         "--kv": engine.kv_dtype,
+        "--prefill-tokens": engine.prefill_tokens,
         "--kernels": engine.kernels,
         "--compute-capability": engine.compute_capability,
         "--gpu-memory-gb": engine.gpu_memory_gb,

@@ -19,7 +19,7 @@ from engine_runtime.bundle.bundle import LMSection
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
+from engine_runtime.options import PREFILL_TOKENS, BlockFormats, EngineOptions, WeightFormat
 from engine_runtime.quantization import bytes_of
 
 T = TypeVar("T")
@@ -52,6 +52,8 @@ class Demand:
     max_batch_size: int = 1
     max_seq_len: int = 0
     """Rows of the longest sequence; counts where a step runs several."""
+    prefill_bytes: int = 0
+    """Bytes of activations of a prefill call beyond those in `reserve`."""
 
     @property
     def bytes_per_row(self) -> int:
@@ -78,7 +80,8 @@ class Demand:
         batch = 0
         if self.max_batch_size > 1:
             batch = batch_bytes(config, batch_rows(self.max_batch_size), self.max_seq_len, native)
-        return trunk + tails + tables + kv + scratch + batch + self.codec_bytes + self.reserve
+        prefill = self.prefill_bytes
+        return trunk + tails + tables + kv + scratch + batch + prefill + self.codec_bytes + self.reserve
 
 
 def demand_of(
@@ -91,6 +94,7 @@ def demand_of(
 ) -> Demand:
     """Demand of a language model with these options, plus a codec of `codec_bytes`."""
     native = getattr(torch, options.lm_dtype).itemsize
+    more_tokens = max((options.prefill_tokens or 0) - PREFILL_TOKENS, 0)
     return Demand(
         config=config,
         native_bytes=native,
@@ -101,6 +105,7 @@ def demand_of(
         multiplies_fp8=multiplies_fp8,
         max_batch_size=options.max_batch_size,
         max_seq_len=section.context_rows,
+        prefill_bytes=more_tokens * _activation_bytes(config, native),
     )
 
 
@@ -119,9 +124,15 @@ def batch_bytes(config: MossLMConfig, rows: int, max_seq_len: int, native_bytes:
     partitions = 1 << (-(-max_seq_len // BATCH_SPLIT_ROWS) - 1).bit_length()
     attention = partitions * (heads * (dim + 2) * 4 + 3 * BATCH_PLAN_BYTES)
     sums = BATCH_SPLITS * (qkv + config.hidden_size) * 4
-    activations = (4 * config.hidden_size + 3 * heads * dim + 2 * config.intermediate_size) * native_bytes
+    activations = _activation_bytes(config, native_bytes)
     sampling = (config.text_vocab + config.audio_vocab) * (4 + 3) + 2048
     return rows * (attention + sums + activations + sampling)
+
+
+def _activation_bytes(config: MossLMConfig, native_bytes: int) -> int:
+    """Bytes of the values of a layer for one row."""
+    wide = 3 * config.num_attention_heads * config.head_dim
+    return (4 * config.hidden_size + wide + 2 * config.intermediate_size) * native_bytes
 
 
 def layer_shapes(config: MossLMConfig) -> tuple[tuple[int, int], ...]:

@@ -27,7 +27,7 @@ from engine_runtime.errors import AudioInputError, BundleError, ContextLengthErr
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Generation, Row, speech_codes
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepOutput
+from engine_runtime.lm.step import ScheduledBatch, StepOutput
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQConfig
 from engine_runtime.options import EngineOptions
@@ -642,3 +642,23 @@ def test_the_pool_of_the_encoder_takes_half_of_the_free_memory_or_what_was_asked
     fake: Any = SimpleNamespace(stages=SimpleNamespace(speech_tokenizer=tokenizer, options=options))
     Engine._share_encoder(fake)
     assert used == ([] if expected is None else [expected])
+
+
+def test_a_long_question_is_prefilled_in_calls_of_the_chosen_size(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question, replies = "what is two plus three " * 40, []
+    for tokens in (None, 64):
+        with Engine.load(bundle, EngineOptions(prefill_tokens=tokens)) as engine:
+            calls: list[int] = []
+            execute = engine.stages.lm.executor.execute
+
+            def note(batch: ScheduledBatch) -> list[StepOutput]:
+                calls.extend(len(scheduled.token_ids) for scheduled in batch.sequences)  # noqa: B023
+                return execute(batch)  # noqa: B023
+
+            monkeypatch.setattr(engine.stages.lm.executor, "execute", note)
+            replies.append(done(exchange(engine, engine.new_conversation(), question)))
+            assert (max(calls) > 64) == (tokens is None)
+            assert max(calls) == 64 or tokens is None
+    assert replies[0].codes == replies[1].codes

@@ -51,6 +51,7 @@ def test_a_compute_capability_that_no_gpu_has_is_refused(text: str) -> None:
         {"flow_steps": 0},
         {"flow_steps": -5},
         {"flow_steps": MOST_FLOW_STEPS + 1},
+        {"prefill_tokens": 63},
         {"kv_blocks": 0},
         {"context_rows": 255},
         {"conversations": 0},

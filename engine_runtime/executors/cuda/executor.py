@@ -55,6 +55,7 @@ from engine_runtime.lm.step import (
     check_logits,
     check_magnitude,
 )
+from engine_runtime.options import PREFILL_TOKENS
 
 if TYPE_CHECKING:
     from engine_runtime.executors.cuda.batched_steps import BatchedSteps
@@ -91,7 +92,7 @@ class CudaExecutor:
         cache: KVCache,
         *,
         max_seq_len: int,
-        max_num_tokens: int = 512,
+        max_num_tokens: int = PREFILL_TOKENS,
         uses_triton: bool = False,
         kernel_configs: Mapping[ConfigKey, KernelConfig] | None = None,
         uses_graphs: bool = True,

@@ -27,7 +27,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampling_metadata import can_sample_on_device
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import PREFILL_TOKENS, EngineOptions
 from engine_runtime.quantization import FP8
 
 
@@ -106,6 +106,7 @@ def load_lm(
         network,
         cache,
         max_seq_len=section.context_rows,
+        max_num_tokens=options.prefill_tokens or PREFILL_TOKENS,
         uses_triton=has_kernels,
         kernel_configs=kernel_configs,
         uses_graphs=options.graphs,

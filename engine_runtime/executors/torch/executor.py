@@ -31,7 +31,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sampling_metadata import ReplySampling
 from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import BlockFormats
+from engine_runtime.options import PREFILL_TOKENS, BlockFormats
 from engine_runtime.quantization import to_fp8
 
 MAX_BATCH_SIZE = 64
@@ -108,7 +108,7 @@ class TorchExecutor:
         cache: KVCache,
         *,
         max_seq_len: int,
-        max_num_tokens: int = 512,
+        max_num_tokens: int = PREFILL_TOKENS,
         formats: BlockFormats | None = None,
     ) -> None:
         config = model.config

@@ -22,6 +22,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import PREFILL_TOKENS
 
 Wrap = Callable[[str, Linear], Linear]
 """Receives the module name and the linear layer; returns the layer to use."""
@@ -43,6 +44,7 @@ def load_paged(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
     num_blocks: int | None = None,
+    prefill_tokens: int | None = None,
     wrap: Wrap | None = None,
 ) -> PagedLM:
     """The language model of a checkpoint with a KV pool as configured in the bundle's section.
@@ -54,7 +56,8 @@ def load_paged(
     network = read_network(checkpoint, config, device, dtype, wrap)
     num_blocks, size = num_blocks or section.kv_blocks, section.tokens_per_block
     cache = KVCache(config, num_blocks, size, dtype=network.embedding.dtype, device=device)
-    executor = TorchExecutor(network, cache, max_seq_len=section.context_rows)
+    most = prefill_tokens or PREFILL_TOKENS
+    executor = TorchExecutor(network, cache, max_seq_len=section.context_rows, max_num_tokens=most)
     return PagedLM(executor, cache, BlockManager(num_blocks, size))
 
 

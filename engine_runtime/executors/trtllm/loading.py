@@ -225,10 +225,13 @@ def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
         "--tails": options.rounds_tails,
         f"--kv {options.kv_dtype}": options.kv_dtype != "native",
         f"--dtype {options.dtype}": options.dtype not in (None, engine.model.dtype),
+        f"--prefill-tokens {options.prefill_tokens}": options.prefill_tokens
+        not in (None, engine.max_num_tokens),
     }
     if chosen := [option for option, is_chosen in built.items() if is_chosen]:
         raise EngineError(
-            f"{' and '.join(chosen)} cannot be set for an engine; this one has {engine.precision}. "
+            f"{' and '.join(chosen)} cannot be set for an engine; this one has {engine.precision}, and "
+            f"{engine.max_num_tokens} tokens a call. "
             "Remove it from the command line, or build another engine."
         )
 

@@ -76,6 +76,7 @@ def test_the_child_gets_the_options_of_the_settings(nano_bundle: Path, tmp_path:
     words += ["--gpu-memory-gb", "20", "--backend", "trtllm", "--engine", str(tmp_path)]
     words += ["--compute-capability", "8.9", "--exact-encoding", "--trt-codec", "--bundle", str(nano_bundle)]
     words += ["--vocoder", str(tmp_path / "vocoder.safetensors")]
+    words += ["--prefill-tokens", "128"]
     parser = build_parser()
     for given in (words, [], ["--random-weights", "0"]):
         wanted = start_settings(parser.parse_args(given))

@@ -73,6 +73,21 @@ def test_the_released_model_in_the_sizes_that_are_promised() -> None:
 
 
 @pytest.mark.slow
+def test_longer_prefill_calls_take_more(nano_bundle: Path) -> None:
+    bundle = Bundle.open(nano_bundle)
+    config = MossLMConfig.from_dict(bundle.lm.config)
+
+    def need(tokens: int | None) -> int:
+        options = EngineOptions(prefill_tokens=tokens)
+        return demand_of(bundle.lm, config, options, codec_bytes=0).bytes("native")
+
+    assert need(64) == need(None) == need(512)
+    per_token = need(513) - need(512)
+    assert per_token > 2 * config.intermediate_size * 4
+    assert need(2048) - need(512) == 1536 * per_token
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("codec_dtype", "half"), [(None, 4), ("float32", 4), ("float16", 2), ("bfloat16", 2)]
 )

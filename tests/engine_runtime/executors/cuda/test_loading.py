@@ -26,7 +26,9 @@ from engine_runtime.types import Modality, ReplyDone, SamplingParams
 @pytest.mark.parametrize("weight_format", ["native", "int8", "int4"])
 def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str) -> None:
     bundle = Bundle.open(random_bundle)
-    options = EngineOptions(weight_format=weight_format, kv_dtype="fp8", kernels="torch", kv_blocks=8)
+    options = EngineOptions(
+        weight_format=weight_format, kv_dtype="fp8", kernels="torch", kv_blocks=8, prefill_tokens=96
+    )
     tensors = {name: value for file in bundle.lm.weights for name, value in load_file(file).items()}
     paged = load_lm(
         bundle.lm, MossLMConfig.from_dict(bundle.lm.config), torch.device("cpu"), options, tensors.__getitem__
@@ -38,6 +40,7 @@ def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str)
     assert other.text_logits is not None
     torch.testing.assert_close(mine.text_logits, other.text_logits, atol=5e-3, rtol=0)
     assert paged.blocks.num_blocks == 8
+    assert paged.executor.limits.max_num_tokens == plain.executor.limits.max_num_tokens == 96
     assert paged.cache.pool.dtype == torch.float8_e4m3fn
 
 

@@ -113,7 +113,9 @@ def test_quantized_it_is_the_plain_network_with_the_engines_rounding(
     section = Bundle.open(random_bundle).lm
     config = MossLMConfig.from_dict(section.config)
     quantized = quantize(plain, tmp_path / "q", number_format, calibration, tails=tails)
-    got = _logits(load_paged(quantized, section, config), IDS)
+    paged = load_paged(quantized, section, config, prefill_tokens=64)
+    assert paged.executor.limits.max_num_tokens == 64
+    got = _logits(paged, IDS)
     model = plain.language_model(config.modality_pad)
     pads = (config.modality_pad, section.special_ids.audio_pad)
     vocab = config.text_vocab

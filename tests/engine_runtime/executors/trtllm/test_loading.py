@@ -195,6 +195,7 @@ def test_an_engine_of_other_weights(
     ("choices", "said"),
     [
         ({"weight_format": "fp8"}, "--weights fp8 cannot be set for an engine"),
+        ({"prefill_tokens": 65}, r"--prefill-tokens 65 cannot be set .*, and \d+ tokens a call"),
         ({"kv_dtype": "fp8", "dtype": "bfloat16"}, "--kv fp8 and --dtype bfloat16 cannot be set"),
     ],
 )
