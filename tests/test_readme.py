@@ -25,6 +25,7 @@ DOCUMENTS = [
     "engine_runtime/cuda/kernels/README.md",
     "packaging/REPORTS.md",
     "packaging/SERVE.md",
+    "packaging/OPTIONS.md",
     "packaging/TENSORRT.md",
     "CHANGELOG.md",
     ".github/CONTRIBUTING.md",
