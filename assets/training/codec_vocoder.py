@@ -30,6 +30,7 @@ from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.bundle.vocoder_file import write_bigvgan
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
 from engine_runtime.errors import MelMismatchError, MossVoiceError
+from engine_runtime.hardware import usable_device
 from engine_runtime.models.bigvgan import build_bigvgan, receptive_field
 from engine_runtime.types import MelSpec
 
@@ -53,7 +54,6 @@ KERNELS, DILATIONS = [3, 7, 11], [[1, 3, 5], [1, 3], [1]]  # the wider, the less
 FRAMES = 64  # mel frames of a training segment
 SPECTRAL_STEPS = 1_000  # before the discriminators join
 GAIN_DB = (-9.0, 3.0)
-LOGGED = 100  # steps
 JUDGED_S = 8  # of each held-out recording
 MOST_JUDGED = 12
 CHECKPOINT, VOCODER = "checkpoint.pt", "vocoder.safetensors"
@@ -190,6 +190,11 @@ def train(vocoder: CodecVocoder, speech: SpeechFolder, out: Path, minutes: float
     save_due = stage.Every(stage.SAVE_SECONDS)
 
     def save() -> None:
+        if not all(loss.isfinite() for loss in losses):
+            raise MossVoiceError(
+                f"The losses are no longer finite at step {vocoder.steps}.",
+                "The last checkpoint is kept: call again with a lower --peak.",
+            )
         vocoder.log.append(
             {
                 "step": vocoder.steps,
@@ -206,11 +211,6 @@ def train(vocoder: CodecVocoder, speech: SpeechFolder, out: Path, minutes: float
         for seconds, progress in stage.training_time(minutes, vocoder.seconds):
             vocoder.seconds = seconds
             losses = vocoder.step(speech.batch(rng, batch, samples), progress)
-            if vocoder.steps % LOGGED == 0 and not all(loss.isfinite() for loss in losses):
-                raise MossVoiceError(
-                    f"The losses are no longer finite at step {vocoder.steps}.",
-                    "The last checkpoint is kept: call again with a lower --peak.",
-                )
             if save_due:
                 save()
     except KeyboardInterrupt:
@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="segments of a step")
     parser.add_argument("--peak", type=float, help="learning rate (default: that of the size)")
     args = parser.parse_args()
+    usable_device(args.device)
     stage.prepare()
     size = SIZES[args.size]
     if args.peak is not None:

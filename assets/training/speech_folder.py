@@ -42,6 +42,7 @@ class SpeechFolder:
             )
         found = {"rate": rate, "files": [[str(file), file.stat().st_size] for file in files]}
         if not listed.is_file() or json.loads(listed.read_text()) != found:
+            print(f"preparing {len(files)} recordings", flush=True)
             self._prepare(files, samples, rate)
             listed.write_text(json.dumps(found))
         self._samples: NDArray[np.int16] = np.memmap(samples, np.int16, mode="r")
