@@ -1,14 +1,14 @@
-"""The page of the settings dialog about the model: which one, its voice, its device and its weight format.
+"""The page of the settings dialog about the model: which one, its voice, vocoder, device and weight format.
 
-In: preferences, the models on this computer, the memory of its devices. Out: the edited preferences; bundle
-and voice are checked while they are edited. GUI thread.
+In: preferences, the models on this computer, the memory of its devices. Out: the edited preferences; bundle,
+voice and vocoder are checked while they are edited. GUI thread.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from app.gui.settings_page import SettingsPage
 from app.installed_models import RELEASED
 from app.settings import StartSettings
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from engine_runtime.bundle.vocoder_file import with_vocoder
 from engine_runtime.codec.voice.recording import SEARCHED_S, VoiceSource, cut_speech
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import WeightFormat
@@ -70,7 +71,7 @@ class ModelPage(SettingsPage):
     devices stay unknown.
 
     Signals:
-        files_checked: bundle or voice were changed and checked; see `is_usable`.
+        files_checked: bundle, voice or vocoder were changed and checked; see `is_usable`.
         resized: texts have grown or shrunk.
     """
 
@@ -93,6 +94,11 @@ class ModelPage(SettingsPage):
             self.tr("The voice of the bundle"),
             self._browse_recordings,
         )
+        self.vocoder = FileField(
+            self.tr("File of the vocoder to speak with"),
+            self.tr("The vocoder of the bundle"),
+            self._browse_vocoders,
+        )
         self.device = DeviceChoice()
         super().__init__(
             (self.tr("&Model"), self.models, ""),
@@ -103,6 +109,11 @@ class ModelPage(SettingsPage):
                     "A WAV file with at least 3.2 s of speech, of which the first 6 s are used. For "
                     "bundles whose voice can be chosen."
                 ),
+            ),
+            (
+                self.tr("Vo&coder"),
+                self.vocoder,
+                self.tr("A BigVGAN that was trained on the mel of the bundle (assets/training/README.md)."),
             ),
             (self.tr("&Device"), self.device.device_box, ""),
             (
@@ -116,6 +127,7 @@ class ModelPage(SettingsPage):
         self.device.setParent(self)
         self.models.changed.connect(self._check_files)
         self.voice.changed.connect(self._check_files)
+        self.vocoder.changed.connect(self._check_files)
         self.models.resized.connect(self.resized)
         self.device.changed.connect(self.resized)
         if self._plans is not None:
@@ -131,18 +143,21 @@ class ModelPage(SettingsPage):
 
     @property
     def is_usable(self) -> bool:
-        """Whether bundle and voice would load."""
-        return self.bundle.is_usable and self.voice.is_usable
+        """Whether bundle, voice and vocoder would load."""
+        return all(field.is_usable for field in (self.bundle, self.voice, self.vocoder))
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
         self.models.bundle, self.voice.path = preferences.bundle, preferences.voice
+        self.vocoder.path = preferences.vocoder
         self.device.show_preferences(preferences)
         self._check_files()
 
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the page."""
-        chosen = dataclasses.replace(preferences, bundle=self.models.bundle, voice=self.voice.path)
+        chosen = dataclasses.replace(
+            preferences, bundle=self.models.bundle, voice=self.voice.path, vocoder=self.vocoder.path
+        )
         return self.device.edited(chosen)
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -159,8 +174,12 @@ class ModelPage(SettingsPage):
         title, kinds = self.tr("Recording of the voice to speak with"), self.tr("Recordings (*.wav)")
         return QFileDialog.getOpenFileName(self, title, start, kinds)[0]
 
+    def _browse_vocoders(self, start: str) -> str:
+        title, kinds = self.tr("File of the vocoder to speak with"), self.tr("Vocoders (*.safetensors)")
+        return QFileDialog.getOpenFileName(self, title, start, kinds)[0]
+
     def _check_files(self) -> None:
-        """Say what is wrong with bundle and voice, and whether the model fits."""
+        """Say what is wrong with bundle, voice and vocoder, and whether the model fits."""
         chosen = folder_of(self.models.bundle)
         is_other = self.models.other_choice.isChecked() and bool(self.bundle.path)
         has_bundle = not is_other or os.path.isfile(chosen / MANIFEST_NAME)  # noqa: PTH113
@@ -169,6 +188,7 @@ class ModelPage(SettingsPage):
             is_usable=has_bundle,
         )
         self._check_voice(chosen)
+        self._check_vocoder(chosen)
         if self._plans is not None and has_bundle:
             self._show_rooms(str(chosen))
             self._ask(str(chosen))
@@ -181,18 +201,31 @@ class ModelPage(SettingsPage):
             self._plans.ask(bundle)
 
     def _check_voice(self, bundle: Path) -> None:
-        if not self.voice.path or not self.bundle.is_usable:
-            self.voice.say("", is_usable=True)
+        def check(file: Path) -> str:
+            source = VoiceSource(*read_beginning(file, SEARCHED_S))
+            speech = cut_speech(source, Bundle.open(bundle, verify="none"))
+            seconds = f"{speech.size / source.sample_rate:.1f}"
+            return self.tr("%1 s of its speech are used.").replace("%1", seconds)
+
+        self._say(self.voice, check)
+
+    def _check_vocoder(self, bundle: Path) -> None:
+        def check(file: Path) -> str:
+            with_vocoder(Bundle.open(bundle, verify="none"), file)
+            return ""
+
+        self._say(self.vocoder, check)
+
+    def _say(self, field: FileField, check: Callable[[Path], str]) -> None:
+        """Show what the check says of the chosen file, or why it cannot be used."""
+        if not field.path or not self.bundle.is_usable:
+            field.say("", is_usable=True)
             return
         try:
-            source = VoiceSource(*read_beginning(paths.user_path(self.voice.path), SEARCHED_S))
-            speech = cut_speech(source, Bundle.open(bundle, verify="none"))
+            field.say(check(paths.user_path(field.path)), is_usable=True)
         except MossVoiceError as error:
             words = [in_words(part) for part in (error.what_is_wrong, error.what_to_do) if part]
-            self.voice.say(" ".join(words), is_usable=False)
-        else:
-            seconds = f"{speech.size / source.sample_rate:.1f}"
-            self.voice.say(self.tr("%1 s of its speech are used.").replace("%1", seconds), is_usable=True)
+            field.say(" ".join(words), is_usable=False)
 
     def _show_rooms(self, bundle: str) -> None:
         """The devices are known for a bundle: the chosen one, or the one that could be downloaded."""

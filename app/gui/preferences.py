@@ -62,7 +62,7 @@ INTERRUPTION_MS: dict[Interruption, int | None] = {
 FLOW_STEPS_RANGE = (1, 20)
 DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 ENGINE_FIELDS = (
-    *("server", "server_key", "bundle", "voice", "device", "weights", "saves_memory"),
+    *("server", "server_key", "bundle", "voice", "vocoder", "device", "weights", "saves_memory"),
     *("backend", "engine", "engine_python"),
     *("flow_schedule", "codec_dtype", "exact_encoding", "trt_codec"),
 )
@@ -119,6 +119,8 @@ class Preferences:
     """Kept in a file of its own."""
     bundle: str = ""
     voice: str = ""
+    vocoder: str = ""
+    """File of a vocoder in place of the bundle's."""
     device: str = "cpu"
     weights: WeightFormat = "native"
     """On a GPU; the CPU computes with the weights as they are."""
@@ -190,6 +192,7 @@ class Preferences:
             "flow_steps": chosen.flow_steps,
             "flow_schedule": chosen.flow_schedule,
             "codec_dtype": chosen.codec_dtype,
+            "vocoder": paths.user_path(chosen.vocoder) if chosen.vocoder else None,
             "exact_encoding": chosen.exact_encoding,
             "trt_codec": chosen.trt_codec and chosen.codec_dtype != "bfloat16",  # which it cannot have
             "backend": "trtllm" if on_engine else "torch",
@@ -225,14 +228,15 @@ class Preferences:
     def with_given(self, given: StartSettings) -> Preferences:
         """These with what the command line gave, and without what contradicts it: the preferences in force.
 
-        Voice and engine were chosen for the bundle of these preferences, so both are left out with another
-        one; the engine also where the command line gives what is fixed in an engine. A server is left out
-        where the command line names an engine of this computer.
+        Voice, vocoder and engine were chosen for the bundle of these preferences, so they are left out with
+        another one; the engine also where the command line gives what is fixed in an engine. A server is left
+        out where the command line names an engine of this computer.
         """
         fixed = _given_options(given)
         known = {
             "bundle": "" if given.bundle == StartSettings().bundle else str(given.bundle),
             "voice": "" if given.voice is None else str(given.voice),
+            "vocoder": "" if given.engine.vocoder is None else str(given.engine.vocoder),
             "server": given.server,
             "server_key": given.server_key,
             "engine_python": "" if given.engine_python is None else str(given.engine_python),
@@ -244,7 +248,7 @@ class Preferences:
         is_other_bundle = "bundle" in fixed and known["bundle"] != self.bundle
         is_on_cpu = "device" in fixed and given.engine.device == "cpu"
         if is_other_bundle:
-            changed["voice"] = ""
+            changed |= {"voice": "", "vocoder": ""}
         if is_other_bundle or is_on_cpu or given.given & (FIXED_IN_AN_ENGINE | {"random_weights"}):
             changed |= {"backend": "torch", "engine_python": ""}
         if given.given & NAMES_AN_ENGINE:
@@ -262,7 +266,7 @@ class Preferences:
         changed = self.changed_from(before)
         options = {option for name in changed for option in _options_of(name)}
         if "bundle" in changed:
-            options |= {"random_weights", "vocoder"}  # the vocoder was chosen for the mel of that bundle
+            options.add("random_weights")
         if "server" in changed and self.server:
             options |= NAMES_AN_ENGINE
         if changed & {"backend", "engine"} and self.uses_engine:
@@ -353,6 +357,7 @@ class PreferenceStore:
             exact_encoding=self._text("exact_encoding") == "true",
             bundle=self._text("bundle"),
             voice=self._text("voice"),
+            vocoder=self._text("vocoder"),
             device=self._text("device") if DEVICE_NAME.fullmatch(self._text("device")) else default.device,
             weights=_known(get_args(WeightFormat), self._text("weights"), default.weights),
             saves_memory=self._text("saves_memory") == "true",

@@ -1751,6 +1751,26 @@
         <translation>模型包自带的声音</translation>
     </message>
     <message>
+        <source>File of the vocoder to speak with</source>
+        <translation>用来说话的声码器文件</translation>
+    </message>
+    <message>
+        <source>The vocoder of the bundle</source>
+        <translation>模型包自带的声码器</translation>
+    </message>
+    <message>
+        <source>Vo&amp;coder</source>
+        <translation>声码器(&amp;C)</translation>
+    </message>
+    <message>
+        <source>A BigVGAN that was trained on the mel of the bundle (assets/training/README.md).</source>
+        <translation>针对该模型包的梅尔频谱训练的 BigVGAN（见 assets/training/README.md）。</translation>
+    </message>
+    <message>
+        <source>Vocoders (*.safetensors)</source>
+        <translation>声码器 (*.safetensors)</translation>
+    </message>
+    <message>
         <source>&amp;Voice</source>
         <translation>声音(&amp;V)</translation>
     </message>

@@ -198,7 +198,8 @@ def check_mel(bundle: Bundle, vocoder: str) -> None:
     names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
     raise MelMismatchError(
         f"The flow of bundle {bundle.name} makes another mel than {vocoder} was trained on; they differ in "
-        f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}\nUse a vocoder made for this mel."
+        f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}.",
+        "Use a vocoder made for this mel.",
     )
 
 
@@ -215,7 +216,8 @@ def _check_vocoder_config(section: VocoderSection, name: str) -> None:
         if key in config and config[key] != value:
             raise MelMismatchError(
                 f"The network of {name} was built for {key} = {shown(config[key])}, but [vocoder.mel] says "
-                f"{value}.\n  vocoder: {mel}\nUse a vocoder made for this mel."
+                f"{value}.\n  vocoder: {mel}.",
+                "Use a vocoder made for this mel.",
             )
 
 

@@ -2,7 +2,8 @@
 
 In: a safetensors file whose header describes the network: under VOCODER_KEY, as JSON, what [vocoder] of a
 manifest says, without the name of the weights. Out: a `VocoderSection`, or a bundle with it. Description and
-weights are one file, so that neither can be taken for that of another vocoder. Any thread.
+weights are one file, so that neither can be taken for that of another vocoder. Reading needs no torch. Any
+thread.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
 
 from engine_runtime.bundle.bundle import Bundle, check_mel
 from engine_runtime.bundle.manifest import Manifest, Table, stated
 from engine_runtime.bundle.sections import VocoderSection, parse_vocoder
-from engine_runtime.bundle.weights import stored_metadata
 from engine_runtime.errors import BundleError
-from engine_runtime.models.bigvgan import check_config, receptive_field
 from engine_runtime.types import MelSpec
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 VOCODER_KEY = "moss_voice.vocoder"
+_REMEDY = "Give a file that assets/training/codec_vocoder.py has written."
 _log = logging.getLogger(__name__)
 
 
@@ -39,23 +41,17 @@ def with_vocoder(bundle: Bundle, file: Path) -> Bundle:
 
 def read_vocoder(file: Path) -> VocoderSection:
     """The description in the file's header. Raises BundleError."""
-    if not file.is_file():
-        raise BundleError(
-            f"There is no vocoder file at {file}.",
-            "Give a file that assets/training/codec_vocoder.py has written.",
-        )
-    text = stored_metadata(file).get(VOCODER_KEY)
+    text = _metadata(file).get(VOCODER_KEY)
     if text is None:
         raise BundleError(
-            f"{file} does not describe its vocoder: {VOCODER_KEY} is missing in its header.",
-            "Give a file that assets/training/codec_vocoder.py has written.",
+            f"{file} does not describe its vocoder: {VOCODER_KEY} is missing in its header.", _REMEDY
         )
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):  # not JSON, or nested too deeply
         content = None
     if not isinstance(content, Mapping):
-        raise BundleError(f"{file}: {VOCODER_KEY} in its header is not a JSON object.", "Export it again.")
+        raise BundleError(f"{file}: {VOCODER_KEY} in its header is not a JSON object.", _REMEDY)
     manifest = Manifest({"vocoder": content}, str(file))
     section = parse_vocoder(file.parent, Table({**content, "weights": file.name}, "vocoder", manifest))
     for sentence in manifest.unknown:
@@ -63,11 +59,25 @@ def read_vocoder(file: Path) -> VocoderSection:
     return section
 
 
+def _metadata(file: Path) -> dict[str, str]:
+    try:
+        if not file.is_file():
+            raise BundleError(f"There is no vocoder file at {file}.", _REMEDY)
+        with safe_open(file, framework="numpy") as content:
+            return dict(content.metadata() or {})
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise BundleError(f"{file} is not a vocoder file, or damaged ({error}).", _REMEDY) from error
+
+
 def write_bigvgan(file: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any], mel: MelSpec) -> None:
     """Write a BigVGAN without weight norm, its config, and the mel that it was trained on.
 
     Raises BundleError for a config of which no network can be built.
     """
+    from safetensors.torch import save_file
+
+    from engine_runtime.models.bigvgan import check_config, receptive_field
+
     left, right = receptive_field(config)
     content = {
         "kind": "bigvgan",

@@ -178,12 +178,6 @@ def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
     return tensors
 
 
-def stored_metadata(file: Path) -> dict[str, str]:
-    """What the header of a safetensors file says beside its tensors. BundleError for an unusable file."""
-    with _safe_open(file) as content:
-        return dict(content.metadata() or {})
-
-
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     if file.suffix != ".safetensors":
         return {name: tuple(tensor.shape) for name, tensor in read_checkpoint(file).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from app.settings import StartSettings
 from engine_runtime.bundle.released.assembly import assemble
 from engine_runtime.bundle.released.layout import find_released, locate
 from engine_runtime.options import EngineOptions
+from tests.engine_runtime.bundle.test_vocoder_file import SPEC
+from tests.engine_runtime.bundle.test_vocoder_file import write as write_vocoder
 
 
 def make(qtbot: QtBot, **preferences: str) -> ModelPage:
@@ -154,3 +157,25 @@ def test_another_model_that_does_not_fit_here_gets_a_device_where_it_does(
     tools.plans.found.emit(str(random_bundle))
     chosen = page.edited(Preferences())
     assert (chosen.device, chosen.weights, chosen.saves_memory) == ("cuda:0", "fp8", False)
+
+
+def test_a_vocoder_is_checked_against_the_bundle(
+    qtbot: QtBot, random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = make(qtbot, bundle=str(random_bundle))
+    file, other = tmp_path / "vocoder.safetensors", tmp_path / "other.safetensors"
+    write_vocoder(file, SPEC)
+    write_vocoder(other, dataclasses.replace(SPEC, fmax=12_000.0))
+    monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (str(file), ""))
+    page.vocoder.button.click()
+    assert page.edited(Preferences()).vocoder == str(file)
+    assert page.is_usable
+    assert page.vocoder.note.text() == ""
+    page.vocoder.path = str(other)
+    assert not page.is_usable
+    assert "fmax" in page.vocoder.note.text()
+    page.vocoder.path = str(tmp_path / "gone.safetensors")
+    assert not page.is_usable
+    assert "There is no vocoder file at" in page.vocoder.note.text()
+    page.vocoder.path = ""
+    assert page.is_usable

@@ -49,6 +49,7 @@ EVERYTHING = Preferences(
     server_key="a-key-of-mine",
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
+    vocoder="/somewhere/vocoder",
     device="cuda:0",
     weights="int4",
     saves_memory=True,
@@ -331,6 +332,7 @@ def test_the_next_start_uses_what_was_chosen() -> None:
             flow_steps=6,
             flow_schedule="uniform",
             codec_dtype="bfloat16",
+            vocoder=Path("/somewhere/vocoder"),
             exact_encoding=True,
         ),
     )
@@ -351,6 +353,7 @@ def test_the_engine_that_runs_is_shown() -> None:
         server_key="",
         bundle="/given",
         voice="",
+        vocoder="",
         backend="torch",
         engine_python="",
         device="cuda:1",
@@ -369,21 +372,19 @@ def test_exact_encoding_is_used_where_command_line_or_window_ask_for_it(given: b
     assert engine.exact_encoding == (given or chosen)
 
 
-def test_a_vocoder_of_the_command_line_stays_with_the_bundle_that_it_was_given_for() -> None:
-    file = Path("vocoder.safetensors")
-    given = StartSettings(engine=EngineOptions(vocoder=file), given=frozenset({"vocoder"}))
-    steps, other = Preferences(flow_steps=2), Preferences(bundle="/other")
-    assert steps.start_settings(given.released(steps.releases(Preferences()))).engine.vocoder == file
-    assert other.start_settings(given.released(other.releases(Preferences()))).engine.vocoder is None
-
-
-def test_a_voice_stays_with_the_bundle_that_it_was_chosen_for() -> None:
-    assert (
-        EVERYTHING.start_settings(StartSettings(bundle=Path("given"), given=frozenset({"bundle"}))).voice
-        is None
+def test_voice_and_vocoder_stay_with_the_bundle_that_they_were_chosen_for() -> None:
+    own = EVERYTHING.start_settings(StartSettings())
+    assert (own.voice, own.engine.vocoder) == (Path("/somewhere/me.wav"), Path("/somewhere/vocoder"))
+    other = EVERYTHING.start_settings(StartSettings(bundle=Path("given"), given=frozenset({"bundle"})))
+    assert (other.voice, other.engine.vocoder) == (None, None)
+    given = StartSettings(
+        voice=Path("other.wav"),
+        engine=EngineOptions(vocoder=Path("other")),
+        given=frozenset({"voice", "vocoder"}),
     )
-    given = StartSettings(voice=Path("other.wav"), given=frozenset({"voice"}))
-    assert EVERYTHING.start_settings(given).voice == Path("other.wav")
+    both = EVERYTHING.start_settings(given)
+    assert (both.voice, both.engine.vocoder) == (Path("other.wav"), Path("other"))
+    assert EVERYTHING.with_given(given).vocoder == "other"
 
 
 @pytest.mark.parametrize(

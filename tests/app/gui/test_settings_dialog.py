@@ -56,6 +56,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         trt_codec=True,
         bundle=str(tmp_path),
         voice=str(tmp_path / "me.wav"),
+        vocoder=str(tmp_path / "vocoder.safetensors"),
         closes_to_tray=True,
         starts_minimised=True,
     )

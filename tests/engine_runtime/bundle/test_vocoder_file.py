@@ -137,7 +137,7 @@ def test_keys_of_a_newer_version_are_read_past(file: Path, tmp_path: Path, caplo
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="There is no vocoder file at"):
         read_vocoder(tmp_path / "none.safetensors")
-    broken = tmp_path / "broken.safetensors"
-    broken.write_bytes(b"RIFF")
-    with pytest.raises(BundleError, match="is damaged"):
-        read_vocoder(broken)
+    (tmp_path / "broken.safetensors").write_bytes(b"RIFF")
+    for name in ("broken.safetensors", "x" * 5_000):
+        with pytest.raises(BundleError, match="is not a vocoder file, or damaged"):
+            read_vocoder(tmp_path / name)
