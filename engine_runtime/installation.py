@@ -26,6 +26,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _SCRIPT = Path("packaging", "bootstrap.py")
 # As in packaging/bootstrap.py, which says why their dependencies are left out.
 _WITHOUT_DEPENDENCIES = ("bigvgan==2.4.1", "silero-vad==6.2.3", "pipecat-ai==1.14.0")
+_ADDED_WITHOUT_DEPENDENCIES = {"quality": ("distillmos==0.9.1", "xls-r-sqa==0.1.0")}
+"""Packages of an extra whose dependencies are not used here; both are under the MIT licence."""
 COMPILER_REMEDY = "Install them: sudo apt-get install gcc libc6-dev python3-dev."
 """What to do where Triton finds nothing to compile with."""
 _INCOMPLETE = "This copy is incomplete: install MOSS Voice again."
@@ -59,9 +61,11 @@ def add(extra: str) -> str:
     """What to do if a library of an optional part is missing; `extra` is its name in pyproject.toml."""
     if is_frozen():
         return _INCOMPLETE if extra in BUNDLED else _beside_the_bundle(extra)
-    if _is_installed():
-        return f"Run: {_pip(f'{DISTRIBUTION}[{extra}]')}"
-    return f"Run: {_pip('--editable', f'{_ROOT}[{extra}]')}"
+    named = (f"{DISTRIBUTION}[{extra}]",) if _is_installed() else ("--editable", f"{_ROOT}[{extra}]")
+    commands = [_pip(*named)]
+    if extra in _ADDED_WITHOUT_DEPENDENCIES:
+        commands.append(_pip("--no-deps", *_ADDED_WITHOUT_DEPENDENCIES[extra]))
+    return f"Run: {' && '.join(commands)}"
 
 
 def gpu_remedy() -> str:

@@ -237,7 +237,7 @@ def _load_lm(
     if device.type == "cuda":
         from engine_runtime.executors.cuda.loading import load_lm
 
-        source = _lm_source(bundle, config, device, options, report)
+        source = lm_source(bundle, config, device, options, report)
         return load_lm(section, config, device, options, source)
     model = load_lm_weights(bundle, config, device, options, report)
     kv_dtype = FP8 if options.kv_dtype == "fp8" else dtype
@@ -254,10 +254,10 @@ def _load_lm(
     return PagedLM(executor, cache, BlockManager(kv_blocks, section.tokens_per_block))
 
 
-def _lm_source(
+def lm_source(
     bundle: Bundle, config: MossLMConfig, device: torch.device, options: EngineOptions, progress: Progress
 ) -> WeightSource:
-    """Returns each tensor of the language model on request, once."""
+    """Returns each native tensor of the language model on request; `progress` follows one reading of all."""
     if options.random_weights is not None:
         return random_source(config, options.random_weights, getattr(torch, options.lm_dtype), device)
     if bundle.lm.layout == "tensorrt-llm":

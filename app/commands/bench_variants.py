@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from app.commands.live_report import LiveReport
+from app.commands.verify_options import prompts_of
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
@@ -166,10 +167,13 @@ class StageMeasurements:
                     report.remark(f"GPU {when} these tables: {state}")
             if is_first:
                 self._predict(engine, ceilings, device)
-            for what in self.arguments.compare if is_first else ():
-                document["comparisons"][what] = _compare(bench, engine, what, report)
+            compared = self.arguments.compare if is_first else ()
+            begun = {what: _begin_comparison(bench, engine, what) for what in compared}
         finally:
             engine.close()
+        del engine, loaded  # the other side of a comparison needs their memory
+        for what, finish in begun.items():
+            document["comparisons"][what] = _finish_comparison(what, finish, report)
 
     def _predict(self, engine: Engine, ceilings: Ceilings, device: Any) -> None:
         """Compare with the data sheet of this GPU, and predict others. A time that no GPU can reach fails the
@@ -196,16 +200,35 @@ class StageMeasurements:
                 self.report.remark(self._failures[variant])
 
 
-def _compare(bench: StageBench, engine: Engine, what: str, report: LiveReport) -> dict[str, Any]:
-    """Report one comparison, or the reason why it is not possible."""
-    from engine_runtime.bench.transformers_reference import ComparisonError
-    from engine_runtime.hardware import AcceleratorError
+def _begin_comparison(
+    bench: StageBench, engine: Engine, what: str
+) -> Callable[[], list[Section]] | MossVoiceError:
+    """What measures the other side, once the engine is closed; or the reason why that is not possible."""
+    from engine_runtime.bench.teacher_forcing import dialogs
 
     try:
-        return report.add(bench.compare(engine, what))
-    except (ComparisonError, AcceleratorError) as error:
+        if what == "recompute":
+            sections = [bench.recompute(engine)]
+            return lambda: sections
+        prompts = prompts_of(engine.bundle)
+        return bench.transformers(engine, dialogs(prompts.spoken, prompts.typed))
+    except MossVoiceError as error:
+        return error
+
+
+def _finish_comparison(
+    what: str, finish: Callable[[], list[Section]] | MossVoiceError, report: LiveReport
+) -> dict[str, Any]:
+    """Report one comparison, or the reason why it is not possible."""
+    try:
+        if isinstance(finish, MossVoiceError):
+            raise finish
+        *details, section = finish()
+    except MossVoiceError as error:
         report.add(Section(f"not compared with {what}", {}, note=str(error)))
         return {"error": str(error)}
+    tables = {table.title: report.add(table) for table in details}
+    return report.add(section) | ({"tables": tables} if tables else {})
 
 
 def _title(variant: str, device: str) -> str:

@@ -14,7 +14,6 @@ import numpy as np
 
 from app.audio.resample import Resampler
 from app.commands.questions import read_question
-from engine_runtime.errors import AudioInputError
 from engine_runtime.trtllm.calibrate import CalibrationPrompt
 from engine_runtime.types import Modality, Pcm
 
@@ -22,19 +21,6 @@ SPEEDS = (0.84, 1.19)
 SOFTEST_DB = -18.0
 _TEXT_EVERY, _TEXT_REPLY_EVERY = 3, 4
 """Every third prompt is typed, if there are texts; every fourth reply is text."""
-
-
-def read_texts(file: Path) -> list[str]:
-    """The non-empty lines of a file. AudioInputError if there are none."""
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise AudioInputError(
-            f"{file} cannot be read: {error}. Give a text file, one question a line."
-        ) from error
-    if not any(lines):
-        raise AudioInputError(f"{file} holds no text. Give a text file, one question a line.")
-    return [line for line in lines if line]
 
 
 def prompts(

@@ -1,4 +1,4 @@
-"""Spoken questions for measurements: WAV files at the rate of an engine."""
+"""Questions for measurements: WAV files at the rate of an engine, and lines of text."""
 
 from __future__ import annotations
 
@@ -47,6 +47,19 @@ def question_paths(folder: Path | None) -> list[Path]:
 def read_questions(folder: Path | None, rate: int) -> dict[str, Pcm]:
     """The same by name, as returned by `read_question`."""
     return {path.name: read_question(path, rate) for path in question_paths(folder)}
+
+
+def read_texts(file: Path) -> list[str]:
+    """The non-empty lines of a file. AudioInputError if there are none."""
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise AudioInputError(
+            f"{file} cannot be read: {error}. Give a text file, one question a line."
+        ) from error
+    if not any(lines):
+        raise AudioInputError(f"{file} holds no text. Give a text file, one question a line.")
+    return [line for line in lines if line]
 
 
 def sample_paths() -> list[Path]:

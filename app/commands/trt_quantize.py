@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from app import paths
 from app.commands.engine_options import add_device_option, device_of
 from app.commands.option_types import LARGEST_COUNT, integer
-from app.commands.questions import question_paths, read_questions
+from app.commands.questions import question_paths, read_questions, read_texts
 from app.progress import progress_bar, say
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _calibration(
     arguments: argparse.Namespace, bundle: Bundle, plain: Checkpoint, options: EngineOptions
 ) -> Calibration:
-    from app.commands.calibration_prompts import prompts, read_texts
+    from app.commands.calibration_prompts import prompts
     from engine_runtime.bundle.targets import require_file
     from engine_runtime.executors.torch.quantized_network import load_paged
     from engine_runtime.loading import load_stages

@@ -1,8 +1,10 @@
-"""moss-voice verify: compare a weight format, or an engine, with the native weights of the same bundle.
+"""moss-voice verify: compare weight formats, or an engine, with the reference, and their speech.
 
-Runs both over the same conversation (teacher forcing) and compares their logits; compares the flow at few
-steps with many, and streamed speech codes with those of complete recordings. Exit status 0 if everything is
-aligned.
+The language model holds conversations of several turns; the reference, the native weights in plain layers,
+then runs the same rows, and the logits of both heads are compared. Streamed speech codes are compared with
+those of complete recordings. The speech of every format at every number of flow steps is compared with that
+of the first: by mel, by predicted MOS (with the extra `quality`) and by the words that Whisper hears. Exit
+status 0 if everything is aligned.
 """
 
 from __future__ import annotations
@@ -14,14 +16,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from app import paths
+from app.commands.bench_variants import list_variants
 from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.questions import read_questions
+from app.commands.option_types import integer
+from app.commands.verify_options import Prompts, add_verify_options, prompts_of, reference_options
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import StartSettings
-from engine_runtime.options import Dtype
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.options import MOST_FLOW_STEPS, EngineOptions, WeightFormat
 
 if TYPE_CHECKING:
-    from engine_runtime.bench.verify import Verdict
+    from engine_runtime.bench.quality import QualityBench
+    from engine_runtime.bench.verdict import Verdict
     from engine_runtime.bench.verify_encoder import LeadIn
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.table import Section
@@ -31,22 +37,32 @@ if TYPE_CHECKING:
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the subcommand."""
     parser = commands.add_parser(
-        "verify", help="compare a weight format with the native weights", description=__doc__
+        "verify", help="compare weight formats with the reference", description=__doc__
     )
     parser.add_argument(
         "folder", metavar="BUNDLE", nargs="?", type=paths.user_path, help="bundle (default: that of --bundle)"
     )
     add_engine_options(parser)
+    add_verify_options(parser)
     parser.add_argument(
-        "--wavs",
-        type=paths.user_path,
-        metavar="DIR",
-        help="folder of spoken questions (default: the shipped ones)",
+        "--formats",
+        nargs="+",
+        choices=get_args(WeightFormat),
+        metavar="FORMAT",
+        help="weight formats to compare, one after the other: native, fp8, int8, int4 (default: --weights)",
     )
     parser.add_argument(
-        "--reference-dtype",
-        choices=get_args(Dtype),
-        help="dtype of the native weights (default: float32 on a CPU, bfloat16 on a GPU)",
+        "--steps",
+        nargs="+",
+        type=integer(1, MOST_FLOW_STEPS),
+        metavar="N",
+        help="steps of the flow to compare (default: 10, 5 and --flow-steps)",
+    )
+    parser.add_argument(
+        "--whisper",
+        type=paths.user_path,
+        metavar="DIR",
+        help="count word errors with this Whisper model, a folder in CTranslate2's format (default: none)",
     )
     parser.add_argument(
         "--encoder",
@@ -62,44 +78,91 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_settings(arguments)
     if arguments.folder is not None:
         settings = replace(settings, bundle=paths.find_bundle(arguments.folder))
-    tested = settings.engine
-    native = replace(
-        tested,
-        weight_format="native",
-        kv_dtype="native",
-        dtype=arguments.reference_dtype,
-        backend="torch",
-        engine=None,
-    )
-    from app.main import engine_factory
-    from engine_runtime.bench.verify import verify
     from engine_runtime.bench.verify_encoder import all_lead_ins
     from engine_runtime.bundle.bundle import Bundle
 
     turns = TurnTakingSettings()
     lead_ins = all_lead_ins(turns.pre_roll_ms / 1000, turns.tail_ms / 1000)
     bundle = Bundle.open(settings.bundle, verify="none", needs_lm_weights=not arguments.encoder)
-    questions = read_questions(arguments.wavs, bundle.speech_encoder.sample_rate)
+    prompts = prompts_of(bundle, arguments.wavs, arguments.texts)
     if arguments.encoder:
-        return _verify_encoder(bundle, settings, questions, lead_ins, arguments)
-    verdict = verify(
-        engine_factory(replace(settings, engine=native)), engine_factory(settings), questions, lead_ins
-    )
-    tails = " (tails, too)" if tested.rounds_tails else ""
-    described = f"{tested.weight_format} weights{tails}, {tested.kv_dtype} KV, {tested.lm_dtype}"
-    if tested.engine is not None:
-        described = f"engine {tested.engine}"
-    section = verdict.section(f"{settings.bundle.name}: {described} against native {native.lm_dtype}")
+        return _verify_encoder(bundle, settings, prompts.spoken, lead_ins, arguments)
+    tested = settings.engine
+    only = [] if tested.backend == "trtllm" else [tested.weight_format]
+    variants = list_variants(tested, arguments.formats or only)
+    verdict = _verify(bundle, settings, variants, prompts, lead_ins, arguments)
+    described = _described(tested, list(variants))
+    section = verdict.section(f"{settings.bundle.name}: {described}")
     _print(verdict, section)
     print(f"\n{described}: {'aligned' if verdict.is_aligned else 'not aligned'}")
     if arguments.json:
-        about: dict[str, str] = {"engine": str(tested.engine)}
+        about: dict[str, Any] = {"engine": str(tested.engine)}
         if tested.engine is None:
-            formats = {"weights": tested.formats.trunk, "tails": tested.formats.tails}
-            about = {**formats, "kv": tested.kv_dtype, "dtype": tested.lm_dtype}
-        document = {"bundle": str(settings.bundle), **about, "reference_dtype": native.lm_dtype}
+            about = {
+                "weights": tested.formats.trunk,
+                "tails": tested.formats.tails,
+                "kv": tested.kv_dtype,
+                "dtype": tested.lm_dtype,
+            }
+        document = {"bundle": str(settings.bundle), **about, "formats": list(variants)}
+        document |= {"reference": arguments.reference, "reference_dtype": arguments.reference_dtype}
         print(json.dumps(document | _document(verdict, section)))
     return 0 if verdict.is_aligned else 1
+
+
+def _verify(
+    bundle: Bundle,
+    settings: StartSettings,
+    variants: dict[str, EngineOptions],
+    prompts: Prompts,
+    lead_ins: Sequence[LeadIn],
+    arguments: argparse.Namespace,
+) -> Verdict:
+    from app.main import engine_factory
+    from engine_runtime.bench.reference import reference_of
+    from engine_runtime.bench.verify import Verification
+
+    verification = Verification(
+        reference_of(bundle, settings.engine, reference_options(arguments)),
+        prompts.spoken,
+        prompts.typed,
+        _quality_bench(arguments),
+        lead_ins,
+    )
+    for name, options in variants.items():
+        try:
+            verification.add(name, engine_factory(replace(settings, engine=options)))
+        except MossVoiceError as error:
+            if len(variants) == 1:
+                raise
+            verification.fail(name, error)
+    return verification.finish()
+
+
+def _quality_bench(arguments: argparse.Namespace) -> QualityBench:
+    from engine_runtime.bench.predicted_mos import MosPredictor, PredictorMissing
+    from engine_runtime.bench.quality import QualityBench
+    from engine_runtime.bench.word_errors import Recognizer
+
+    notes = []
+    recognizer = None if arguments.whisper is None else Recognizer(arguments.whisper)
+    if recognizer is None:
+        notes.append("word errors not counted: give a Whisper model with --whisper DIR")
+    try:
+        predictor = MosPredictor()
+    except PredictorMissing as error:
+        predictor = None
+        notes.append(f"MOS not predicted: {error}")
+    bench = QualityBench(arguments.steps, predictor, recognizer)
+    bench.notes += notes
+    return bench
+
+
+def _described(tested: EngineOptions, formats: list[str]) -> str:
+    if tested.engine is not None:
+        return f"engine {tested.engine}"
+    tails = " (tails, too)" if tested.rounds_tails else ""
+    return f"{', '.join(formats)} weights{tails}, {tested.kv_dtype} KV, {tested.lm_dtype}"
 
 
 def _verify_encoder(
@@ -110,7 +173,7 @@ def _verify_encoder(
     arguments: argparse.Namespace,
 ) -> int:
     """The part of it that needs the speech encoder only."""
-    from engine_runtime.bench.verify import verify_encoder
+    from engine_runtime.bench.verify_encoder import verify_encoder
     from engine_runtime.codec.loading import load_speech_encoder
 
     tokenizer = load_speech_encoder(bundle, settings.engine)

@@ -1,15 +1,15 @@
 """Compares the paged runtime with transformers, and the cached flow with one that recomputes its prefix.
 
-In: a loaded engine and the weights it was loaded from. Out: one table per comparison, both sides measured in
-the same run. Outputs are compared first; if they disagree, no times are reported. Engine thread.
+In: a loaded engine and the weights it was loaded from. Out: tables, both sides measured in the same run.
+Outputs are compared first; if they disagree, no times are reported. Engine thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,17 +19,34 @@ from torch import Tensor
 
 from engine_runtime.bench.codec import packets_of
 from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.reference import (
+    OpenReference,
+    ReferenceOptions,
+    agree,
+    free_bytes,
+    reference_of,
+    whole_bytes,
+)
+from engine_runtime.bench.teacher_forcing import Agreement, Dialog, Lesson, on_host, record, teach
 from engine_runtime.bench.transformers_reference import ComparisonError, TransformersLM
+from engine_runtime.bench.verdict import Verdict
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import load_flow
 from engine_runtime.cuda.stopwatch import p50_p95, times_ms, wait_for
+from engine_runtime.lm.generation import Generation, merged_ids
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.loading import Stages, load_lm_weights
-from engine_runtime.options import Dtype
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import Dtype, EngineOptions
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Codes, Mel
 
+if TYPE_CHECKING:
+    from engine_runtime.engine import Engine
+
 PREFILL_ROWS = 512
 CACHED_ROWS = (512, 2048)
+_FIRST_ROWS, _FIRST_STEPS = 72, 8
 LEAST_COSINE = 0.98
 MEL_TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.08}
 """Mean absolute difference of log-mels from those of the plain float32 flow. At full size with random weights
@@ -50,73 +67,164 @@ RECOMPUTE_COLUMNS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One call: its rows, what the runtime took for it, and how a decode step samples."""
+
+    what: str
+    ids: list[int]
+    ours_ms: list[float]
+    generation: Generation | None = None
+
+
 @dataclass(slots=True)
-class Comparison:
-    """State shared by both comparisons."""
+class TransformersComparison:
+    """Ours is measured by `record`, theirs by `finish`, when the engine is closed: the memory need not hold
+    two models, and if it does not hold theirs whole, only the agreement is measured."""
+
+    bundle: Bundle
+    options: EngineOptions
+    device: torch.device
+    repeats: int
+    warm_up_steps: int
+    open_reference: OpenReference
+    lessons: list[Lesson]
+    agreement: Agreement
+    prefill: _Timed
+    steps: list[_Timed]
+    first_ids: list[int]
+    first_logits: list[tuple[Tensor, Tensor]]
+    """Of the last _FIRST_STEPS rows of `first_ids`, and of the one before them."""
+
+    @classmethod
+    @torch.inference_mode()
+    def record(
+        cls, engine: Engine, lm: LMBench, repeats: int, asked: Sequence[Dialog]
+    ) -> TransformersComparison:
+        """Measure the runtime, and let it hold conversations. Raises ComparisonError without transformers,
+        VerifyError if the engine has no reply."""
+        stages, most = engine.stages, engine.stages.lm.max_rows - 1
+        open_reference = reference_of(stages.bundle, stages.options, ReferenceOptions("transformers"))
+
+        def ids_of_speech(count: int) -> list[int]:
+            return stages.sequences.merged_ids(lm.rows_of_speech(count))
+
+        first = ids_of_speech(min(_FIRST_ROWS, most))
+        with lm.sequence() as sequence:
+            logits = [on_host(engine, stages.lm.prefill(sequence, first[:-_FIRST_STEPS], BOTH_TAILS))]
+            for token_id in first[-_FIRST_STEPS:]:
+                logits.append(on_host(engine, stages.lm.decode(sequence, token_id, BOTH_TAILS)))
+        rows = min(PREFILL_ROWS, most)
+        lessons = teach(engine, asked)
+        return cls(
+            bundle=stages.bundle,
+            options=stages.options,
+            device=lm.device,
+            repeats=repeats,
+            warm_up_steps=lm.warm_up_steps,
+            open_reference=open_reference,
+            lessons=lessons,
+            agreement=Agreement(lessons, record(engine, lessons)),
+            prefill=_Timed(f"prefill {rows}", ids_of_speech(rows), lm.prefill_times(rows)),
+            steps=[
+                _Timed(
+                    f"step {cached}",
+                    ids_of_speech(cached),
+                    lm.step_times(cached)[0],
+                    lm.plain_generation(lm.rows_of_speech(cached)),
+                )
+                for cached in [count for count in CACHED_ROWS if count <= most] or [most]
+            ],
+            first_ids=first,
+            first_logits=logits,
+        )
+
+    def finish(self) -> list[Section]:
+        """Two tables: agreement and times. Raises ComparisonError if the logits disagree."""
+        note = agree(self.agreement, self.lessons, self.open_reference)
+        verdict = Verdict(self.agreement.heads(), [note])
+        if not verdict.is_aligned:
+            low = ", ".join(
+                f"{check.name} {check.value:.4f}" for check in verdict.checks if not check.is_aligned
+            )
+            raise ComparisonError(
+                f"The logits of both sides differ: {low}, first at {self.agreement.first}. No times are "
+                "reported; compare with --weights native first."
+            )
+        times = Section("compared with transformers", TRANSFORMERS_COLUMNS)
+        config, dtype = MossLMConfig.from_dict(self.bundle.lm.config), getattr(torch, self.options.lm_dtype)
+        need = whole_bytes(config, dtype, max(len(timed.ids) for timed in (self.prefill, *self.steps)))
+        free = free_bytes(self.device)
+        if free < need:
+            times.note = (
+                f"transformers was not timed: the whole model needs {need / 1e9:.1f} GB, and "
+                f"{free / 1e9:.1f} GB are free"
+            )
+            times.rows = [_row(timed.what, timed.ours_ms, None) for timed in (self.prefill, *self.steps)]
+        else:
+            self._time_theirs(config, times)
+        return [verdict.section("agreement with transformers"), times]
+
+    @torch.inference_mode()
+    def _time_theirs(self, config: MossLMConfig, times: Section) -> None:
+        theirs = TransformersLM(load_lm_weights(self.bundle, config, self.device, self.options))
+        worst = self._worst_cosine(theirs)
+        if not worst > LEAST_COSINE:
+            raise ComparisonError(
+                f"The logits of both sides differ: smallest cosine {worst:.4f}, and at least "
+                f"{LEAST_COSINE} is required. No times are reported; compare with --weights native first."
+            )
+        times.note = f"the whole model over {len(self.first_logits)} rows: smallest cosine {worst:.6f}"
+
+        def prefill() -> None:
+            theirs.reset()
+            theirs.run(self.prefill.ids)
+
+        took = times_ms(prefill, self.device, self.repeats)
+        times.rows.append(_row(self.prefill.what, self.prefill.ours_ms, took))
+        for timed in self.steps:
+            took = self._their_steps(theirs, timed, config.text_vocab)
+            times.rows.append(_row(timed.what, timed.ours_ms, took))
+
+    def _worst_cosine(self, theirs: TransformersLM) -> float:
+        """Of both heads, theirs with a cache against ours."""
+        theirs.reset()
+        found = [theirs.run(self.first_ids[:-_FIRST_STEPS])]
+        found += [theirs.run([token_id]) for token_id in self.first_ids[-_FIRST_STEPS:]]
+        pairs = (
+            pair for both in zip(self.first_logits, found, strict=True) for pair in zip(*both, strict=True)
+        )
+        return min(float(F.cosine_similarity(a, b[: len(a)].cpu(), dim=0)) for a, b in pairs)
+
+    def _their_steps(self, theirs: TransformersLM, timed: _Timed, text_vocab: int) -> list[float]:
+        """Times of decode steps of transformers, with the sampler of the engine."""
+        generation, special = timed.generation, self.bundle.lm.special_ids
+        assert generation is not None, "a decode step samples"
+        theirs.reset()
+        sampled = [generation.sample(StepOutput(*theirs.run(timed.ids))).row]
+
+        def run() -> None:
+            sampled[0] = generation.sample(
+                StepOutput(*theirs.run(merged_ids(sampled, special, text_vocab)))
+            ).row
+            theirs.crop(len(timed.ids))
+
+        return times_ms(run, self.device, self.repeats, self.warm_up_steps)
+
+
+@dataclass(slots=True)
+class RecomputeComparison:
+    """The cached flow, and one that recomputes its prefix."""
 
     stages: Stages
-    lm: LMBench
+    device: torch.device
     repeats: int
 
     @torch.inference_mode()
-    def transformers(self) -> Section:
-        """Raises ComparisonError if transformers is missing or the logits disagree."""
-        stages, most = self.stages, self.stages.lm.max_rows - 1
-        model = load_lm_weights(stages.bundle, stages.lm_config, self.lm.device, stages.options)
-        theirs = TransformersLM(model, stages.lm.max_rows)
-        section = Section("compared with transformers", TRANSFORMERS_COLUMNS)
-        agreement = self._agreement(theirs, min(64, most - 8))
-        prefill_rows = min(PREFILL_ROWS, most)
-        ids = self.stages.sequences.merged_ids(self.lm.rows_of_speech(prefill_rows))
-
-        def prefill_theirs() -> None:
-            theirs.reset()
-            theirs.run(ids)
-
-        times = times_ms(prefill_theirs, self.lm.device, self.repeats)
-        ours = self.lm.prefill_times(prefill_rows)
-        section.rows.append(_row(f"prefill {prefill_rows}", ours, times))
-        for cached in [rows for rows in CACHED_ROWS if rows <= most] or [most]:
-            times = self._their_steps(theirs, cached)
-            ours = self.lm.step_times(cached)[0]
-            section.rows.append(_row(f"step {cached}", ours, times))
-        section.note = agreement
-        return section
-
-    def _agreement(self, theirs: TransformersLM, rows: int) -> str:
-        """Compare the logits of both heads after the same rows. Returns the result as a sentence."""
-        lm, ids = self.stages.lm, self.stages.sequences.merged_ids(self.lm.rows_of_speech(rows + 8))
-        theirs.reset()
-        with self.lm.sequence() as sequence:
-            pairs = [(lm.prefill(sequence, ids[:rows], BOTH_TAILS), theirs.run(ids[:rows]))]
-            pairs += [(lm.decode(sequence, i, BOTH_TAILS), theirs.run([i])) for i in ids[rows:]]
-        cosines = [_cosine(ours, other) for ours, other in pairs]
-        if not min(cosines) > LEAST_COSINE:
-            raise ComparisonError(
-                f"The logits of both sides differ: smallest cosine {min(cosines):.4f}, and at least "
-                f"{LEAST_COSINE} is required. No times are reported; compare with --weights native first."
-            )
-        return f"logits of both heads over {len(pairs)} rows: smallest cosine {min(cosines):.6f}"
-
-    def _their_steps(self, theirs: TransformersLM, cached_rows: int) -> list[float]:
-        """Times of decode steps of transformers, with the sampler of the engine."""
-        history = self.lm.rows_of_speech(cached_rows)
-        generation = self.lm.plain_generation(history)
-        theirs.reset()
-        sampled = [generation.sample(StepOutput(*theirs.run(self.stages.sequences.merged_ids(history)))).row]
-
-        def run() -> None:
-            ids = self.stages.sequences.merged_ids(sampled)
-            sampled[0] = generation.sample(StepOutput(*theirs.run(ids))).row
-            theirs.crop(cached_rows)
-
-        return times_ms(run, self.lm.device, self.repeats, self.lm.warm_up_steps)
-
-    @torch.inference_mode()
-    def recompute(self, count: int = 6) -> Section:
+    def run(self, count: int = 6) -> Section:
         """Compare the cached flow with the plain one over all codes so far, at the end of every packet.
         Raises ComparisonError if the mels differ."""
-        stage, device = self.stages.token2mel, self.lm.device
+        stage, device = self.stages.token2mel, self.device
         packets = packets_of(stage, count)
         codebook = self.stages.speech_tokenizer.codebook_size
         codes = np.random.default_rng(0).integers(0, codebook, packets[-1].fed.stop)
@@ -167,7 +275,7 @@ class Comparison:
     def _plain_flow(self) -> Callable[[Codes], Mel]:
         """Log-mel of the codes whose look-ahead has arrived, computed by the plain flow with the engine's
         voice."""
-        stage, device = self.stages.token2mel, self.lm.device
+        stage, device = self.stages.token2mel, self.device
         flow, _ = load_flow(self.stages.bundle, device, self.stages.options)
         voice = stage.prompt
         arguments: dict[str, Any] = {}
@@ -193,19 +301,12 @@ class Comparison:
         return run
 
 
-def _row(what: str, ours: list[float], theirs: list[float]) -> dict[str, Cell]:
-    ours_ms, theirs_ms = p50_p95(ours)[0], p50_p95(theirs)[0]
+def _row(what: str, ours: list[float], theirs: list[float] | None) -> dict[str, Cell]:
+    ours_ms = p50_p95(ours)[0]
+    theirs_ms = None if theirs is None else p50_p95(theirs)[0]
     return {
         "what": what,
         "ours_ms": ours_ms,
         "theirs_ms": theirs_ms,
-        "times_faster": theirs_ms / ours_ms,
+        "times_faster": None if theirs_ms is None else theirs_ms / ours_ms,
     }
-
-
-def _cosine(ours: StepOutput, theirs: tuple[Tensor, Tensor]) -> float:
-    """The smaller cosine of the two heads."""
-    if ours.text_logits is None or ours.audio_logits is None:
-        raise ComparisonError("The runtime did not return the logits of both heads.")
-    both = zip((ours.text_logits, ours.audio_logits), theirs, strict=True)
-    return min(float(F.cosine_similarity(a.float().cpu(), b.float().cpu(), dim=0)) for a, b in both)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ import torch
 
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
-from engine_runtime.bench.compare import Comparison
+from engine_runtime.bench.compare import RecomputeComparison, TransformersComparison
 from engine_runtime.bench.conversation import measure_conversation
 from engine_runtime.bench.exact_encoding import TITLE, measure_exact_encoding
 from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.teacher_forcing import Dialog
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.options import EngineOptions
@@ -29,7 +30,6 @@ from engine_runtime.types import Pcm, SamplingParams
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
-COMPARISONS = ("transformers", "recompute")
 MEMORY_COLUMNS = {
     "load_s": "bundle opened, every network loaded and warmed up",
     "allocated_gb": "device memory in tensors now (10^9 bytes)",
@@ -70,11 +70,27 @@ class StageBench:
             except AcceleratorError as error:
                 yield Section(title, {}, note=f"not measured: {error}")
 
-    def compare(self, engine: Engine, what: str) -> Section:
-        """Run one of COMPARISONS. Raises as `run`, and ComparisonError if the other side is not available."""
-        comparison = Comparison(engine.stages, self._language_model(engine), min(self.repeats, 10))
-        run = comparison.transformers if what == "transformers" else comparison.recompute
-        return explain_out_of_memory(run, engine.bundle.lm, engine.stages.options)
+    def recompute(self, engine: Engine) -> Section:
+        """Compare the cached flow with one that recomputes. Raises as `run`, and ComparisonError if they
+        disagree."""
+        comparison = RecomputeComparison(engine.stages, self._language_model(engine).device, self._repeats)
+        return explain_out_of_memory(comparison.run, engine.bundle.lm, engine.stages.options)
+
+    def transformers(self, engine: Engine, asked: Sequence[Dialog]) -> Callable[[], list[Section]]:
+        """Measure the runtime's side of a comparison with transformers; returns what measures the other side
+        once the engine is closed. Raises as `run`, and ComparisonError."""
+        section, options = engine.bundle.lm, engine.stages.options
+        recorded = explain_out_of_memory(
+            lambda: TransformersComparison.record(engine, self._language_model(engine), self._repeats, asked),
+            section,
+            options,
+        )
+        return lambda: explain_out_of_memory(recorded.finish, section, options)
+
+    @property
+    def _repeats(self) -> int:
+        """Of a comparison, whose other side is slow."""
+        return min(self.repeats, 10)
 
     def _language_model(self, engine: Engine) -> LMBench:
         return LMBench(engine.stages, self.ceilings, self.repeats)

@@ -1,12 +1,14 @@
-"""The language model built from transformers' Qwen3 modules with their own cache, as in the released demo.
+"""The language model built from transformers' Qwen3 modules, as in the released demo.
 
-In: the weights of a MossLM on the device. Out: `TransformersLM`, with an interface like `PagedLM`: every step
-runs both tails and both heads, eagerly, over a `DynamicCache`. It shares the weights, so both can be compared
-in one run. transformers is optional (the extra `compare`). One thread.
+Out: `TransformersLayers`, which run one at a time (bench/reference.py), and `TransformersLM`, the whole model
+with transformers' own cache and an interface like `PagedLM`: every step runs both tails and both heads,
+eagerly, over a `DynamicCache`. It shares the weights of a MossLM. transformers is optional (the extra
+`compare`). One thread.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.models.moss_lm import Block, MossLM
+from engine_runtime.models.moss_lm import Block, MossLM, MossLMConfig
 
 
 class ComparisonError(MossVoiceError):
@@ -32,54 +34,100 @@ def require_transformers() -> None:
         ) from error
 
 
-class TransformersLM:
-    """See the module. Raises ComparisonError if transformers is not installed."""
+class TransformersLayers:
+    """transformers' Qwen3 layers in the shape of a MossLM; see bench/reference.py. Raises ComparisonError if
+    transformers is not installed."""
 
-    def __init__(self, model: MossLM, max_rows: int) -> None:
+    described = "transformers' Qwen3 modules"
+
+    def __init__(self, config: MossLMConfig, device: torch.device | str) -> None:
         require_transformers()
-        from transformers import DynamicCache, Qwen3Config
-        from transformers.models.qwen3 import modeling_qwen3 as qwen3
+        from transformers import Qwen3Config
+        from transformers.models.qwen3 import modeling_qwen3
 
-        self._new_cache = DynamicCache
-        self._model, network, config = model, model.model, model.config
-        self._embedding = torch.cat((network.embed_tokens.weight, network.audio_embed.weight))
-        self._config = Qwen3Config(
+        self._layer = modeling_qwen3.Qwen3DecoderLayer
+        # Named `cache` from 5.24 on; an unknown name would be ignored without a word.
+        parameters = inspect.signature(inspect.unwrap(self._layer.forward)).parameters
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self.config = Qwen3Config(
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_hidden_layers=config.num_layers,
             num_attention_heads=config.num_attention_heads,
             num_key_value_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
-            max_position_embeddings=max_rows,
             rms_norm_eps=config.rms_norm_eps,
             rope_theta=config.rope_theta,
             rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
             attention_bias=False,
             attn_implementation="sdpa",
         )
-        device = network.embed_tokens.weight.device
-        self._rotary = qwen3.Qwen3RotaryEmbedding(self._config).to(device)
+        self._rotary = modeling_qwen3.Qwen3RotaryEmbedding(self.config).to(device)
+
+    def new(self, index: int) -> nn.Module:
+        """See Layers. `index` is that of the layer in a cache."""
+        layer: nn.Module = self._layer(self.config, index)
+        return layer
+
+    def run(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """See Layers."""
+        positions = torch.arange(x.shape[1], device=x.device)
+        return self.forward(layer, x, positions, self.rotary(x, positions), None)
+
+    def rotary(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of positions [L], in the dtype of `x`."""
+        cos, sin = self._rotary(x, positions[None])
+        return cos, sin
+
+    def forward(
+        self, layer: nn.Module, x: Tensor, positions: Tensor, rotary: tuple[Tensor, Tensor], cache: Any
+    ) -> Tensor:
+        """x [1, L, H] at these positions; a cache holds the rows before them."""
+        out = layer(
+            x,
+            attention_mask=None,
+            position_ids=positions[None],
+            use_cache=cache is not None,
+            cache_position=positions,
+            position_embeddings=rotary,
+            **{self._cache_name: cache},
+        )
+        found: Tensor = out[0] if isinstance(out, tuple) else out
+        return found
+
+
+class TransformersLM:
+    """The whole model, with a cache. Raises ComparisonError if transformers is not installed."""
+
+    def __init__(self, model: MossLM) -> None:
+        require_transformers()
+        from transformers import DynamicCache
+
+        network = model.model
+        self._new_cache, self._model = DynamicCache, model
+        self._embedding = torch.cat((network.embed_tokens.weight, network.audio_embed.weight))
+        self._layers = TransformersLayers(model.config, self._embedding.device)
         first = 0
         blocks = []
         for block in (network.shared_block, network.text_block, network.audio_block):
-            blocks.append(self._layers(qwen3, block, first))
+            blocks.append(self._same(block, first))
             first += len(blocks[-1])
         self._trunk, self._text, self._audio = blocks
         self.reset()
 
-    def _layers(self, qwen3: Any, block: Block, first: int) -> list[nn.Module]:
+    def _same(self, block: Block, first: int) -> list[nn.Module]:
         """Qwen3 layers that share the weights of `block` and use the cache layers from `first` on."""
         layers = []
         for index, layer in enumerate(block.layers):
             with torch.device("meta"):
-                reference = qwen3.Qwen3DecoderLayer(self._config, first + index)
+                reference = self._layers.new(first + index)
             reference.load_state_dict(layer.state_dict(), strict=True, assign=True)
             layers.append(reference.eval())
         return layers
 
     def reset(self) -> None:
         """Empty the cache."""
-        self._cache, self.num_rows = self._new_cache(config=self._config), 0
+        self._cache, self.num_rows = self._new_cache(config=self._layers.config), 0
 
     def crop(self, rows: int) -> None:
         """Truncate the cache to this many rows."""
@@ -95,7 +143,7 @@ class TransformersLM:
             raise ComparisonError("Several rows at once require an empty cache.")
         x = self._embedding[torch.tensor(ids, device=device)][None]
         positions = torch.arange(self.num_rows, self.num_rows + len(ids), device=device)
-        rotary = self._rotary(x, positions[None])
+        rotary = self._layers.rotary(x, positions)
         x = self._stack(self._trunk, x, positions, rotary)
         text = self._stack(self._text, x, positions, rotary)[0, -1:]
         audio = self._stack(self._audio, x, positions, rotary)[0, -1:]
@@ -108,14 +156,5 @@ class TransformersLM:
         self, layers: list[nn.Module], x: Tensor, positions: Tensor, rotary: tuple[Tensor, Tensor]
     ) -> Tensor:
         for layer in layers:
-            out = layer(
-                x,
-                attention_mask=None,
-                position_ids=positions[None],
-                past_key_values=self._cache,
-                use_cache=True,
-                cache_position=positions,
-                position_embeddings=rotary,
-            )
-            x = out[0] if isinstance(out, tuple) else out
+            x = self._layers.forward(layer, x, positions, rotary, self._cache)
         return x

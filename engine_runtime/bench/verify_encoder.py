@@ -1,7 +1,7 @@
 """Compares streamed speech codes with those of complete recordings, by what precedes the speech, by level,
 and by what a stream knows of the maximum.
 
-In: a speech tokenizer and recordings at its rate. Out: a table. Engine thread.
+In: a speech tokenizer and recordings at its rate. Out: a verdict with a table. Engine thread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine_runtime.bench.teacher_forcing import NO_QUESTIONS
+from engine_runtime.bench.verdict import Check, Verdict, VerifyError
 from engine_runtime.codec.speech_tokenizer.features import SPEECH_CEILING
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, SpeechTokenizerStream
 from engine_runtime.errors import ExecutorError
@@ -24,6 +26,10 @@ ROOM_DBFS = -60.0
 QUIET_DB = -20.0
 """Gain of the quiet speech."""
 PUSH_MS = 80
+LEAST_CODES = 0.995
+"""Share of equal codes of streams and of complete recordings if both compute the same, up to rounding."""
+LEAST_ESTIMATED_CODES = 0.95
+"""The same if a stream estimates the loudness of the complete recording."""
 
 COLUMNS = {
     "before the speech": f"{LEAD_S:g} s of digital silence, dither (one bit) or a room ({ROOM_DBFS:g} dBFS); "
@@ -68,6 +74,33 @@ def all_lead_ins(pre_roll_s: float, tail_s: float) -> tuple[LeadIn, ...]:
         LeadIn("room", LEAD_S, rms=room),
         LeadIn("turn", pre_roll_s, tail_s, rms=room),
     )
+
+
+def verify_encoder(
+    tokenizer: SpeechTokenizer,
+    questions: Mapping[str, Pcm],
+    lead_ins: Sequence[LeadIn],
+    *,
+    exact: bool = False,
+) -> Verdict:
+    """Compare streamed speech codes alone. `exact`: each turn is encoded again at its end, so streamed codes
+    are only reported. Raises VerifyError if there are no questions."""
+    if not questions:
+        raise VerifyError(NO_QUESTIONS)
+    table = measure_codes(tokenizer, questions, lead_ins)
+    verdict = Verdict(tables=[table])
+    least = LEAST_ESTIMATED_CODES if tokenizer.is_revised else LEAST_CODES
+    for row in table.rows:
+        name = f"codes, {row['before the speech']}, {row['level_db']:g} dB"
+        share, count = float(row["streamed"] or 0.0), int(row["codes"] or 0)
+        verdict.checks.append(Check(name, share, None if exact else least, count))
+    if not verdict.is_aligned:
+        verdict.notes.append(
+            "streamed codes are not aligned: --exact-encoding encodes each turn again at its end"
+            if tokenizer.is_revised
+            else "streamed codes are not aligned although the ceiling is not estimated: check the weights"
+        )
+    return verdict
 
 
 def measure_codes(

@@ -1,56 +1,79 @@
-"""Word error rate of synthesized speech, by an independent recognizer (pocketsphinx).
+"""Word error rate of synthesized speech, by an independent recognizer (Whisper).
 
-In: speech, and the candidate texts. Out: recognized words, and error counts. The recognizer selects one of
-the candidates or none, so it detects garbled speech but does not rank quality. pocketsphinx is optional. Any
-thread.
+In: speech, and the texts that it should say. Out: recognized words, and error counts. The model is a folder
+with a Whisper model in CTranslate2's format, run by `faster-whisper`, which is optional. Any thread.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
-import numpy as np
-
+from engine_runtime import installation
 from engine_runtime.codec.resample import resample
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Pcm
 
 RECOGNIZER_RATE = 16000
-_PEAK, _SILENCE_S, _NOISE = 0.5, 0.25, 3e-4
+_ORDINARY_SUPPRESSION = -1
+"""Stands for the tokens that Whisper never writes by default."""
+_WORD = re.compile(r"[a-z']+|[\u3400-\u9fff]")
+"""An English word, or one Chinese character."""
+
+
+class RecognizerError(MossVoiceError):
+    """The recognizer cannot be used."""
 
 
 class Recognizer:
-    """Recognizes one of `texts`; words that are not in its dictionary are ignored. Raises ImportError without
-    pocketsphinx."""
+    """A Whisper model on the CPU. Raises RecognizerError without faster-whisper, or for another folder."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        from pocketsphinx import Config, Decoder, get_model_path
+    def __init__(self, folder: Path) -> None:
+        try:
+            from faster_whisper import WhisperModel
+        except ImportError as error:
+            raise RecognizerError(
+                f"Word errors need faster-whisper ({error}). {installation.add('quality')}"
+            ) from error
+        # Without its tokenizer the library would download one.
+        missing = [name for name in ("model.bin", "tokenizer.json") if not (folder / name).is_file()]
+        if missing:
+            raise RecognizerError(
+                f"{folder} has no {missing[0]}. Give the folder of a Whisper model in CTranslate2's format."
+            )
+        try:
+            self._model = WhisperModel(str(folder), device="cpu", compute_type="float32")
+        except Exception as error:  # of CTranslate2 or tokenizers
+            raise RecognizerError(
+                f"The Whisper model in {folder} cannot be loaded ({error}). Download it again."
+            ) from error
+        # "7" and "seven" would count as different words: Whisper is made to write numbers in words.
+        vocabulary: dict[str, int] = self._model.hf_tokenizer.get_vocab()
+        digits = [number for token, number in vocabulary.items() if re.search(r"^[^<]*\d", token)]
+        self._suppressed = [_ORDINARY_SUPPRESSION, *sorted(digits)]
 
-        acoustic, dictionary = get_model_path("en-us/en-us"), get_model_path("en-us/cmudict-en-us.dict")
-        self._decoder = Decoder(Config(hmm=acoustic, dict=dictionary, lm=None, loglevel="FATAL"))
-        texts = [" ".join(filter(self._decoder.lookup_word, words_of(text))) for text in texts]
-        choices = " | ".join(sorted({text for text in texts if text}))
-        grammar = f"#JSGF V1.0;\ngrammar replies;\npublic <reply> = {choices};\n"
-        self._decoder.add_jsgf_string("replies", grammar)
-        self._decoder.activate_search("replies")
+    def words(self, pcm: Pcm, rate: int, language: str | None = None) -> str:
+        """What is said in `pcm` [n] at `rate` Hz, in a language by its code (None: as recognized)."""
+        segments, _ = self._model.transcribe(
+            resample(pcm, rate, RECOGNIZER_RATE),
+            language=language,
+            temperature=0.0,
+            condition_on_previous_text=False,
+            without_timestamps=True,
+            suppress_tokens=self._suppressed,
+        )
+        return " ".join(segment.text.strip() for segment in segments)
 
-    def words(self, pcm: Pcm, rate: int) -> str:
-        """The words recognized in `pcm` [n] at `rate` Hz, separated by spaces; "" if none."""
-        heard = resample(pcm, rate, RECOGNIZER_RATE)
-        heard = heard * (_PEAK / max(float(np.abs(heard).max(initial=0.0)), 1e-3))
-        heard = np.pad(heard, round(_SILENCE_S * RECOGNIZER_RATE))
-        # The recognizer is trained on microphones and fails on digital silence.
-        wave = heard + np.random.default_rng(0).normal(0, _NOISE, len(heard))
-        self._decoder.start_utt()
-        self._decoder.process_raw((wave.clip(-1, 1) * 32767).astype(np.int16).tobytes(), full_utt=True)
-        self._decoder.end_utt()
-        hypothesis = self._decoder.hyp()
-        return str(hypothesis.hypstr) if hypothesis else ""
+
+def language_of(text: str) -> str:
+    """The language of a text, to be recognized: Chinese if it has a Chinese character, or else English."""
+    return "zh" if re.search(r"[\u3400-\u9fff]", text) else "en"
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words of a text without punctuation."""
-    return re.findall(r"[a-z']+", text.lower())
+    """Lower-case words of a text without punctuation; of Chinese its characters."""
+    return _WORD.findall(text.lower().replace("\u2019", "'"))
 
 
 def word_errors(wanted: Sequence[str], heard: Sequence[str]) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Accuracy report of a quantized checkpoint, measured on the written file with the torch executor.
 
 In: both checkpoints, the calibration, spoken questions. Out: for each layer the error of its products over
-calibration inputs, and the agreement of both heads under teacher forcing with the replies of the unquantized
-checkpoint. Engine thread.
+calibration inputs, and the agreement of both heads with the unquantized checkpoint over conversations of the
+quantized one. Engine thread.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from engine_runtime.bench.verify import Verdict, verify_heads
+from engine_runtime.bench.reference import compare_with_reference, open_reference
+from engine_runtime.bench.teacher_forcing import dialogs
+from engine_runtime.bench.verdict import Verdict
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.engine import Engine
 from engine_runtime.executors.torch.quantized_linear import read_linear
 from engine_runtime.executors.torch.quantized_network import PRODUCTS, load_paged
+from engine_runtime.hardware import usable_device
 from engine_runtime.loading import load_stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
@@ -49,11 +52,14 @@ def heads(
     questions: Mapping[str, Pcm],
 ) -> Verdict:
     """Agreement of both heads with the plain checkpoint. VerifyError if there is nothing to compare."""
-    return verify_heads(
-        lambda: load_engine(bundle, plain, options),
+    config = MossLMConfig.from_dict(bundle.lm.config)
+    source, device = plain.weight_source(), usable_device(options.device)
+    agreement, note = compare_with_reference(
         lambda: load_engine(bundle, quantized, options),
-        questions,
+        lambda: open_reference(config, source, device),
+        dialogs(questions, ()),
     )
+    return Verdict(agreement.heads(), [note])
 
 
 @torch.inference_mode()

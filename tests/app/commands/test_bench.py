@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +20,13 @@ from app.commands.bench import measure
 from engine_runtime import loading as stages
 from engine_runtime.bench import DEFINITIONS, ceilings, exact_encoding, transformers_reference
 from engine_runtime.bench.codec import CodecBench
-from engine_runtime.bench.compare import Comparison
+from engine_runtime.bench.compare import TransformersComparison
+from engine_runtime.bench.teacher_forcing import Dialog
 from engine_runtime.bench.transformers_reference import ComparisonError
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
+from engine_runtime.table import Section
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 
@@ -240,12 +246,37 @@ def test_a_comparison_that_fails_loses_nothing(
         raise ComparisonError("Both sides differ. No times are reported.")
 
     monkeypatch.setattr(transformers_reference, "require_transformers", lambda: None)
-    monkeypatch.setattr(Comparison, "transformers", disagree)
+    monkeypatch.setattr(TransformersComparison, "record", disagree)
     words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--compare", "recompute", "--json")
     assert _bench(random_bundle, *words) == 1
     comparisons = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]
     assert "differ" in comparisons["transformers"]["error"]
     assert len(comparisons["recompute"]["rows"]) == 6
+
+
+@pytest.mark.slow
+def test_the_other_side_of_a_comparison_begins_when_the_engine_is_gone(
+    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executors: list[weakref.ref[object]] = []
+
+    def record(engine: Engine, lm: object, repeats: int, asked: Sequence[Dialog]) -> SimpleNamespace:
+        assert len(asked) > 11
+        executors.append(weakref.ref(engine.stages.lm.executor))
+        return SimpleNamespace(finish=finish)
+
+    def finish() -> list[Section]:
+        gc.collect()
+        assert executors[0]() is None
+        return [Section("agreement", {"a": "b"}, [{"a": 1}]), Section("times", {"c": "d"}, [{"c": 2}])]
+
+    monkeypatch.setattr(transformers_reference, "require_transformers", lambda: None)
+    monkeypatch.setattr(TransformersComparison, "record", record)
+    words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--json")
+    assert _bench(random_bundle, *words) == 0
+    compared = json.loads(capsys.readouterr().out.splitlines()[-1])["comparisons"]["transformers"]
+    assert compared["rows"] == [{"c": 2}]
+    assert compared["tables"]["agreement"]["rows"] == [{"a": 1}]
 
 
 @pytest.mark.slow

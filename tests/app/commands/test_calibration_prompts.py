@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from app.audio.wav import write_wav
-from app.commands.calibration_prompts import SOFTEST_DB, SPEEDS, prompts, read_texts
+from app.commands.calibration_prompts import SOFTEST_DB, SPEEDS, prompts
+from app.commands.questions import read_texts
 from engine_runtime.errors import AudioInputError
 from engine_runtime.types import Modality
 

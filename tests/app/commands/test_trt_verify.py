@@ -8,10 +8,6 @@ import pytest
 import torch
 
 from app.cli import main
-from app.commands import trt_verify
-from engine_runtime.bench.verify import VerifyError
-from engine_runtime.engine import Engine
-from engine_runtime.hardware import AcceleratorError
 from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
@@ -22,6 +18,8 @@ def words(random_bundle: Path, tmp_path: Path) -> list[str]:
     wavs = tmp_path / "wavs"
     wavs.mkdir()
     shutil.copy(QUESTION, wavs / "q.wav")
+    texts = wavs / "texts.txt"
+    texts.write_text("What is that?\n", encoding="utf-8")
     return [
         "trt",
         "verify",
@@ -30,6 +28,8 @@ def words(random_bundle: Path, tmp_path: Path) -> list[str]:
         str(random_bundle),
         "--wavs",
         str(wavs),
+        "--texts",
+        str(texts),
         "--rows",
         "6",
     ]
@@ -51,8 +51,9 @@ def test_an_engine_that_is_aligned(
     assert lines[-3] == "no row differs"
     assert document["aligned"] is True
     assert document["first_difference"] is None
-    assert document["reference_device"] == "cpu"
-    assert len(document["rows"]) == 16
+    assert (document["reference"], document["reference_dtype"]) == ("plain", "float32")
+    assert "one layer at a time on cpu" in document["note"]
+    assert len(document["rows"]) == 24, "three turns, two phases, two heads, top-1 and cosine"
 
 
 @pytest.mark.slow
@@ -73,11 +74,11 @@ def test_an_engine_for_several_conversations_is_compared_in_steps_of_several(
     assert main([*words, "--json"]) == 0
     printed = capsys.readouterr().out
     document = json.loads(printed.splitlines()[-1])
-    assert "float32, K/V float32, steps of 1 to 3 conversations) against torch" in printed
+    assert "float32, K/V float32, steps of 1 to 3 conversations) against the reference" in printed
     assert (document["aligned"], document["conversations_of_a_step"]) == (True, 3)
     checks = {row["check"]: row for row in document["rows"]}
-    assert len(checks) == 32
-    assert checks["turn 2 decode audio together top-1"]["of"] == 3 * checks["turn 2 decode audio top-1"]["of"]
+    assert len(checks) == 48
+    assert checks["turn 2 decode audio together top-1"]["of"] == 2 * checks["turn 2 decode audio top-1"]["of"]
     assert {(3, 3), (3, 2)} <= set(batches), "decode steps of three, and a prefill beside two"
 
 
@@ -113,7 +114,7 @@ def test_an_engine_that_is_not(
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "not aligned"
     assert lines[-2].startswith("first row that differs: q.wav, turn 1, ")
-    assert "where torch says" in lines[-2]
+    assert "where the reference says" in lines[-2]
 
 
 def test_what_cannot_be_compared_is_said(
@@ -121,14 +122,3 @@ def test_what_cannot_be_compared_is_said(
 ) -> None:
     assert main(words) == 1
     assert "holds no engine" in capsys.readouterr().err
-
-
-def test_a_gpu_without_room_for_the_reference_is_answered_with_the_processor() -> None:
-    def load() -> Engine:
-        raise AcceleratorError("The GPU has 21.0 GB for the model. Use --weights fp8.")
-
-    with pytest.raises(
-        VerifyError, match=r"on cuda:0: The GPU has 21\.0 GB .* Add --reference-device cpu"
-    ) as found:
-        trt_verify._reference(load, "cuda:0")
-    assert "--weights" not in str(found.value), "which an engine does not take"

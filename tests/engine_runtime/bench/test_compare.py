@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.stages import StageBench, load_timed
+from engine_runtime.bench.teacher_forcing import Dialog
 from engine_runtime.bench.transformers_reference import ComparisonError, TransformersLM
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.random_weights import fill_random, random_voice
@@ -19,6 +20,7 @@ from engine_runtime.codec.loading import load_flow
 from engine_runtime.engine import Engine
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import Dtype, EngineOptions
+from engine_runtime.table import Section
 
 BENCH = StageBench(Ceilings(2e10, 1e11, 1, 1, "float32"), repeats=2, replies=1, params=None)
 
@@ -48,7 +50,7 @@ def test_transformers_blocks_yield_the_same_logits() -> None:
     codes = torch.randint(0, 80, (24,), generator=torch.Generator().manual_seed(1))
     rows = torch.stack((torch.full_like(codes, 4), codes), dim=-1)[None]
     text, audio = model(rows)
-    theirs = TransformersLM(model, max_rows=64)
+    theirs = TransformersLM(model)
     ids = (96 + codes).tolist()
     theirs.run(ids[:16])
     for position in (16, 17, 16):
@@ -60,25 +62,51 @@ def test_transformers_blocks_yield_the_same_logits() -> None:
         theirs.run(ids[:2])
 
 
+def _compared(engine: Engine) -> Callable[[], list[Section]]:
+    return BENCH.transformers(engine, [Dialog("typed", ("what is two plus three", "and plus two"))])
+
+
+@pytest.mark.slow
 def test_transformers_side_by_side(engine: Engine) -> None:
     pytest.importorskip("transformers")
-    section = BENCH.compare(engine, "transformers")
+    agreement, section = _compared(engine)()
+    checks = {row["check"]: row for row in agreement.rows}
+    for head in ("text", "audio"):
+        assert checks[f"{head} head top-1"]["value"] == 1
+        assert checks[f"{head} head top-1"]["of"] >= 2 * (2 + 12)  # type: ignore[operator]
+    assert "transformers' Qwen3 modules in float32, one layer at a time" in agreement.note
     assert [row["what"] for row in section.rows] == ["prefill 512", "step 512"]
     for row in section.rows:
         assert row["times_faster"] == pytest.approx(row["theirs_ms"] / row["ours_ms"])  # type: ignore[operator]
     assert "smallest cosine 1.0000" in section.note or "smallest cosine 0.9999" in section.note
 
 
-def test_other_weights_yield_no_times(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_other_weights_yield_no_times(engine: Engine) -> None:
     pytest.importorskip("transformers")
-    with pytest.raises(ComparisonError, match="differ"):
-        BENCH.compare(_said_to_be_random(engine, 5), "transformers")
+    finish = _compared(_said_to_be_random(engine, 5))
+    with pytest.raises(ComparisonError, match=r"differ: text head top-1 0.*, first at typed, turn 1"):
+        finish()
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_fit_whole_is_not_timed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("engine_runtime.bench.compare.free_bytes", lambda device: 1_000_000_000)
+    monkeypatch.setattr("engine_runtime.bench.compare.load_lm_weights", lambda *_: pytest.fail("loaded"))
+    agreement, section = _compared(engine)()
+    assert agreement.rows[0]["value"] == 1
+    assert [row["theirs_ms"] for row in section.rows] == [None, None]
+    assert all(row["ours_ms"] > 0 for row in section.rows)  # type: ignore[operator]
+    assert section.note == ("transformers was not timed: the whole model needs 1.0 GB, and 1.0 GB are free")
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ComparisonError, match=r"moss-voice\[compare\]"):
-        TransformersLM(_model(), max_rows=8)
+        TransformersLM(_model())
 
 
 @pytest.mark.slow
@@ -90,7 +118,7 @@ def test_a_flow_that_recomputes_makes_the_same_mel(
     bundle = describe(random_bundle)
     bundle = replace(bundle, flow=replace(bundle.flow, packet_codes=packets))
     engine = Engine.load(bundle, EngineOptions(random_weights=seed))
-    section = BENCH.compare(engine, "recompute")
+    section = BENCH.recompute(engine)
     assert [row["packet"] for row in section.rows] == [1, 2, 3, 4, 5, 6]
     sizes = [*packets, *(packets[-1:] * 4)]
     assert [row["codes"] for row in section.rows] == sizes[:6]
@@ -119,7 +147,7 @@ def test_the_other_flow_has_the_engine_s_voice_and_schedule(
         static_bytes=static_bytes,
     )
     engine = Engine(replace(stages, token2mel=token2mel))
-    assert len(BENCH.compare(engine, "recompute").rows) == 6
+    assert len(BENCH.recompute(engine).rows) == 6
 
 
 @pytest.mark.cuda
@@ -131,8 +159,8 @@ def test_a_captured_flow_makes_the_same_mel(random_bundle: Path, codec_dtype: Dt
     options = EngineOptions(random_weights=0, device="cuda", codec_dtype=codec_dtype)
     engine, _ = load_timed(lambda: Engine.load(bundle, options), options)
     assert engine.stages.token2mel.is_static
-    section = StageBench(Ceilings(2e10, 1e11, 1, 1, "bfloat16"), repeats=2, replies=1, params=None).compare(
-        engine, "recompute"
+    section = StageBench(Ceilings(2e10, 1e11, 1, 1, "bfloat16"), repeats=2, replies=1, params=None).recompute(
+        engine
     )
     engine.close()
     assert [row["codes"] for row in section.rows] == [5, 5, 10, 10, 10, 10]
@@ -143,11 +171,11 @@ def test_a_captured_flow_makes_the_same_mel(random_bundle: Path, codec_dtype: Dt
 def test_a_rounded_flow_is_near_enough(nano_bundle: Path, codec_dtype: Dtype) -> None:
     options = EngineOptions(codec_dtype=codec_dtype)
     engine = Engine.load(Bundle.open(nano_bundle), options)
-    assert len(BENCH.compare(engine, "recompute").rows) == 6
+    assert len(BENCH.recompute(engine).rows) == 6
     engine.close()
 
 
 @pytest.mark.slow
 def test_another_flow_yields_no_times(engine: Engine) -> None:
     with pytest.raises(ComparisonError, match=r"the 0.0001 of float32\. No times are reported; check"):
-        BENCH.compare(_said_to_be_random(engine, 1), "recompute")
+        BENCH.recompute(_said_to_be_random(engine, 1))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from engine_runtime.bench.verify import VerifyError, verify_encoder
-from engine_runtime.bench.verify_encoder import LeadIn, all_lead_ins, measure_codes
+from engine_runtime.bench.verdict import VerifyError
+from engine_runtime.bench.verify_encoder import LeadIn, all_lead_ins, measure_codes, verify_encoder
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import load_speech_encoder
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer

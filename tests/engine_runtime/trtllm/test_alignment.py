@@ -1,4 +1,4 @@
-"""An engine against the torch executor: aligned, or the first different row is reported."""
+"""An engine against the reference: aligned, or the first different row is reported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_runtime.bench.verify import VerifyError
+from engine_runtime.bench.reference import ReferenceOptions, reference_of
+from engine_runtime.bench.teacher_forcing import dialogs
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
@@ -24,12 +25,8 @@ def spoken(count: int) -> dict[str, Pcm]:
 
 def alignment_of(bundle: Path, folder: Path, rows: int = 5) -> Alignment:
     options = EngineOptions(backend="trtllm", engine=folder)
-    return align(
-        lambda: Engine.load(Bundle.open(bundle)),
-        lambda: Engine.load(Bundle.open(bundle), options),
-        spoken(1),
-        rows,
-    )
+    reference = reference_of(Bundle.open(bundle), options, ReferenceOptions())
+    return align(lambda: Engine.load(Bundle.open(bundle), options), reference, dialogs(spoken(1), ()), rows)
 
 
 @pytest.mark.slow
@@ -69,7 +66,7 @@ def test_an_engine_built_wrongly_is_not_aligned(
     assert not alignment.verdict.is_aligned
     assert alignment.first is not None
     step = alignment.first.step
-    assert (alignment.first.question, step.turn) == ("q0", 1)
+    assert (alignment.first.name, step.turn) == ("q0", 1)
     # The first chunk of the first prefill reads no cache: errors appear later.
     assert (step.first == 0) == shows_without_cache
     assert f"q0, turn 1, {step.phase}, row {step.end - 1}: " in str(alignment.first)
@@ -91,8 +88,3 @@ def test_a_wrong_decode_is_distinguished_from_prefill(
     checks = {check.name: check for check in alignment.verdict.checks}
     assert checks["turn 1 prefill audio cosine"].value == pytest.approx(1, abs=1e-5)
     assert not checks["turn 1 decode audio cosine"].is_aligned
-
-
-def test_without_questions_there_is_nothing_to_say(random_bundle: Path) -> None:
-    with pytest.raises(VerifyError, match="--wavs"):
-        align(lambda: None, lambda: None, {})  # type: ignore[arg-type, return-value]

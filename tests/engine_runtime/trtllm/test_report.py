@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_runtime.bench.verify import Verdict
+from engine_runtime.bench.verdict import Verdict
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.options import EngineOptions

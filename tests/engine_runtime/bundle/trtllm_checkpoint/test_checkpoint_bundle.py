@@ -19,7 +19,7 @@ from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.executors.cuda.loading import load_lm
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.loading import _lm_source
+from engine_runtime.loading import lm_source
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.trtllm.convert import Conversion, find_language_model
@@ -64,7 +64,7 @@ def test_the_executor_for_gpus_takes_the_same_weights(random_bundle: Path, tmp_p
     found = []
     for bundle in (_made(random_bundle, tmp_path), Bundle.open(random_bundle)):
         config, shares = MossLMConfig.from_dict(bundle.lm.config), list[float]()
-        source = _lm_source(bundle, config, cpu, options, shares.append)
+        source = lm_source(bundle, config, cpu, options, shares.append)
         found.append(_logits(load_lm(bundle.lm, config, cpu, options, source), ids))
         assert shares[-1] == pytest.approx(1.0)
     for mine, other in zip(*found, strict=True):
