@@ -12,6 +12,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import torch
 
 from engine_runtime.cpu_threads import describe_wait_policy, other_load, read_cpu_time
@@ -186,6 +187,15 @@ def why_no_cuda() -> str:
 def device_name(device: torch.device) -> str:
     """Name of a GPU as its driver reports it, or of the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+
+
+def used_memory(device: torch.device) -> int:
+    """Bytes in use: of a GPU by all programs and libraries, as its driver counts them; elsewhere those of
+    this process in main memory."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return total - free
+    return int(psutil.Process().memory_info().rss)
 
 
 def processor() -> str:

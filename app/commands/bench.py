@@ -33,7 +33,7 @@ from app.progress import json_document
 from app.settings import StartSettings
 from engine_runtime.bench.gpu_spec import GPU_SPECS
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.options import EngineOptions, WeightFormat
+from engine_runtime.options import EngineOptions, OptionsError, WeightFormat
 
 if TYPE_CHECKING:
     from engine_runtime.bench.targets import Limits
@@ -163,6 +163,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Load, warm up, measure, print. Replies are those of the first variant; stages those of all."""
+    if arguments.markdown is not None:
+        if arguments.server or arguments.duplex:
+            raise OptionsError("--markdown does not go with --server and --duplex. Use --json.")
+        check_target(arguments.markdown)
     if arguments.server:
         return run_server(arguments)
     if arguments.duplex:
@@ -191,8 +195,6 @@ def _run(arguments: argparse.Namespace, document: dict[str, Any]) -> int:
     from engine_runtime.hardware import usable_device
 
     limits = Limits.parse(arguments.targets)
-    if arguments.markdown is not None:
-        check_target(arguments.markdown)
     settings = start_settings(arguments)
     question = check_question(arguments.question)
     variants = list_variants(settings.engine, arguments.formats)

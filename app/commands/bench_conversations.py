@@ -10,9 +10,9 @@ import argparse
 import gc
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from app.commands.engine_options import add_sharing_options, shared_engine, start_settings
+from app.commands.live_report import live_report
 from app.commands.option_types import integers, number
 from app.commands.questions import check_question, read_question
 from app.progress import json_document, progress_bar
@@ -72,7 +72,11 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     device = hardware.usable_device(options.device)
     check_formats(options)
     ceilings = measure_ceilings(device)
-    with json_document(arguments.json) as document, engine_factory(settings)() as engine:
+    with (
+        json_document(arguments.json) as document,
+        live_report("moss-voice bench --conversations", arguments.markdown) as report,
+        engine_factory(settings)() as engine,
+    ):
         engine.warm_up()
         environment = {
             "bundle": engine.bundle.name,
@@ -84,8 +88,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
             "clock": "processor time of the engine thread" if arguments.processor_time else "wall clock",
         }
         document["environment"] = environment
-        for name, value in environment.items():
-            print(f"# {name}: {value}")
+        report.facts(environment)
         stages, missing = engine.stages, 0
         alone: dict[str, Callable[[], Section]] = {"ceilings": ceilings.section}
         if engine.gains_from_batches:
@@ -98,10 +101,11 @@ def run_conversations(arguments: argparse.Namespace) -> int:
             }
         for title, measure in alone.items():
             try:
-                _show(explain_out_of_memory(measure, engine.bundle.lm, options), document)
+                section = explain_out_of_memory(measure, engine.bundle.lm, options)
             except MossVoiceError as error:  # the other tables are worth their time
-                _show(Section(title, {}, note=f"not measured: {error}"), document)
+                section = Section(title, {}, note=f"not measured: {error}")
                 missing += 1
+            document[section.title] = report.add(section)
         # As in a server: without this, a collection walks all that was loaded while replies wait.
         gc.collect()
         gc.freeze()
@@ -120,12 +124,6 @@ def run_conversations(arguments: argparse.Namespace) -> int:
                 report=lambda run: print(run.line(), flush=True),
             )
         for section in measured:
-            _show(section, document)
+            document[section.title] = report.add(section)
             missing += section.is_missing
     return 1 if missing else 0
-
-
-def _show(section: Section, document: dict[str, Any]) -> None:
-    """Print a table, and note it in the document."""
-    print("\n".join(section.lines()), flush=True)
-    document[section.title] = section.document()

@@ -124,6 +124,8 @@ def number(value: float, unit: str) -> str:
     """A value rounded to about three digits, without its unit."""
     if unit == "ms":
         return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}"
+    if unit == "GB":
+        return f"{value:.1f}"
     return f"{value:.0f}" if unit == "rows" else f"{value:.2f}"
 
 
@@ -159,6 +161,7 @@ _UNITS = {
     Metric.RTF_TOTAL: "",
     Metric.RTF_STEADY: "",
     Metric.FIRST_CHUNK_RATIO: "",
+    Metric.MEMORY: "GB",
 }
 
 
@@ -178,6 +181,7 @@ def _name(metric: Metric) -> str:
         Metric.RTF_TOTAL: translate("Definitions", "RTF total"),
         Metric.RTF_STEADY: translate("Definitions", "RTF steady"),
         Metric.FIRST_CHUNK_RATIO: translate("Definitions", "First-chunk ratio"),
+        Metric.MEMORY: translate("Definitions", "Memory"),
         Metric.PLAYBACK: translate("Definitions", "Playback buffer"),
     }
     return names[metric]
@@ -227,6 +231,11 @@ def _text(metric: Metric) -> str:
         Metric.FIRST_CHUNK_RATIO: translate(
             "Definitions",
             "TTFA / audio of the first chunk. Not a real-time factor: it includes the wait for that chunk.",
+        ),
+        Metric.MEMORY: translate(
+            "Definitions",
+            "Used memory at the end of a reply: that of the GPU by all programs, as its driver counts it; "
+            "without a GPU the main memory of the engine's process.",
         ),
         Metric.PLAYBACK: translate("Definitions", "Generated reply audio that is not yet played."),
     }

@@ -86,7 +86,13 @@ _PLOTS: dict[str, PlotStyle] = {
         ),
         smallest=20.0,
     ),
-    "steps": PlotStyle((CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),), smallest=5.0),
+    "steps": PlotStyle(
+        (
+            CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),
+            CurveStyle(Metric.MEMORY, Tone.MUTED, "s", dashed=True, on_right=True),
+        ),
+        smallest=5.0,
+    ),
 }
 
 
@@ -193,7 +199,11 @@ class LatencyView(FollowsLanguage, QScrollArea):
             ),
             "steps": (
                 self.tr("Steps"),
-                self.tr("By turn, median in ms of the decode steps of the language model.") + spread,
+                self.tr(
+                    "By turn: median in ms of the decode steps of the language model at the left, used "
+                    "memory in GB at the right."
+                )
+                + spread,
             ),
         }
         for name, plot in self.plots.items():

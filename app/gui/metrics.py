@@ -19,7 +19,8 @@ _MAX_MARKS = 64
 
 
 class Metric(str, Enum):
-    """A figure of the latency view. Durations in ms, RTF and the first-chunk ratio without unit."""
+    """A figure of the latency view. Durations in ms, memory in GB, RTF and the first-chunk ratio without
+    unit."""
 
     PREFILL = "prefill_ms"
     PREFILL_ROWS = "prefill_rows"
@@ -35,6 +36,7 @@ class Metric(str, Enum):
     RTF_TOTAL = "rtf_total"
     RTF_STEADY = "rtf_steady"
     FIRST_CHUNK_RATIO = "first_chunk_ratio"
+    MEMORY = "memory_gb"
     PLAYBACK = "playback_ms"
 
 
@@ -62,7 +64,8 @@ _PER_CALL = {
 }
 INTERRUPTIONS = ("interrupt", "resume", "cut")
 """Decisions that are marked on the level of the playback."""
-_REPLY_RATIOS = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO)
+_OF_REPLIES = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO, Metric.MEMORY)
+"""Attributes of a reply by the names of the figures."""
 
 
 class LatencyMetrics:
@@ -173,7 +176,7 @@ class LatencyMetrics:
         if event.name == "first_audio":
             self._sounding = turn
         elif event.name == "reply" and event.attributes.get("finish_reason") != "cancelled":
-            for metric in _REPLY_RATIOS:
+            for metric in _OF_REPLIES:
                 self._put(metric, event.turn_id, event.attributes.get(metric.value))
             total = finite(event.attributes.get(Metric.RTF_TOTAL.value))
             turn.rtf_total = turn.rtf_total if total is None else total

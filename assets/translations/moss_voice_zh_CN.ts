@@ -272,6 +272,10 @@
         <translation>首块比</translation>
     </message>
     <message>
+        <source>Memory</source>
+        <translation>内存</translation>
+    </message>
+    <message>
         <source>Playback buffer</source>
         <translation>播放缓冲</translation>
     </message>
@@ -326,6 +330,10 @@
     <message>
         <source>TTFA / audio of the first chunk. Not a real-time factor: it includes the wait for that chunk.</source>
         <translation>TTFA / 首块音频时长。它包含等待首块的时间，不是实时率。</translation>
+    </message>
+    <message>
+        <source>Used memory at the end of a reply: that of the GPU by all programs, as its driver counts it; without a GPU the main memory of the engine's process.</source>
+        <translation>回复结束时已用的内存：GPU 上所有程序占用的显存，由驱动统计；没有 GPU 时为引擎进程占用的主内存。</translation>
     </message>
     <message>
         <source>Generated reply audio that is not yet played.</source>
@@ -1307,8 +1315,8 @@
         <translation>按轮次，取各块的中位数，毫秒：token2mel 与声码器。</translation>
     </message>
     <message>
-        <source>By turn, median in ms of the decode steps of the language model.</source>
-        <translation>按轮次，语言模型解码步耗时的中位数，毫秒。</translation>
+        <source>By turn: median in ms of the decode steps of the language model at the left, used memory in GB at the right.</source>
+        <translation>按轮次：左侧为语言模型解码步耗时的中位数，毫秒；右侧为已用内存，GB。</translation>
     </message>
     <message>
         <source>▼ interrupted, ▲ resumed, ✕ cut.</source>

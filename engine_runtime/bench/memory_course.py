@@ -18,7 +18,7 @@ from typing import IO, Any, Self
 import psutil
 import torch
 
-from engine_runtime.hardware import driver_query
+from engine_runtime.hardware import driver_query, used_memory
 from engine_runtime.table import Cell, Section
 
 INTERVAL_MS = 500
@@ -102,8 +102,7 @@ class MemoryCourse:
         """The end of a phase, which began with the one before it."""
         device_mb = torch_mb = None
         if self._device.type == "cuda":
-            free, total = torch.cuda.mem_get_info(self._device)
-            device_mb = (total - free) / 1e6
+            device_mb = used_memory(self._device) / 1e6
             torch_mb = torch.cuda.memory_reserved(self._device) / 1e6
         host_mb = psutil.Process().memory_info().rss / 1e6
         self._marks.append(_Mark(phase, time.time(), host_mb, device_mb, torch_mb))

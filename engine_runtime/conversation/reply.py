@@ -23,6 +23,7 @@ from engine_runtime.conversation.declining import (
     is_declined,
 )
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.hardware import used_memory
 from engine_runtime.lm.chat_template import IncrementalText
 from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
@@ -183,6 +184,7 @@ class Reply:
         attributes: dict[str, float | int | str] = {"audio_s": audio_s, "finish_reason": reason}
         if clock.samples:
             attributes["flow_steps"] = self.stages.token2mel.steps
+            attributes["memory_gb"] = used_memory(self.stages.lm.cache.pool.device) / 1e9
             first_s = clock.first_chunk_samples / mel.sample_rate
             attributes["rtf_total"] = clock.work_ns / 1e9 / audio_s
             attributes["first_chunk_ratio"] = clock.ttfa_ns / 1e9 / first_s

@@ -252,7 +252,7 @@ def exchange_timings(
         emit("playback_buffer", sound + tick * 50, 0, level_ms=max(0.0, made - tick * 50))
     steady = (clock - first) / max(1.0, audio_ms - CHUNK_MS)
     ratios = {"rtf_total": (clock - commit) / audio_ms, "rtf_steady": steady}
-    ratios |= {"first_chunk_ratio": (first - commit) / CHUNK_MS, "flow_steps": 2}
+    ratios |= {"first_chunk_ratio": (first - commit) / CHUNK_MS, "flow_steps": 2, "memory_gb": 0.6}
     emit("reply", commit, clock - commit, audio_s=audio_ms / 1e3, finish_reason="stop", **ratios)
     return sorted(events, key=lambda event: event.start_ns + event.duration_ns), sound + audio_ms
 

@@ -30,7 +30,16 @@ def spoken_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
         event("playback_hold", commit + 202, 25, turn_id, reason="pace", target_ms=0.0),
         event("confirm_to_sound", commit, 225, turn_id),
         event("voice_to_voice", at_ms, 840, turn_id),
-        event("reply", commit, 900, turn_id, rtf_total=0.3, rtf_steady=0.25, first_chunk_ratio=0.5),
+        event(
+            "reply",
+            commit,
+            900,
+            turn_id,
+            rtf_total=0.3,
+            rtf_steady=0.25,
+            memory_gb=13.2,
+            first_chunk_ratio=0.5,
+        ),
     ]
 
 

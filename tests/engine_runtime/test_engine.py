@@ -251,6 +251,10 @@ def test_figures_of_a_reply(engine: Engine) -> None:
     assert reply["first_chunk_ratio"] == pytest.approx(ttfa_s / (first.pcm.size / engine.output_sample_rate))
     assert 0 < float(reply["rtf_steady"]) < 10
     assert float(reply["rtf_total"]) * audio_s <= by_name["reply"].duration_ns / 1e9
+    assert 0.1 < float(reply["memory_gb"]) < 100
+    for event in seen:
+        if event.name == "step":  # sampling is part of it
+            assert 0 < float(event.attributes["sampling_ms"]) < event.duration_ms
     samples = sum(int(event.attributes["samples"]) for event in seen if event.name == "vocoder")
     assert samples == len(sound(events))
     frames = sum(int(event.attributes["frames"]) for event in seen if event.name == "token2mel")

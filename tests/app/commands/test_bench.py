@@ -146,6 +146,8 @@ def test_what_cannot_be_written_or_is_no_target_is_refused_before_loading(
 ) -> None:
     assert _bench(random_bundle, "--markdown", str(tmp_path / "none" / "report.md")) == 1
     assert "there is no folder" in capsys.readouterr().err
+    assert _bench(random_bundle, "--markdown", str(tmp_path / "report.md"), "--duplex") == 1
+    assert "does not go with --server and --duplex" in capsys.readouterr().err
     assert _bench(random_bundle, "--targets", "ttfa") == 1
     assert "'ttfa' is not a target" in capsys.readouterr().err
 

@@ -19,12 +19,13 @@ QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.w
 
 @pytest.mark.slow
 def test_users_at_once(
-    random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ceilings, "CPU_COPY_BYTES", 1_000_000)
     monkeypatch.setattr(ceilings, "CPU_MATRIX", 64)
     monkeypatch.setattr(bench_user, "TURN_S", (0.6, 0.9))
     options = ("--in", str(QUESTION), "--conversation-seconds", "2", "--processor-time", "--json")
+    options += ("--markdown", str(tmp_path / "report.md"))
     assert main(["bench", "--bundle", str(random_bundle), "--conversations", "1,2", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
@@ -32,6 +33,7 @@ def test_users_at_once(
     rows = document["simultaneous conversations"]["rows"]
     assert [row["users"] for row in rows] == [1, 2]
     assert all(row["failed"] == 0 and row["compared"] == row["equal"] >= 1 for row in rows)
+    assert "\n### simultaneous conversations\n" in (tmp_path / "report.md").read_text(encoding="utf-8")
     for name, meaning in COLUMNS.items():
         assert any(line.startswith(f"# {name}") and line.endswith(meaning) for line in lines)
 

@@ -80,6 +80,7 @@ def test_the_figures_asked_for_are_all_there(view: LatencyView) -> None:
         Metric.TTFA,
         Metric.VOICE_TO_VOICE,
         Metric.PLAYBACK,
+        Metric.MEMORY,
     }
 
 
@@ -329,7 +330,8 @@ def test_gaps_of_a_time_series_drop_to_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "text"), [(1234.5, "ms", "1234"), (12.34, "ms", "12.3"), (0.318, "", "0.32")]
+    ("value", "unit", "text"),
+    [(1234.5, "ms", "1234"), (12.34, "ms", "12.3"), (0.318, "", "0.32"), (13.24, "GB", "13.2")],
 )
 def test_numbers_are_short(value: float, unit: str, text: str) -> None:
     assert number(value, unit) == text

@@ -24,6 +24,7 @@ def test_events_become_series() -> None:
     assert held[Metric.VOICE_TO_VOICE] == [840.0]
     assert held[Metric.RTF_STEADY] == [0.25]
     assert held[Metric.CHUNK_AUDIO] == [400.0]
+    assert held[Metric.MEMORY] == [13.2]
     turn = metrics.turn(1)
     assert turn is not None
     assert turn.ttfa_ms == 200.0
