@@ -5,9 +5,9 @@ In: the flow steps of the engine, the figures of the latency view. Out: `chosen`
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QWheelEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSlider, QWidget
+from PySide6.QtWidgets import QFrame, QGridLayout, QSlider, QWidget
 
 from app.gui.follows_language import FollowsLanguage
 from app.gui.metrics import LatencyMetrics
@@ -39,20 +39,18 @@ class FlowStepsRow(FollowsLanguage, QFrame):
         self._name, self.value, self.rtf = PlainLabel(), PlainLabel(), ElidedLabel()
         self._name.setProperty("role", "title")
         self.rtf.setProperty("role", "small")
-        self.rtf.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.slider = _StepsSlider(Qt.Orientation.Horizontal)
         self.slider.setRange(*FLOW_STEPS_RANGE)
         self.slider.setPageStep(5)
-        self.slider.setFixedWidth(160)
+        self.slider.setMaximumWidth(self.slider.sizeHint().width())
         self.slider.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self._name.setBuddy(self.slider)
-        line = QHBoxLayout(self)
-        line.setContentsMargins(14, 7, 14, 7)
-        line.setSpacing(10)
-        line.addWidget(self._name)
-        line.addWidget(self.slider)
-        line.addWidget(self.value)
-        line.addWidget(self.rtf, 1)
+        self._grid = QGridLayout(self)
+        self._grid.setContentsMargins(14, 7, 14, 7)
+        self._grid.setHorizontalSpacing(10)
+        for column, widget in enumerate((self._name, self.slider, self.value)):
+            self._grid.addWidget(widget, 0, column)
+        self.set_wide(is_wide=True)
         self._settling = QTimer(self)
         self._settling.setSingleShot(True)
         self._settling.setInterval(SETTLE_MS)
@@ -73,6 +71,14 @@ class FlowStepsRow(FollowsLanguage, QFrame):
             self.slider.blockSignals(False)
         self.setVisible(steps is not None)
         self.retranslate()
+
+    def set_wide(self, *, is_wide: bool) -> None:
+        """Put the figures at the end of the line, or below it."""
+        side = Qt.AlignmentFlag.AlignRight if is_wide else Qt.AlignmentFlag.AlignLeft
+        self.rtf.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
+        self._grid.addWidget(self.rtf, *((0, 3) if is_wide else (1, 0, 1, 4)))
+        self._grid.setColumnStretch(3, 1 if is_wide else 0)
+        self._grid.setColumnStretch(2, 0 if is_wide else 1)
 
     def refresh(self, metrics: LatencyMetrics) -> None:
         """Show new figures."""
@@ -136,6 +142,14 @@ class FlowStepsRow(FollowsLanguage, QFrame):
 
 class _StepsSlider(QSlider):
     """Leaves the wheel to the view around it, which scrolls."""
+
+    def sizeHint(self) -> QSize:
+        """Some eight pixels a step."""
+        return QSize(160, super().sizeHint().height())
+
+    def minimumSizeHint(self) -> QSize:
+        """In a narrow view."""
+        return QSize(60, super().minimumSizeHint().height())
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         """Not for this widget."""

@@ -239,6 +239,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self._columns = columns
         # The sum is beside the title, or below it if both together are too wide.
         self._caption.addWidget(self._waterfall_sum, *((0, 1) if columns == _WIDE_COLUMNS else (1, 0)))
+        self.flow_steps.set_wide(is_wide=columns == _WIDE_COLUMNS)
         _fill(self._tile_grid, self.tiles, columns[0])
         _fill(self._plot_grid, list(self.plots.values()), columns[1])
 

@@ -41,8 +41,8 @@ class SessionSettings:
     seed: int | None = None
     """Seed of the sampling, or None for the bundle's own or else one for each conversation."""
     flow_steps: int | None = None
-    """Euler steps of the flow from the next turn on, or None for the bundle's own. The engine is loaded with
-    those of the beginning."""
+    """Euler steps of the flow from the next turn on after a change, None for the bundle's own. Those of the
+    beginning are what the engine is loaded with."""
     recording: Recording | None = None
     """Where the conversation is recorded, None if it is not."""
     max_text_chars: int = 2_000

@@ -118,6 +118,25 @@ def test_the_rtf_of_each_number_of_steps_is_beside_it(row: FlowStepsRow) -> None
     assert row.slider.accessibleName() == "Flow steps"
 
 
+def test_a_narrow_view_has_the_figures_below(qtbot: QtBot, theme: Theme) -> None:
+    view = LatencyView(theme)
+    qtbot.addWidget(view)
+    view.show()
+    view.resize(390, 600)
+    needed = view.widget().minimumSizeHint().width()
+    view.flow_steps.show_steps(FlowSteps(10, 10))
+    view.add_events(replies((10, 0.4), (6, 0.25)))
+    view.redraw()
+    QApplication.processEvents()
+    row = view.flow_steps
+    assert view.widget().minimumSizeHint().width() == needed, "it makes the view no wider"
+    assert row.rtf.y() > row.slider.geometry().bottom()
+    view.resize(900, 600)
+    QApplication.processEvents()
+    assert row.rtf.x() > row.value.geometry().right()
+    assert row.rtf.geometry().right() <= row.width()
+
+
 def test_more_steps_than_the_slider_has_are_shown(row: FlowStepsRow) -> None:
     row.show_steps(FlowSteps(50, 10))
     assert (row.slider.value(), row.slider.maximum()) == (50, 50)
