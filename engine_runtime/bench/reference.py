@@ -35,7 +35,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.cuda.gpu_memory import memory_of
 from engine_runtime.executors.fused_weights import WeightSource
-from engine_runtime.hardware import usable_device
+from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.loading import lm_source
 from engine_runtime.models.moss_lm import Layer, MossLM, MossLMConfig, RMSNorm, rotary_tables
 from engine_runtime.options import Dtype, EngineOptions
@@ -270,14 +270,20 @@ def compare_with_reference(
 
 def agree(agreement: Agreement, lessons: Sequence[Lesson], open_reference: OpenReference) -> str:
     """Compare what was recorded of an engine, which is closed, with the reference. Returns how that was
-    computed."""
+    computed. Raises AcceleratorError if the GPU has too little memory."""
     reference, described = open_reference()
     is_on_gpu = reference.device.type == "cuda"
     if is_on_gpu:
         torch.cuda.reset_peak_memory_stats(reference.device)
     sequences, rows = [lesson.ids for lesson in lessons], [lesson.rows for lesson in lessons]
-    for head, index, logits in reference.logits(sequences, rows):
-        agreement.add(head, index, logits)
+    try:
+        for head, index, logits in reference.logits(sequences, rows):
+            agreement.add(head, index, logits)
+    except torch.OutOfMemoryError as error:
+        raise AcceleratorError(
+            f"The GPU has too little memory for the reference ({described}). Add --reference-device cpu, "
+            "which takes main memory instead, or ask less with --wavs DIR."
+        ) from error
     if is_on_gpu:
         described += f", measured {torch.cuda.max_memory_allocated(reference.device) / 1e9:.1f} GB"
     return f"reference: {described}"

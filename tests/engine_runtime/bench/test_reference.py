@@ -15,18 +15,20 @@ from engine_runtime.bench.reference import (
     LayerwiseReference,
     PlainLayers,
     ReferenceOptions,
+    agree,
     compare_with_reference,
     needed_bytes,
     open_reference,
     reference_of,
     whole_bytes,
 )
-from engine_runtime.bench.teacher_forcing import Dialog
+from engine_runtime.bench.teacher_forcing import Agreement, Dialog, Lesson, Step
 from engine_runtime.bench.transformers_reference import TransformersLayers, TransformersLM
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.random_weights import fill_random
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.engine import Engine
+from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from tests.factories.bundle import make_random_bundle
@@ -136,6 +138,16 @@ def test_the_device_follows_the_free_memory(model: MossLM, monkeypatch: pytest.M
     assert "on cpu (the GPU has 0.9 GB free)" in described
     reference, _ = open_reference(CONFIG, source, gpu, ReferenceOptions(device="cuda:0"))
     assert reference.device == gpu
+
+
+def test_too_little_memory_is_said_with_what_to_do(model: MossLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_out(*_: object) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    source, lesson = model.state_dict().__getitem__, Lesson("q", [1, 2], [Step(1, "prefill", 0, 1)])
+    monkeypatch.setattr(PlainLayers, "run", run_out)
+    with pytest.raises(AcceleratorError, match=r"one layer at a time on cpu.*\. Add --reference-device cpu"):
+        agree(Agreement([lesson], []), [lesson], lambda: open_reference(CONFIG, source, torch.device("cpu")))
 
 
 def _broken(source: Path, folder: Path, name: str) -> Path:
