@@ -248,13 +248,12 @@ def _measure(measured: StageMeasurements) -> None:
 
 
 def _judge(limits: Limits, measured: StageMeasurements) -> Section:
-    """The targets, of the first variant."""
+    """The targets."""
     from engine_runtime.bench.targets import targets_section
 
     document = measured.document
-    tables = document["stages"][next(iter(measured.variants))]
     on_gpu = measured.settings.engine.device != "cpu"
-    section = targets_section(limits, document.get("metrics", {}), tables, on_gpu=on_gpu)
+    section = targets_section(limits, document.get("metrics", {}), document["stages"], on_gpu=on_gpu)
     document["targets"] = measured.report.add(section)
     return section
 

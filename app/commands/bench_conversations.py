@@ -60,6 +60,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     from engine_runtime.bench.bench_user import ProcessorClock, WallClock
     from engine_runtime.bench.ceilings import measure_ceilings
     from engine_runtime.bench.language_model import LMBench
+    from engine_runtime.bench.memory_course import MemoryCourse
     from engine_runtime.bench.simultaneous import measure_simultaneous
     from engine_runtime.codec.runtime import packet_frames
     from engine_runtime.cuda.availability import check_formats
@@ -75,9 +76,11 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     with (
         json_document(arguments.json) as document,
         live_report("moss-voice bench --conversations", arguments.markdown) as report,
+        MemoryCourse(device) as course,
         engine_factory(settings)() as engine,
     ):
         engine.warm_up()
+        course.mark("load")
         environment = {
             "bundle": engine.bundle.name,
             **hardware.environment(options.device, options.lm_dtype),
@@ -106,6 +109,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
                 section = Section(title, {}, note=f"not measured: {error}")
                 missing += 1
             document[section.title] = report.add(section)
+            course.mark(section.title)
         # As in a server: without this, a collection walks all that was loaded while replies wait.
         gc.collect()
         gc.freeze()
@@ -126,4 +130,7 @@ def run_conversations(arguments: argparse.Namespace) -> int:
         for section in measured:
             document[section.title] = report.add(section)
             missing += section.is_missing
+        course.mark("conversations")
+        report.add(course.section())
+        document["memory_course"] = course.document()
     return 1 if missing else 0

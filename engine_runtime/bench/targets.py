@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from engine_runtime.options import OptionsError
-from engine_runtime.table import Section
+from engine_runtime.table import Cell, Section
 
 COLUMNS = {
     "target": "the figure",
@@ -26,7 +26,7 @@ TERMS = {
     "first_chunk": "flow matching and vocoder of the first chunk, ms, 95th percentile",
     "rtf": "wall time of the complete reply / its audio, 95th percentile",
     "step_floor": "a decode step / the time to read its bytes at the measured copy bandwidth, the largest of "
-    "all context lengths; on a GPU (what a CPU reads may come from its caches)",
+    "all context lengths, of each weight format; on a GPU (what a CPU reads may come from its caches)",
 }
 _FIGURES = {"ttfa": "ttfa_ms", "first_chunk": "first_chunk_ms", "rtf": "rtf_total"}
 
@@ -60,23 +60,30 @@ class Limits:
 
 
 def targets_section(
-    limits: Limits, metrics: Mapping[str, Any], tables: Mapping[str, Any], *, on_gpu: bool
+    limits: Limits, metrics: Mapping[str, Any], stages: Mapping[str, Mapping[str, Any]], *, on_gpu: bool
 ) -> Section:
-    """Judge the replies by `metrics`, summaries by name, and the decode steps by the `tables` of the same
-    variant, by title; both as in the JSON document."""
-    measured: dict[str, float | None] = {
-        name: metrics[figure]["p95"] if figure in metrics else None for name, figure in _FIGURES.items()
-    }
-    ratios = [row.get("ratio") for row in tables.get("decode step", {}).get("rows", ())]
-    # A row without a time, such as one that failed, leaves the largest unknown.
-    known = [ratio for ratio in ratios if ratio is not None]
-    measured["step_floor"] = max(known) if on_gpu and known and len(known) == len(ratios) else None
+    """Judge the replies by `metrics`, summaries by name, and the decode steps of every variant by the tables
+    in `stages`; both as in the JSON document."""
     section = Section("targets", COLUMNS, terms=TERMS)
-    for name, value in measured.items():
-        limit = getattr(limits, name)
-        result = "not measured" if value is None else "passed" if value <= limit else "failed"
-        section.rows.append({"target": name, "measured": value, "limit": limit, "result": result})
+    for name, figure in _FIGURES.items():
+        value = metrics[figure]["p95"] if figure in metrics else None
+        section.rows.append(_judged(name, value, getattr(limits, name)))
+    for number, (variant, tables) in enumerate(stages.items()):
+        name = f"step_floor, {variant}" if number else "step_floor"
+        value = _largest_ratio(tables) if on_gpu else None
+        section.rows.append(_judged(name, value, limits.step_floor))
     return section
+
+
+def _largest_ratio(tables: Mapping[str, Any]) -> float | None:
+    """Of all decode steps; None if one of them has no time, such as one that failed."""
+    ratios = [row.get("ratio") for row in tables.get("decode step", {}).get("rows", ())]
+    return None if not ratios or None in ratios else max(ratios)
+
+
+def _judged(name: str, value: float | None, limit: float) -> dict[str, Cell]:
+    result = "not measured" if value is None else "passed" if value <= limit else "failed"
+    return {"target": name, "measured": value, "limit": limit, "result": result}
 
 
 def missed(section: Section) -> list[str]:

@@ -30,6 +30,8 @@ def test_users_at_once(
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
     assert document["environment"]["clock"].startswith("processor time")
+    phases = [row["phase"] for row in document["memory_course"]["rows"]]
+    assert phases == ["before", "load", "ceilings", "conversations"]
     rows = document["simultaneous conversations"]["rows"]
     assert [row["users"] for row in rows] == [1, 2]
     assert all(row["failed"] == 0 and row["compared"] == row["equal"] >= 1 for row in rows)

@@ -59,6 +59,9 @@ def test_an_engine_is_in_one_table_with_torch(
     output = capsys.readouterr().out
     document = json.loads(output.splitlines()[-1])
     assert document["environment"]["backend"] == "trtllm"
+    engine = document["networks"]["rows"][0]
+    assert engine["tensors"] == 17 + 2
+    assert engine["file_gb"] == (tmp_path / "engine" / "rank0.engine").stat().st_size / 1e9
     assert list(document["stages"]) == ["trtllm", "native"]
     rows = document["side_by_side"]["rows"]
     works = ["prefill 64", "prefill 512", "step 512"]

@@ -268,4 +268,7 @@ def test_steps_that_pick_on_the_device_are_measured_alike(engine: Engine) -> Non
     norms = 4 * (3 * (2 * 64 + 2 * 16) + 64) + 4 * 64
     read = network.step_bytes(text=False, audio=True) + 512 * per_row + norms
     assert rows[0]["gbytes"] == pytest.approx(read / 1e9)
+    assert rows[0]["tokens_per_s"] == pytest.approx(1000 / rows[0]["ms"])
+    assert rows[0]["sampling_ms"] < rows[0]["ms"]
+    assert 0 <= bench.sampling_in_step_ms(512) < rows[0]["ms"]
     assert [row["rows"] for row in bench.prefill().rows] == [64, 512]

@@ -14,7 +14,21 @@ def _judge(limits: Limits = Limits(), *, on_gpu: bool = True, ratios: tuple[floa
         name: {"p50": 0.0, "p95": p95} for name, p95 in (("ttfa_ms", 299.0), ("first_chunk_ms", 201.0))
     }
     tables: dict[str, Any] = {"decode step": {"rows": [{"ratio": ratio} for ratio in ratios]}}
-    return targets_section(limits, metrics, tables, on_gpu=on_gpu)
+    return targets_section(limits, metrics, {"native": tables}, on_gpu=on_gpu)
+
+
+def test_steps_of_every_weight_format_have_theirs() -> None:
+    stages = {
+        "native": {"decode step": {"rows": [{"ratio": 1.1}]}},
+        "fp8": {"decode step": {"rows": [{"ratio": 1.7}]}},
+        "int4": {"error": "too little memory"},
+    }
+    rows = targets_section(Limits(), {}, stages, on_gpu=True).rows
+    assert [(row["target"], row["result"]) for row in rows[3:]] == [
+        ("step_floor", "passed"),
+        ("step_floor, fp8", "failed"),
+        ("step_floor, int4", "not measured"),
+    ]
 
 
 def test_each_target_has_its_verdict() -> None:
