@@ -37,7 +37,7 @@ _HEAD = """# Options
 Where each option of the command line goes. `python -m tests.tools.options_table` writes this file from the
 argument parsers and the source code; a test compares it, and fails for an option or a field that nothing
 reads. A field is named with its dataclass; an arrow leads to the field that takes its value over. At most
-three readers are named.
+three readers are named, and commands and benchmarks only where nothing else reads it.
 """
 _REST = """
 ## Fields without an option
@@ -439,18 +439,10 @@ def table(code: Code, options: Iterable[Option]) -> list[Row]:
             fields |= code.given[part, option.dest]
             readers |= code.arguments[part, option.dest]
         readers = readers.union(*map(code.readers, fields))
-        row = Row(option.names, option.effect, [], sorted(fields), sorted(readers, key=_order))
+        row = Row(option.names, option.effect, [], sorted(fields), sorted(readers))
         key = option.names, option.effect, str((row.fields, row.readers))
         found.setdefault(key, row).commands.append(option.command)
     return [*found.values()]
-
-
-def _order(reader: str) -> tuple[int, str]:
-    """What a reply runs through comes before window, commands and measurements."""
-    ranks = [
-        rank for rank, part in enumerate(("app/", "app/gui/", "app/commands/", "/bench"), 1) if part in reader
-    ]
-    return max(ranks, default=0), reader
 
 
 def fields_without_option(code: Code, rows: Iterable[Row]) -> list[Field]:
@@ -477,13 +469,19 @@ def document(code: Code, rows: list[Row]) -> str:
             lines.append(f"| {row.names} | {chains} | {_places(row.readers)} | {_cell(row.effect)} |\n")
     lines.append(_REST)
     for own in fields_without_option(code, rows):
-        places = _places(sorted(code.readers(own), key=_order))
+        places = _places(code.readers(own))
         lines.append(f"| `{'.'.join(own)}` | {places} | {_cell(code.classes[own[0]].fields[own[1]])} |\n")
     return "".join(lines)
 
 
-def _places(readers: list[str]) -> str:
-    return "<br>".join(f"`{reader}`" for reader in readers[:_MOST_PLACES])
+def _places(readers: Iterable[str]) -> str:
+    """Some readers: of the engine and the program or, without any, of the window, commands, benchmarks."""
+    ranked: dict[int, list[str]] = defaultdict(list)
+    for reader in sorted(readers, key=lambda one: (one.startswith("app/"), one)):
+        parts = ("app/gui/", "app/commands/", "/bench")
+        ranked[max((rank for rank, part in enumerate(parts, 1) if part in reader), default=0)].append(reader)
+    shown = ranked[min(ranked)][:_MOST_PLACES] if ranked else []
+    return "<br>".join(f"`{reader}`" for reader in shown)
 
 
 def _cell(text: str) -> str:
