@@ -1,4 +1,8 @@
-"""moss-voice inspect: show the contents of a bundle and verify its files. Builds no network."""
+"""moss-voice inspect: show the contents of a bundle and verify its files.
+
+With --tensors each tensor's name, shape and dtype is compared with the networks that the manifest describes, and
+all differences are listed; exit status 1 if there is one. No weight is read for that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 
@@ -15,6 +19,9 @@ from app import paths
 from app.progress import progress_bar, progress_lines
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import BundleError
+
+if TYPE_CHECKING:
+    from engine_runtime.bundle.inventory import Inventory
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,6 +32,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "bundle", metavar="BUNDLE", nargs="?", type=paths.user_path, help="folder (default: the shipped one)"
     )
+    parser.add_argument(
+        "--tensors", action="store_true", help="compare the tensors with the manifest, in place of the hashes"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--progress", action="store_true", help="print progress as lines of JSON before")
     parser.set_defaults(run=run)
@@ -32,6 +42,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, check and describe the bundle."""
+    if arguments.tensors:
+        return _compare_tensors(Bundle.open(_folder(arguments.bundle), verify="none"), arguments.json)
     with (progress_lines if arguments.progress else progress_bar)("check") as progress:
         bundle = Bundle.open(_folder(arguments.bundle), verify="sha256", progress=progress)
     description = describe(bundle)
@@ -40,6 +52,25 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(description)))
     return 0
+
+
+def _compare_tensors(bundle: Bundle, as_json: bool) -> int:
+    """Print each network's tensors, and how they differ. Exit status 0 if they do not."""
+    from engine_runtime.bundle.inventory import take_inventory
+
+    networks = take_inventory(bundle)
+    if as_json:
+        documents = [asdict(network) | {"differences": network.differences} for network in networks]
+        print(json.dumps({"name": bundle.name, "networks": documents}))
+    else:
+        print("\n".join(line for network in networks for line in _inventory_lines(network)))
+    return 1 if any(network.differences for network in networks) else 0
+
+
+def _inventory_lines(network: Inventory) -> list[str]:
+    head = f"{network.network:<16}{network.found:>5} of {network.expected} tensors, {network.dtype or '-'}"
+    verdict = "all as described" if not network.differences else f"{len(network.differences)} differences"
+    return [f"{head}: {verdict}", *(f"  {line}" for line in network.differences)]
 
 
 def _folder(named: Path | None) -> Path:

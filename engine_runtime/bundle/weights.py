@@ -32,6 +32,20 @@ _MAPPED_AT_MOST = 512 << 20
 _LISTED_AT_MOST = 40
 _NO_WEIGHTS = {"epoch", "step"}
 """Entries of chunk-trained flow checkpoints that are not weights."""
+_SAFETENSORS_DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
 _WEIGHT_NORM_STYLES = (
     ("weight_g", "parametrizations.weight.original0"),
     ("weight_v", "parametrizations.weight.original1"),
@@ -62,11 +76,12 @@ class Uninitialized(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor that was not read yet: its file and size."""
+    """A tensor that was not read yet: its file, size and dtype (as torch names it)."""
 
     file: Path
     name: str
     shape: tuple[int, ...]
+    dtype: str
 
 
 class LoadProgress:
@@ -160,7 +175,7 @@ def find_tensors(
     paths = [Path(path)] if isinstance(path, str | Path) else list(path)
     stored = stored_tensors(paths)
     if either_weight_norm_style:
-        stored = _in_style_of(expected, stored)
+        stored = in_style_of(expected, stored)
     _check(expected, stored, partial, ", ".join(file.name for file in paths))
     return {name: tensor for name, tensor in stored.items() if name in expected}
 
@@ -169,7 +184,7 @@ def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
     """The tensors of the files by name, from their headers. BundleError for unusable files."""
     tensors: dict[str, StoredTensor] = {}
     for file in paths:
-        shard = {name: StoredTensor(file, name, shape) for name, shape in _shapes(file).items()}
+        shard = {tensor.name: tensor for tensor in _stored(file)}
         if doubled := tensors.keys() & shard.keys():
             raise BundleError(
                 f"{file} repeats {_listed(doubled)} of another shard. Use the shards of one model."
@@ -178,11 +193,16 @@ def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
+def _stored(file: Path) -> Iterator[StoredTensor]:
     if file.suffix != ".safetensors":
-        return {name: tuple(tensor.shape) for name, tensor in read_checkpoint(file).items()}
+        for name, tensor in read_checkpoint(file).items():
+            yield StoredTensor(file, name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        return
     with _safe_open(file) as content:
-        return {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+        for name in content.keys():  # noqa: SIM118
+            header = content.get_slice(name)
+            dtype = header.get_dtype()
+            yield StoredTensor(file, name, tuple(header.get_shape()), _SAFETENSORS_DTYPES.get(dtype, dtype))
 
 
 class TensorReader:
@@ -306,8 +326,8 @@ def _safe_open(file: Path) -> Any:
         raise BundleError(f"{file} cannot be read: {error}. {_AGAIN}") from error
 
 
-def _in_style_of(expected: Iterable[str], stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Rename weight-norm tensors to the style that is expected."""
+def in_style_of(expected: Iterable[str], stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Tensors by name, those of weight norm renamed to the style that is expected."""
     names = set(expected)
     renamed = {}
     for name, tensor in stored.items():

@@ -122,3 +122,20 @@ def test_parameters_are_counted_without_torch(random_bundle: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+def test_tensors_are_compared_with_the_manifest(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(random_bundle), "--tensors"]) == 0
+    assert capsys.readouterr().out.count("all as described") == 4
+    damaged = shutil.copytree(random_bundle, tmp_path / "bundle")
+    tensors = safetensors.torch.load_file(damaged / "lm.safetensors")
+    tensors["model.audio_norm.weight"] = torch.ones(3)
+    safetensors.torch.save_file(tensors, damaged / "lm.safetensors")
+    assert main(["inspect", str(damaged), "--tensors"]) == 1
+    out = capsys.readouterr().out
+    assert "  wrong shape: model.audio_norm.weight is [3], expected [64]\n" in out
+    assert main(["inspect", str(damaged), "--tensors", "--json"]) == 1
+    networks = json.loads(capsys.readouterr().out)["networks"]
+    assert [bool(network["differences"]) for network in networks] == [True, False, False, False]
