@@ -19,6 +19,7 @@ from typing import NoReturn, TypeGuard
 
 from app import paths, process
 from app.commands import (
+    acceptance,
     bench,
     console,
     demo,
@@ -63,6 +64,7 @@ examples:
   moss-voice fetch moss-speech                      download the released model
   moss-voice gpu install                            let the packaged program use an NVIDIA GPU
   moss-voice doctor                                 check the installation
+  moss-voice acceptance --out DIR                   try everything on this machine, write one report
 """
 
 
@@ -106,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
         gpu,
         trt,
         doctor,
+        acceptance,
     ):
         command.add_parser(commands)
     return parser

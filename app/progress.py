@@ -1,9 +1,11 @@
-"""Progress bars (on a terminal only) and notes on stderr; progress as lines on stdout for another program."""
+"""Progress bars (on a terminal, or as lines for a parent process that asks for them) and notes on stderr;
+progress as lines on stdout for another program."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +14,8 @@ from typing import Any
 
 from engine_runtime.errors import MossVoiceError
 
+LINES_VARIABLE = "MOSS_VOICE_PROGRESS_LINES"
+"""Environment variable: progress bars are lines on stderr instead, so many seconds apart."""
 _LINE_S = 0.2
 """Lines of progress come no more often than this."""
 
@@ -30,6 +34,9 @@ def say(text: str) -> None:
 @contextmanager
 def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], None]]:
     """Yields a function that takes how much of `total` is done by now."""
+    if interval := os.environ.get(LINES_VARIABLE):
+        yield _text_lines(what, total, float(interval))
+        return
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -44,6 +51,18 @@ def progress_bar(what: str, total: float = 1.0) -> Iterator[Callable[[float], No
         file=sys.stderr,
     ) as bar:
         yield lambda done: bar.update(done - bar.n)
+
+
+def _text_lines(what: str, total: float, interval_s: float) -> Callable[[float], None]:
+    printed_s = 0.0
+
+    def show(done: float) -> None:
+        nonlocal printed_s
+        if total and (done >= total or time.monotonic() - printed_s >= interval_s):
+            printed_s = time.monotonic()
+            say(f"{what}: {100 * done / total:.0f} %")
+
+    return show
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from app.audio.devices import portaudio
+from app.commands.device_trial import DeviceTrial
 from app.commands.engine_options import (
     add_engine_options,
     add_microphone_options,
@@ -26,6 +27,7 @@ from app.commands.engine_options import (
 )
 from app.commands.enter_key import EnterKey
 from app.commands.option_types import number
+from app.commands.questions import sample_paths
 from app.commands.talk import speculation_line
 from app.process import Stopped
 from app.session.commands import Start
@@ -102,6 +104,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="end so many seconds after the model is ready (default: until Ctrl-C)",
     )
+    parser.add_argument(
+        "--ask",
+        action="store_true",
+        help="ask the sample questions by text, one after the other, to try the sound devices while nobody "
+        "speaks; --json then holds what the microphone heard of the loudspeaker",
+    )
     parser.add_argument("--input", metavar="NAME", help="microphone (default: that of the system)")
     parser.add_argument("--output", metavar="NAME", help="loudspeaker (default: that of the system)")
     add_reply_option(parser)
@@ -129,14 +137,26 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         end_of_turn=load_turn_end_detector,
     )
-    has_button = settings.input_mode in ("push", "both")
-    report = converse(session, arguments.seconds, Terminal(), EnterKey() if has_button else None)
+    has_button = settings.input_mode in ("push", "both") and not arguments.ask
+    trial = DeviceTrial(_typed_questions()) if arguments.ask else None
+    report = converse(session, arguments.seconds, Terminal(), EnterKey() if has_button else None, trial)
     document = report.document()
+    if trial is not None:
+        document["trial"] = trial.document()
+        print("\n".join(f"{name}: {value}" for name, value in document["trial"].items()))
     print(speculation_line(document["speculation"]))
     print(f"turns: {len(document['turns'])}, under-runs: {document['underruns']}")
     if arguments.json:
         print(json.dumps(document))
     return 0
+
+
+def _typed_questions() -> list[str]:
+    """What the sample questions say; AudioInputError if there are none."""
+    from app.gui.sample_questions import load_samples
+
+    samples = load_samples(sample_paths()[0].parent)
+    return [sample.english for sample in samples if not sample.is_declined]
 
 
 @dataclass
@@ -247,10 +267,14 @@ def _decision(
 
 
 def converse(
-    session: Session, seconds: float | None, terminal: Terminal, button: EnterKey | None = None
+    session: Session,
+    seconds: float | None,
+    terminal: Terminal,
+    button: EnterKey | None = None,
+    trial: DeviceTrial | None = None,
 ) -> ConversationReport:
     """Listen until Ctrl-C or for `seconds`, and show what happens; returns the report. `button` is that of
-    push-to-talk.
+    push-to-talk; `trial` asks by itself.
 
     Raises ConsoleError if there is no engine; other errors are shown, and the conversation continues.
     """
@@ -266,10 +290,14 @@ def converse(
             time.sleep(_POLL_S)
             if button is not None and listening_since is not None and button.service(session.send):
                 terminal.show_button(button.is_down)
+            if trial is not None:
+                trial.service(session.send)
             for event in session.poll():
                 report.add(event)
                 if button is not None:
                     button.follow(event)
+                if trial is not None:
+                    trial.follow(event)
                 if isinstance(event, ErrorRaised) and event.is_fatal:
                     raise ConsoleError(f"{event.message} {event.what_to_do}".strip())
                 if listening_since is None and event == StateChanged(SessionState.LISTENING):
@@ -284,4 +312,6 @@ def converse(
         session.stop(stop_s)
         for event in session.poll():  # the position of a cut, if any
             report.add(event)
+            if trial is not None:
+                trial.follow(event)
     return report

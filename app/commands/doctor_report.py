@@ -59,7 +59,7 @@ def write_report(file: Path, findings: Sequence[str], folders: Sequence[Path]) -
     sections: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
         ("doctor", lambda: iter(findings)),
         ("system", _system),
-        ("driver and GPU", _driver),
+        ("driver and GPU", driver_lines),
         ("environment", _variables),
         ("packages", _packages),
         ("bundles", _bundles),
@@ -114,7 +114,8 @@ def _system() -> Iterator[str]:
         yield f"{shutil.disk_usage(there).free / 1e9:.0f} GB free for {folder}"
 
 
-def _driver() -> Iterator[str]:
+def driver_lines() -> Iterator[str]:
+    """Driver, GPUs, CUDA and its compiler, as the tools of NVIDIA report them."""
     program = shutil.which("nvidia-smi")
     if program is None:
         yield "no nvidia-smi"

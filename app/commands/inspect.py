@@ -1,7 +1,7 @@
 """moss-voice inspect: show the contents of a bundle and verify its files.
 
-With --tensors each tensor's name, shape and dtype is compared with the networks that the manifest describes, and
-all differences are listed; exit status 1 if there is one. No weight is read for that.
+With --tensors each tensor's name, shape and dtype is compared with the networks that the manifest describes,
+and all differences are listed; exit status 1 if there is one. No weight is read for that.
 """
 
 from __future__ import annotations

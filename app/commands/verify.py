@@ -3,7 +3,8 @@
 The language model holds conversations of several turns; the reference, the native weights in plain layers,
 then runs the same rows, and the logits of both heads are compared. Streamed speech codes are compared with
 those of complete recordings. The speech of every format at every number of flow steps is compared with that
-of the first: by mel, by predicted MOS (with the extra `quality`) and by the words that Whisper hears. Exit
+of the first: by mel, by predicted MOS (with the extra `quality`) and by the words that Whisper hears. With
+--kernel-paths every kernel path that runs here is compared with plain torch on the same weights instead. Exit
 status 0 if everything is aligned.
 """
 
@@ -19,6 +20,7 @@ from app import paths
 from app.commands.bench_variants import list_variants
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.option_types import integer
+from app.commands.verify_kernels import verify_kernel_paths
 from app.commands.verify_options import Prompts, add_verify_options, prompts_of, reference_options
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.settings import StartSettings
@@ -69,6 +71,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="compare the streamed codes of the speech encoder alone; needs no other network",
     )
+    parser.add_argument(
+        "--kernel-paths",
+        action="store_true",
+        help="compare the kernels with plain torch on the same weights; needs memory for one model only",
+    )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
 
@@ -78,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_settings(arguments)
     if arguments.folder is not None:
         settings = replace(settings, bundle=paths.find_bundle(arguments.folder))
+    if arguments.kernel_paths:
+        return verify_kernel_paths(settings, arguments)
     from engine_runtime.bench.verify_encoder import all_lead_ins
     from engine_runtime.bundle.bundle import Bundle
 

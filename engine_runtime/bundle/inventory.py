@@ -1,8 +1,8 @@
 """Compares every tensor of a bundle's weight files with the networks that its manifest describes.
 
-In: an open bundle. Out: one `Inventory` per network with all differences in words: tensors that are missing or
-unexpected, and those of another shape or dtype. Only headers are read (a .pt file is mapped), so a model of
-20 GB takes seconds. Any thread.
+In: an open bundle. Out: one `Inventory` per network with all differences in words: tensors that are missing
+or unexpected, and those of another shape or dtype. Only headers are read (a .pt file is mapped), so a model
+of 20 GB takes seconds. Any thread.
 """
 
 from __future__ import annotations
@@ -96,9 +96,12 @@ def _networks(bundle: Bundle) -> Iterator[_Network]:
 def _vocoder(section: VocoderSection) -> nn.Module:
     # Not on the meta device: BigVGAN computes its filters while it is built.
     with Uninitialized():
+        network: nn.Module
         if section.kind == "hift":
-            return HiFT(HiFTConfig.from_dict(section.config))
-        return build_bigvgan(section.config)
+            network = HiFT(HiFTConfig.from_dict(section.config))
+        else:
+            network = build_bigvgan(section.config)
+        return network
 
 
 def _language_model(section: LMSection) -> _Network:

@@ -16,14 +16,16 @@ import pytest
 from app.cli import build_parser
 from app.commands import console
 from app.commands.console import ConsoleError, Terminal, converse
+from app.commands.device_trial import DeviceTrial
 from app.commands.enter_key import EnterKey
 from app.process import Stopped
-from app.session.commands import HoldToTalk, Start
+from app.session.commands import AskText, HoldToTalk, Start
 from app.session.events import (
     DevicesChanged,
     ErrorRaised,
     Event,
     Levels,
+    PlaybackFinished,
     ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
@@ -279,3 +281,17 @@ def _line_with(read: Callable[[], str], words: str) -> str:
         if words in line or not line:
             return line
     raise AssertionError(f"no line with {words}")
+
+
+def test_the_trial_of_the_devices_asks_by_itself_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    trial = DeviceTrial(["what is two plus three"], now_s=iter(range(100)).__next__)
+    session = LiveScript(opening(), [], [], [PlaybackFinished(1)])
+    converse(session, None, Terminal(lambda line: None, shows_level=False), None, trial)
+    assert session.commands == [Start(), AskText("what is two plus three")]
+    assert trial.document()["played"] == 1
+
+
+def test_the_typed_questions_are_those_of_the_samples() -> None:
+    questions = console._typed_questions()
+    assert "What is three plus four?" in questions
+    assert len(questions) >= 8

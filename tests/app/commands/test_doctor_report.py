@@ -81,7 +81,7 @@ def test_a_section_that_fails_says_so_and_hides_no_other(
     def broken() -> None:
         raise RuntimeError("cannot look")
 
-    monkeypatch.setattr(doctor_report, "_driver", broken)
+    monkeypatch.setattr(doctor_report, "driver_lines", broken)
     write_report(tmp_path / "report.txt", [], [tmp_path / "nowhere"])
     sections = _sections(tmp_path / "report.txt")
     assert sections["driver and GPU"][0] == "RuntimeError: cannot look"

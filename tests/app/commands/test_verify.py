@@ -172,3 +172,17 @@ def test_a_folder_without_recordings(
 ) -> None:
     assert main(["verify", str(random_bundle), "--wavs", str(tmp_path)]) == 1
     assert "no WAV file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_kernel_paths_are_compared_with_plain_torch(
+    random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(random_bundle), "--kernel-paths", "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    document = json.loads(lines[-1])
+    assert lines[-2] == "kernels: aligned"
+    assert document["aligned"] is True
+    groups = {row["check"].partition(":")[0] for row in document["rows"]}
+    paths = {"prefill", "decode alone", "decode beside other work", "decode of 8"}
+    assert groups == paths | {"speech encoder", "flow", "vocoder"}

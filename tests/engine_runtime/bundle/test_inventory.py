@@ -85,9 +85,7 @@ def test_the_released_files_have_the_dtype_of_their_config(released_folder: Path
     shard = released.lm / released.lm_weights[0]
     name = sorted(load_file(shard))[0]
     change(shard, lambda tensors: tensors.update({name: tensors[name].float()}))
-    assert taken(to)["language model"].differences == (
-        f"wrong dtype: {name} is float32, expected bfloat16",
-    )
+    assert taken(to)["language model"].differences == (f"wrong dtype: {name} is float32, expected bfloat16",)
 
 
 def test_a_converted_checkpoint_is_compared_with_its_own_layout(random_bundle: Path, tmp_path: Path) -> None:
