@@ -1,4 +1,4 @@
-"""moss-voice verify --kernel-paths: compare the kernels that run here with plain torch on the same weights."""
+"""moss-voice verify --kernel-paths: compare the kernels with plain torch on the same weights."""
 
 from __future__ import annotations
 

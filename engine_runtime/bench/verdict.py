@@ -12,8 +12,8 @@ from engine_runtime.table import Section
 
 COLUMNS = {
     "check": "compared quantity; heads: over conversations of the tested engine, against the reference",
-    "value": "agreement or cosine 0..1; mel distance: mean absolute difference of natural-log mels; error: norm "
-    "of the difference over that of the reference",
+    "value": "agreement or cosine 0..1; mel distance: mean absolute difference of natural-log mels; "
+    "error: norm of the difference over that of the reference",
     "threshold": "minimum (>=) or maximum (<=) that counts as aligned",
     "of": "rows, codes, frames or words that were compared",
     "aligned": "whether the threshold is met; - for a value that is only reported",
