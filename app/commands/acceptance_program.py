@@ -368,15 +368,18 @@ def bench(plan: Plan, did: list[str], words: Sequence[str], python: Path | None 
     figures = [
         Figure(f"{name}, p50", round(summary["p50"], 4)) for name, summary in document["metrics"].items()
     ]
-    figures += [_target(target) for target in document.get("targets", ())]
+    targets = document["targets"]["rows"]
+    figures += [_target(row) for row in targets]
     reason = "" if result.status == 0 else result.error or "the bench ended with an error"
+    if all(row["result"] == "not measured" for row in targets):
+        reason = reason or "no target was measured"
     return StepOutcome.judge(figures, f"See which stage is over its floor. {_LOG_ADVICE}", reason)
 
 
-def _target(target: Mapping[str, Any]) -> Figure:
+def _target(row: Mapping[str, Any]) -> Figure:
     """A target of bench, with its limit."""
-    sign = "<=" if target["is_upper"] else ">="
-    return Figure(target["name"], target["value"], f"{sign} {target['limit']:g}", target["is_met"])
+    is_met = {"passed": True, "failed": False}.get(row["result"])
+    return Figure(f"target {row['target']}", row["measured"], f"<= {row['limit']:g}", is_met)
 
 
 def _soak(plan: Plan, did: list[str]) -> StepOutcome:
@@ -490,7 +493,7 @@ def _refuse_error(document: Mapping[str, Any], result: CommandResult) -> None:
 
 def shown_command(words: Sequence[str], python: Path | None) -> str:
     """A command as a user would type it."""
-    return shlex.join(["moss-voice" if python is None else f"{python} -m app", *words])
+    return shlex.join([*(["moss-voice"] if python is None else [str(python), "-m", "app"]), *words])
 
 
 def value_text(value: Value) -> str:

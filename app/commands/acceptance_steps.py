@@ -158,8 +158,16 @@ def hold(
     """Do the steps in order. `begin` is called before a step is done, `end` with its outcome and whether it
     was done now. A step that raises MossVoiceError has failed; the others are done all the same."""
     outcomes: dict[str, StepOutcome] = {}
+    broken: dict[str, str] = {}
+    """Steps that failed, or wait for one, each with the name of that."""
     for step in steps:
-        outcome, is_new = _outcome_of(step, journal, choice, outcomes, begin)
+        if causes := sorted({broken[name] for name in step.needs if name in broken}):
+            outcome, is_new = StepOutcome.skip(f"{' and '.join(causes)} failed"), False
+            broken[step.name] = causes[0]
+        else:
+            outcome, is_new = _outcome_of(step, journal, choice, begin)
+            if outcome.status == "failed":
+                broken[step.name] = step.name
         outcomes[step.name] = outcome
         end(step, outcome, is_new)
     return outcomes
@@ -169,12 +177,9 @@ def _outcome_of(
     step: AcceptanceStep,
     journal: Journal,
     choice: Choice,
-    outcomes: dict[str, StepOutcome],
     begin: Callable[[AcceptanceStep], None],
 ) -> tuple[StepOutcome, bool]:
     earlier = journal.find(step.name)
-    if failed := [name for name in step.needs if outcomes[name].status == "failed"]:
-        return StepOutcome.skip(f"{' and '.join(failed)} failed"), False
     is_done = (
         earlier is not None
         and earlier.outcome.status == "passed"

@@ -166,27 +166,11 @@ def _engine_figures(document: dict[str, Any], prefix: str) -> list[Figure]:
 
 
 def _verify(plan: Plan, did: list[str]) -> StepOutcome:
-    """Against the torch executor on the device, or where that has no room for it, on the processor."""
+    """The reference takes a few GB beside nothing: the engine is closed before."""
     options = replace(plan.settings, bundle=plan.bundle, engine=_without_formats(plan))
     words = [str(_engine(plan)), *serve_options(options), *plan.wav_words(), "--json"]
-    if not _fits_natively(plan, did):
-        words += ["--reference-device=cpu", "--reference-dtype=bfloat16"]
-    outcome = verdict_of(plan.run(did, GROUP, "verify", *words, python=plan.engine_python), _ADVICE)
-    return replace(
-        outcome, next_step=outcome.next_step and f"The first row that differs points to the cause. {_ADVICE}"
-    )
-
-
-def _fits_natively(plan: Plan, did: list[str]) -> bool:
-    """Whether the device has room for the unquantized model."""
-    document = document_of(plan.run(did, "devices", str(plan.bundle), "--json"))
-    wanted = plan.settings.engine.device
-    return any(
-        need["weights"] == "native" and not need["saves_memory"] and need["bytes"] <= device["free_bytes"]
-        for device in document["devices"]
-        if device["name"] in (wanted, f"{wanted}:0")
-        for need in device["needs"]
-    )
+    advice = f"The first row that differs points to the cause. {_ADVICE}"
+    return verdict_of(plan.run(did, GROUP, "verify", *words, python=plan.engine_python), advice)
 
 
 def _bench(plan: Plan, did: list[str]) -> StepOutcome:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig
@@ -17,6 +19,7 @@ from engine_runtime.executors.trtllm.engine_directory import PLAN, Provenance
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from tests.doubles.engine_memory import KnownMemory
+from tests.doubles.functional import builder
 from tests.doubles.trtllm import TensorRT
 from tests.factories.engine_plans import plan_of
 
@@ -40,6 +43,31 @@ class EngineWorld:
         monkeypatch.setattr(loading, "tensorrt", lambda: self.trt)
         monkeypatch.setattr(loading, "check_device", lambda device: None)
         monkeypatch.setattr(loading, "bound", lambda device, gigabytes: int((gigabytes or 24) * 1e9))
+
+    def builder(self, bundle_folder: Callable[[], Path]) -> Callable[..., builder.Engine]:
+        """The library's builder. The engine that it saves is one of this double, of the bundle in the
+        folder."""
+
+        def build(model: Any, config: builder.BuildConfig) -> builder.Engine:
+            engine = builder.build(model, config)
+            save = engine.save
+
+            def save_plan(folder: str) -> None:
+                save(folder)
+                bundle = Bundle.open(bundle_folder(), verify="none")
+                lm = MossLM(MossLMConfig.from_dict(bundle.lm.config))
+                load_weights(lm, bundle.lm.weights)
+                sizes = {
+                    name: getattr(config, name)
+                    for name in ("max_seq_len", "max_num_tokens", "max_batch_size")
+                }
+                sizes["tokens_per_block"] = config.plugin_config.tokens_per_block
+                self.trt.write(Path(folder, PLAN), plan_of(lm.eval().to(torch.bfloat16), **sizes))
+
+            engine.save = save_plan  # type: ignore[method-assign]
+            return engine
+
+        return build
 
     def build(
         self,

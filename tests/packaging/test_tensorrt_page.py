@@ -6,25 +6,18 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from app import cli, paths
 from app.audio.wav import read_wav, write_wav
 from app.cli import build_parser
 from app.commands import doctor
-from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.bundle.weights import load_weights
 from engine_runtime.executors.trtllm import environment, library
-from engine_runtime.executors.trtllm.engine_directory import PLAN
 from engine_runtime.executors.trtllm.library import VERSION
-from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from tests.doubles.functional import builder, make_library
+from tests.doubles.functional import make_library
 from tests.factories.engine_folder import EngineWorld
-from tests.factories.engine_plans import plan_of
 
 QUESTION = Path(__file__).resolve().parents[1] / "data" / "speech" / "question.wav"
 SHORTER = {
@@ -94,7 +87,7 @@ def test_a_folder_is_read_only_after_it_was_made(lines: list[str]) -> None:
         words = shlex.split(line)
         for before, word in pairwise(words):
             if word.startswith("~/moss/"):
-                if before in ("--to", "--onnx", "--timing-cache"):
+                if before in ("--to", "--out", "--onnx", "--timing-cache"):
                     made.add(word)
                 assert word in made, line
     assert len(made) >= 5
@@ -102,30 +95,6 @@ def test_a_folder_is_read_only_after_it_was_made(lines: list[str]) -> None:
 
 def test_what_doctor_must_say_is_what_it_says(page: str) -> None:
     assert f'"{doctor._summary([])}"' in page
-
-
-def build_for(world: EngineWorld) -> Any:
-    """The library's builder. The engine that it saves is one of the double of TensorRT."""
-
-    def build(model: Any, config: builder.BuildConfig) -> builder.Engine:
-        engine = builder.build(model, config)
-        save = engine.save
-
-        def save_plan(folder: str) -> None:
-            save(folder)
-            bundle = Bundle.open(paths.user_bundles_dir() / "moss-speech", verify="none")
-            lm = MossLM(MossLMConfig.from_dict(bundle.lm.config))
-            load_weights(lm, bundle.lm.weights)
-            sizes = {
-                name: getattr(config, name) for name in ("max_seq_len", "max_num_tokens", "max_batch_size")
-            }
-            sizes["tokens_per_block"] = config.plugin_config.tokens_per_block
-            world.trt.write(Path(folder, PLAN), plan_of(lm.eval().to(torch.bfloat16), **sizes))
-
-        engine.save = save_plan  # type: ignore[method-assign]
-        return engine
-
-    return build
 
 
 @pytest.mark.slow
@@ -137,13 +106,15 @@ def test_every_step_works_with_doubles_of_the_library_and_of_the_released_files(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From `fetch` to `bench`, on the CPU. Without the window, the server and the codec's engines."""
+    """From `fetch` to `bench`, on the CPU. Without the window, the server and the codec's engines; the
+    acceptance has a test of its own."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cli, "set_up_logging", lambda file, verbose: None)
     # The most likely ids of random networks are hardly likelier than others.
     monkeypatch.setattr("engine_runtime.bench.teacher_forcing.LEAST_TOP1", 0.8)
-    monkeypatch.setattr(library, "load_library", lambda: make_library(build=build_for(engine_world)))
+    build = engine_world.builder(lambda: paths.user_bundles_dir() / "moss-speech")
+    monkeypatch.setattr(library, "load_library", lambda: make_library(build=build))
     pcm, rate = read_wav(QUESTION)
     write_wav(Path("me.wav"), np.resize(pcm, 5 * rate), rate)
     write_wav(Path("question.wav"), pcm, rate)
@@ -154,7 +125,11 @@ def test_every_step_works_with_doubles_of_the_library_and_of_the_released_files(
     for line in lines:
         words = shlex.split(line.partition(" > ")[0])[1:]
         name = words[1] if words[:1] == ["trt"] else "".join(words[:1])
-        if not line.startswith("moss-voice ") or name in ("codec", "serve") or name.startswith("--"):
+        if (
+            not line.startswith("moss-voice ")
+            or name in ("acceptance", "codec", "serve")
+            or name.startswith("--")
+        ):
             continue
         if "--trt-codec" in words or "transformers" in words or "int4" in words:
             continue

@@ -177,18 +177,26 @@ def test_the_kernels_are_compared_in_the_format_that_was_chosen(do: Do, random_b
     assert {"--kernel-paths", "--weights=fp8", "--device=cuda", f"--bundle={random_bundle}"} <= set(words)
 
 
-def bench_document(**more: Any) -> dict[str, Any]:
-    summary = {"p50": 61.5}
-    return {"metrics": {"ttfa_ms": summary}} | more
+def bench_document(result: str = "passed", **more: Any) -> dict[str, Any]:
+    rows = [
+        {
+            "target": "ttfa",
+            "measured": 340.0 if result == "failed" else 61.5,
+            "limit": 300.0,
+            "result": result,
+        },
+        {"target": "step_floor", "measured": None, "limit": 1.5, "result": "not measured"},
+    ]
+    return {"metrics": {"ttfa_ms": {"p50": 61.5}}, "targets": {"rows": rows}} | more
 
 
 def test_a_target_that_is_missed_fails_the_bench(do: Do) -> None:
-    target = {"name": "TTFA, ms", "value": 340.0, "limit": 300.0, "is_upper": True, "is_met": False}
-    outcome = do("bench", Script(bench=bench_document(targets=[target])))
+    outcome = do("bench", Script(bench=bench_document("failed")))
     assert outcome.status == "failed"
-    assert figure(outcome, "TTFA, ms") == Figure("TTFA, ms", 340.0, "<= 300", False)
-    met = target | {"value": 61.5, "is_met": True}
-    assert do("bench", Script(bench=bench_document(targets=[met]))).status == "passed"
+    assert figure(outcome, "target ttfa") == Figure("target ttfa", 340.0, "<= 300", False)
+    assert do("bench", Script(bench=bench_document())).status == "passed"
+    outcome = do("bench", Script(bench=bench_document("not measured")))
+    assert (outcome.status, outcome.reason) == ("failed", "no target was measured")
 
 
 def test_a_bench_that_ends_early_fails(do: Do) -> None:
