@@ -34,6 +34,9 @@ COLUMNS = {
     "power_w": "mean power",
 }
 _QUERY = ("timestamp", "memory.used", "clocks.sm", "temperature.gpu", "power.draw")
+_UNTIL_STDIN_CLOSES = '"$@" & sampler=$!; cat > /dev/null; kill $sampler; wait'
+"""Shell script that runs its arguments until its standard input is closed, so that nvidia-smi also ends if
+this program is killed."""
 _TIME = "%Y/%m/%d %H:%M:%S.%f"
 
 
@@ -86,16 +89,17 @@ class MemoryCourse:
         query = driver_query(self._device, *_QUERY)
         if query is not None:
             self._lines = tempfile.TemporaryFile()
-            command = [*query, f"--loop-ms={INTERVAL_MS}"]
+            command = ["sh", "-c", _UNTIL_STDIN_CLOSES, "sh", *query, f"--loop-ms={INTERVAL_MS}"]
             self._sampler = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=self._lines, stderr=subprocess.DEVNULL
+                command, stdin=subprocess.PIPE, stdout=self._lines, stderr=subprocess.DEVNULL
             )
         self.mark("before")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._sampler is not None:
-            self._sampler.kill()
+            assert self._sampler.stdin is not None
+            self._sampler.stdin.close()
             self._sampler.wait()
 
     def mark(self, phase: str) -> None:

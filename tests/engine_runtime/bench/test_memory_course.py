@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from engine_runtime.bench import memory_course
 from engine_runtime.bench.memory_course import DriverSample, MemoryCourse
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -51,6 +53,9 @@ def test_on_a_gpu_it_is_what_the_driver_counts_also_between_the_phases() -> None
             while len(course.samples()) < number + 3:
                 time.sleep(0.01)
             course.mark(phase)
+    number = len(course.samples())
+    time.sleep(0.05)
+    assert len(course.samples()) == number  # nvidia-smi has ended
     section = course.section()
     _, load, replies = section.rows
     assert (load["device_mb"], load["torch_mb"]) == (18_000, 5_000)
@@ -61,6 +66,21 @@ def test_on_a_gpu_it_is_what_the_driver_counts_also_between_the_phases() -> None
     samples = course.document()["samples"]
     assert len(samples) >= 6
     assert [sample[1] for sample in samples] == sorted(sample[1] for sample in samples)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_gpu")
+def test_samples_end_with_a_program_that_is_killed(tmp_path: Path) -> None:
+    command = ["sh", "-c", memory_course._UNTIL_STDIN_CLOSES, "sh", str(tmp_path / "nvidia-smi"), *"123"]
+    with subprocess.Popen(
+        [*command, "--loop-ms=500"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as sampler:
+        assert sampler.stdin is not None
+        assert sampler.stdout is not None
+        assert sampler.stdout.readline()
+        sampler.stdin.close()  # as the system does at the end of a process
+        while sampler.stdout.readline():  # until the last one that holds the other end is gone
+            pass
 
 
 @pytest.mark.usefixtures("_gpu")
