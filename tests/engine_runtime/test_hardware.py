@@ -175,3 +175,37 @@ def test_clocks_are_those_that_the_driver_reports(
     assert hardware.gpu_clocks(torch.device("cpu")) == {}
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert hardware.gpu_clocks(torch.device("cuda")) == {}
+
+
+def test_the_header_names_driver_and_optional_libraries_that_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\n[ "$1" = --query-gpu=driver_version ] || exit 1\necho 580.95.05\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(program))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="a-b"))
+    versions = {"numpy": "2.0", "triton": "3.6.0", "tensorrt-llm": "1.2.1"}
+
+    def version(package: str) -> str:
+        if package not in versions:
+            raise hardware.metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(hardware.metadata, "version", version)
+    found = hardware.environment("cuda", "bfloat16")
+    assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.95.05")
+    assert (found["triton"], found["tensorrt-llm"]) == ("3.6.0", "1.2.1")
+    assert "tensorrt-rtx" not in found
+    assert "driver" not in hardware.environment("cpu")
+
+
+def test_used_memory_is_that_of_the_driver_or_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6, 24))
+    assert hardware.used_memory(torch.device("cuda")) == 18
+    before = hardware.used_memory(torch.device("cpu"))
+    held = bytearray(b"x") * 50_000_000
+    assert hardware.used_memory(torch.device("cpu")) - before > 0.5 * len(held)
