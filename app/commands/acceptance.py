@@ -136,7 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
     progress = _Progress()
     plan = _plan(arguments, progress)
     steps = [*program_steps(plan), *trt_steps(plan), soak_step(plan)]
-    choice = Choice(*(_chosen(getattr(arguments, name), steps) for name in ("only", "skip", "again")))
+    given = (arguments.only, arguments.skip, arguments.again)
+    choice = Choice(*(_chosen(names, steps) for names in given))
     if arguments.list:
         print("\n".join(f"{step.name:<14}{step.what}" for step in steps))
         return 0
