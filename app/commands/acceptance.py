@@ -20,7 +20,7 @@ from pathlib import Path
 from app import paths, process
 from app.commands.acceptance_program import Plan, program_steps, shown_command, soak_step
 from app.commands.acceptance_report import Names, document, summary_line, write_reports
-from app.commands.acceptance_steps import AcceptanceStep, Choice, Journal, StepOutcome, hold
+from app.commands.acceptance_steps import NOT_WANTED, AcceptanceStep, Choice, Journal, StepOutcome, hold
 from app.commands.acceptance_trt import GROUP, trt_steps
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.option_types import LARGEST_COUNT, integer, number
@@ -171,6 +171,8 @@ def _hold(
         outcomes[step.name] = outcome
         names = _names(plan, outcomes)
         write_reports(plan.out, steps, outcomes, names)
+        if outcome == StepOutcome.skip(NOT_WANTED):
+            return
         shown = document([step], {step.name: outcome}, names)["steps"][0]
         done = " (finished before)" if not is_new and outcome.status == "passed" else ""
         print(summary_line(shown) + done, flush=True)

@@ -335,7 +335,13 @@ def _kernels(plan: Plan, did: list[str]) -> StepOutcome:
     words = [*plan.engine_words(), "--kernel-paths", "--json", *plan.wav_words()]
     result = plan.run(did, "verify", *words)
     advice = f"Try --kernels torch, which does not use them, and send the report. {_LOG_ADVICE}"
-    return verdict_of(result, advice)
+    outcome = verdict_of(result, advice)
+    paths = [
+        Figure(f"kernels for {conversations}: {name.replace('_', ' ')}", path)
+        for conversations, found in document_of(result)["kernels"].items()
+        for name, path in found.items()
+    ]
+    return replace(outcome, figures=(*paths, *outcome.figures))
 
 
 def _verify(plan: Plan, did: list[str]) -> StepOutcome:
@@ -357,6 +363,8 @@ def verdict_of(result: CommandResult, advice: str, table: str = "") -> StepOutco
         )
         for row in rows
     ]
+    if note := document.get("note"):
+        figures.append(Figure("note", note))
     return StepOutcome.judge(figures, advice, "" if document["aligned"] else "not aligned")
 
 

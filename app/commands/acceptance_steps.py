@@ -19,6 +19,7 @@ from app.export import ExportFile
 from engine_runtime.errors import MossVoiceError
 
 STATE = "state.json"
+NOT_WANTED = "not wanted this time"
 _FORMAT = 1
 Status = Literal["passed", "failed", "skipped"]
 Value = float | int | str | bool | None
@@ -188,7 +189,7 @@ def _outcome_of(
     if earlier is not None and is_done and step.name not in choice.again:
         return earlier.outcome, False
     if step.name in choice.without or (choice.only and step.name not in choice.only):
-        return StepOutcome.skip("not wanted this time"), False
+        return StepOutcome.skip(NOT_WANTED), False
     if reason := step.why_not():
         return StepOutcome.skip(reason), False
     begin(step)

@@ -160,5 +160,5 @@ def test_a_killed_acceptance_goes_on(random_bundle: Path, tmp_path: Path) -> Non
     assert "files" in finished
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    assert "(finished before)" in again.stdout.splitlines()[1]
+    assert "(finished before)" in again.stdout.splitlines()[0]
     assert set(state(tmp_path)) == set(QUICK)

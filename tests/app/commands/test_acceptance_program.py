@@ -154,7 +154,8 @@ def test_the_chosen_format_has_to_fit_the_free_memory(do: Do, random_bundle: Pat
 
 def verdict(*rows: tuple[str, float, str, str], aligned: bool) -> dict[str, Any]:
     names = ("check", "value", "threshold", "aligned")
-    return {"rows": [dict(zip(names, row, strict=True)) for row in rows], "aligned": aligned}
+    table = [dict(zip(names, row, strict=True)) for row in rows]
+    return {"rows": table, "aligned": aligned, "kernels": {"one": {}}}
 
 
 @pytest.mark.parametrize("name", ["kernels", "verify"])
@@ -167,6 +168,16 @@ def test_what_is_not_aligned_fails(do: Do, name: str) -> None:
     assert do(name, Script(verify=good)).status == "passed"
     outcome = do(name, Script(verify="The GPU has 20 GB free, not 22.8 GB. Choose --weights fp8."))
     assert (outcome.status, outcome.next_step) == ("failed", "Choose --weights fp8.")
+
+
+def test_which_kernels_ran_is_a_figure(do: Do) -> None:
+    found = verdict(aligned=True) | {
+        "kernels": {"one": {"decode_step": "Triton kernels"}},
+        "note": "kernels of several conversations were not compared: too little memory",
+    }
+    outcome = do("kernels", Script(verify=found))
+    assert figure(outcome, "kernels for one: decode step").value == "Triton kernels"
+    assert "too little memory" in str(figure(outcome, "note").value)
 
 
 def test_the_kernels_are_compared_in_the_format_that_was_chosen(do: Do, random_bundle: Path) -> None:
