@@ -47,7 +47,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--out",
         type=paths.user_path,
         metavar="DIR",
-        required=True,
         help="folder of the report, of what is finished, and of logs, checkpoints and engines",
     )
     parser.add_argument(
@@ -131,6 +130,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             "An acceptance builds an engine of its own and tries it. Leave out --backend and --engine."
         )
+    if arguments.out is None and not arguments.list:
+        raise UsageError("There is no folder for the report. Give one with --out DIR.")
     if arguments.source is not None and arguments.fetch:
         raise UsageError("--from takes the place of --fetch. Leave one of them out.")
     progress = _Progress()
@@ -192,9 +193,12 @@ def _plan(arguments: argparse.Namespace, progress: _Progress) -> Plan:
     absolute = replace(
         settings,
         voice=settings.voice and settings.voice.absolute(),
+        engine=replace(
+            settings.engine, vocoder=settings.engine.vocoder and settings.engine.vocoder.absolute()
+        ),
         bundle=settings.bundle.absolute() if settings.bundle.is_dir() else settings.bundle,
     )
-    out: Path = arguments.out.absolute()
+    out: Path = (arguments.out or Path()).absolute()
     fetch = None
     if arguments.fetch or arguments.source is not None:
         fetch = () if arguments.source is None else (f"--from={arguments.source.absolute()}",)

@@ -215,15 +215,16 @@ def _environment(plan: Plan, did: list[str]) -> StepOutcome:
     if wants_gpu and not has_compiler():
         advice.append(COMPILER_REMEDY)
     if plan.engine_python is not None:
-        more, reason = _other_environment(plan.engine_python)
+        more, reason = _other_environment(plan, plan.engine_python, did)
         figures += more
         reasons += [reason] if reason else []
-        advice += ["Set that environment up as packaging/TENSORRT.md says."] if reason else []
+        if reason or any(figure.is_met is False for figure in more):
+            advice.append("Set that environment up as packaging/TENSORRT.md says.")
     return StepOutcome.judge(figures, " ".join(filter(None, advice)), "; ".join(reasons))
 
 
-def _other_environment(python: Path) -> tuple[list[Figure], str]:
-    """What --engine-python has, and why it cannot be used."""
+def _other_environment(plan: Plan, python: Path, did: list[str]) -> tuple[list[Figure], str]:
+    """What --engine-python has, what its own doctor says of TensorRT-LLM, and why it cannot be used."""
     try:
         done = subprocess.run(
             examination(str(python)),
@@ -236,23 +237,19 @@ def _other_environment(python: Path) -> tuple[list[Figure], str]:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return [], f"the interpreter of --engine-python cannot be used ({type(error).__name__})"
-    version = program_version()
+    version, name = program_version(), "engine environment"
     figures = [
-        Figure("engine environment: Python", found["python"]),
-        Figure(
-            "engine environment: moss-voice", found["moss-voice"], version, found["moss-voice"] == version
-        ),
-        Figure(
-            "engine environment: TensorRT-LLM",
-            found["tensorrt-llm"],
-            "installed",
-            bool(found["tensorrt-llm"]),
-        ),
-        Figure("engine environment: missing packages", len(found["missing"]), "0", not found["missing"]),
+        Figure(f"{name}: Python", found["python"]),
+        Figure(f"{name}: moss-voice", found["moss-voice"], version, found["moss-voice"] == version),
+        Figure(f"{name}: TensorRT-LLM", found["tensorrt-llm"], "installed", bool(found["tensorrt-llm"])),
+        Figure(f"{name}: missing packages", len(found["missing"]), "0", not found["missing"]),
     ]
-    return figures, f"{', '.join(found['missing'])} missing in the engine environment" if found[
-        "missing"
-    ] else ""
+    if found["moss-voice"] is not None:
+        document = document_of(plan.run(did, "doctor", "--json", python=python))
+        of_library = [finding for finding in document["findings"] if finding["what"] == "TensorRT-LLM"]
+        clashes = [finding["detail"] for finding in of_library if finding["status"] != "ok"]
+        figures.append(Figure(f"{name}: clashes", "; ".join(clashes) or "none", "none", not clashes))
+    return figures, f"{', '.join(found['missing'])} missing there" if found["missing"] else ""
 
 
 # ---- the model's files ----
@@ -443,7 +440,7 @@ def _duplex(plan: Plan, did: list[str]) -> StepOutcome:
         *_echo_figures(echo, trial["delay_spread_ms"], plan.headphones),
     ]
     reasons = list(trial["errors"])
-    if not trial["has_microphone"]:
+    if not trial["had_microphone"]:
         reasons.append("no microphone could be opened")
     if trial["microphone_silent"]:
         reasons.append("the microphone delivered exact silence: it is muted, or switched off")

@@ -44,7 +44,7 @@ class DeviceTrial:
         self._asked = self._replies = self._played = 0
         self._spoken_s = 0.0
         self._idle_since_s: float | None = None
-        self._has_microphone = False
+        self._has_microphone = self._had_microphone = False
         self._of_voice: set[int] = set()
         """Turns that sound opened; nobody spoke, so it was that of the loudspeaker, or noise."""
         self._opened = self._answered = self._cut = self._paused = 0
@@ -63,6 +63,7 @@ class DeviceTrial:
                 self._idle_since_s = self._now_s() if is_idle else None
             case DevicesChanged(input=microphone):
                 self._has_microphone = bool(microphone)
+                self._had_microphone = self._had_microphone or self._has_microphone
             case TurnOpened(turn_id, "voice"):
                 self._opened += 1
                 self._of_voice.add(turn_id)
@@ -105,10 +106,11 @@ class DeviceTrial:
         asked, replies, played: questions, replies that were made, and that were played to their end;
         spoken_s: their length. self_interruptions: replies that were cut by what the microphone heard;
         pauses: those that were held meanwhile, cut or resumed; turns_opened, turns_answered: turns although
-        nobody spoke. microphone_silent: whether the microphone delivered exact silence for a while;
-        loudest_dbfs: its highest level. echo: the latest EchoMeasurement; its delay_ms is the latency of the
-        loop from the loudspeaker's stream to the microphone's; delay_spread_ms: largest less smallest delay.
-        underruns, dropped_samples: of playback and capture.
+        nobody spoke. had_microphone: whether one was open. microphone_silent: whether the microphone
+        delivered exact silence for a while; loudest_dbfs: its highest level. echo: the latest
+        EchoMeasurement; its delay_ms is the latency of the loop from the loudspeaker's stream to the
+        microphone's; delay_spread_ms: largest less smallest delay. underruns, dropped_samples: of playback
+        and capture.
         """
         delays = self._delays_ms
         return {
@@ -120,7 +122,7 @@ class DeviceTrial:
             "pauses": self._paused,
             "turns_opened": self._opened,
             "turns_answered": self._answered,
-            "has_microphone": self._has_microphone,
+            "had_microphone": self._had_microphone,
             "microphone_silent": self._was_silent,
             "loudest_dbfs": round(self._loudest_dbfs, 1),
             "echo": asdict(self._echo),

@@ -93,8 +93,8 @@ class PulseServer:
         environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
         return subprocess.Popen(command, env=os.environ | environment)
 
-    def hear_itself(self) -> None:
-        """An open loudspeaker: from now on the microphone hears what is played."""
+    def hear_itself(self, loss_db: float = 0.0) -> None:
+        """An open loudspeaker: from now on the microphone hears what is played, `loss_db` softer."""
         loop = (
             "load-module",
             "module-loopback",
@@ -110,6 +110,11 @@ class PulseServer:
         subprocess.run(
             ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=5
         )
+        # The input of the loop, whose number is the first word of its line.
+        inputs = self._pactl("list", "short", "sink-inputs").stdout.decode().splitlines()
+        number = inputs[-1].split()[0]
+        # Written as a factor: PulseAudio takes a negative number of decibels for a change.
+        self._pactl("set-sink-input-volume", number, f"{10 ** (-loss_db / 20):.4f}").check_returncode()
 
     def remove_microphone(self) -> None:
         """Unplug it."""

@@ -103,7 +103,9 @@ def test_names_of_steps_are_checked_and_listed(
 ) -> None:
     assert main(words(random_bundle, tmp_path / "out", "--only", "nothing")) == 1
     assert "There is no step nothing. Choose from: environment, files" in capsys.readouterr().err
-    assert main(words(random_bundle, tmp_path / "out", "--list")) == 0
+    assert main(["acceptance", "--bundle", str(random_bundle)]) == 1
+    assert "--out DIR" in capsys.readouterr().err
+    assert main(["acceptance", "--bundle", str(random_bundle), "--list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == [
         "environment", "files", "tensors", "memory", "kernels", "verify", "bench", "duplex", "trt-tiny",

@@ -255,7 +255,7 @@ def trial(**changes: Any) -> Script:
     echo = {"delay_ms": 82.4, "erl_db": 11.9, "erle_db": 22.0, "drift_ppm": 3.0, "state": "cancelling"}
     found = {
         "asked": 9, "replies": 9, "played": 9, "spoken_s": 18.2, "self_interruptions": 0, "pauses": 0,
-        "turns_opened": 0, "turns_answered": 0, "has_microphone": True, "microphone_silent": False,
+        "turns_opened": 0, "turns_answered": 0, "had_microphone": True, "microphone_silent": False,
         "loudest_dbfs": -21.0, "echo": echo, "delay_spread_ms": 0.4, "underruns": 0, "dropped_samples": 0,
         "errors": [],
     }  # fmt: skip
@@ -284,7 +284,7 @@ def test_the_loop_is_measured(do: Do) -> None:
         ({"played": 0}, "replies played"),
         ({"echo": NO_ECHO}, "echo"),
         ({"loudest_dbfs": -120.0}, "loudest moment"),
-        ({"has_microphone": False}, "no microphone could be opened"),
+        ({"had_microphone": False}, "no microphone could be opened"),
         ({"microphone_silent": True}, "exact silence"),
         ({"errors": ["The loudspeaker was lost."]}, "The loudspeaker was lost."),
     ],

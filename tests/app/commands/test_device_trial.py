@@ -80,7 +80,7 @@ def test_it_waits_for_a_microphone_and_for_a_reply_that_pauses(clock: Clock) -> 
     clock.now_s = 10.0
     trial.service(sent.append)
     assert sent == []
-    assert trial.document()["has_microphone"] is True
+    assert trial.document()["had_microphone"] is True
 
 
 def test_what_was_heard_is_counted() -> None:
