@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from engine_runtime.bench import replies
+from engine_runtime.bench.gpu_spec import GPU_SPECS
+from engine_runtime.bench.quality import MOST_LOSS
 from engine_runtime.bench.targets import TERMS, Limits
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released.full_size import describe
@@ -114,7 +116,14 @@ def test_targets_are_those_that_bench_checks(page: str) -> None:
     limits = Limits()
     times = f"TTFA below {limits.ttfa:g} ms, first chunk below {limits.first_chunk:g} ms"
     assert f"| {times}, RTF below {limits.rtf:g} |" in page
+    assert f"MOS differs by less than {100 * MOST_LOSS:g} % |" in page
     assert all("95th percentile" in TERMS[name] for name in ("ttfa", "first_chunk", "rtf"))
+
+
+def test_the_data_sheet_is_that_of_the_prediction(page: str) -> None:
+    sheet = GPU_SPECS["4090"]
+    assert f"theory of a 4090 from {sheet.fp32 / 1e12:g} TFLOPS" in page
+    assert f"| {sheet.bf16 / 1e12:g} TFLOP/s in bf16 and {sheet.bandwidth / 1e9:,.0f} GB/s:" in page
 
 
 def test_counts_and_names_are_those_of_the_checkpoint(page: str, checkpoint: CheckpointConfig) -> None:
