@@ -195,12 +195,13 @@ class LMBench:
         if not self.stages.lm.executor.can_sample:
             return 0.0
         step_ms = float(np.median(self.step_times(cached_rows)[0]))
-        return max(self._sampling_ms(cached_rows, step_ms, []), 0.0)
+        return self._sampling_ms(cached_rows, step_ms, [])
 
     def _sampling_ms(self, cached_rows: int, step_ms: float, on_host_ms: list[float]) -> float:
         if not self.stages.lm.executor.can_sample:
             return float(np.median(on_host_ms))
-        return step_ms - float(np.median(self._unsampled_times(cached_rows)))
+        # Below the noise the step without sampling may take longer.
+        return max(step_ms - float(np.median(self._unsampled_times(cached_rows))), 0.0)
 
     def _unsampled_times(self, cached_rows: int) -> list[float]:
         """Milliseconds per decode step as in `step_times`, each of which returns its logits."""

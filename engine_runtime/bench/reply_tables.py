@@ -48,7 +48,8 @@ SHARE_TERMS = {
     "measured apart, by steps with and without it",
     "flow": "flow matching",
     "vocoder": "vocoder",
-    "other": "the rest; negative if stages run at the same time",
+    "other": "the rest of the wall time",
+    "overlap": "stages that ran at the same time, which the rows above count twice: to be subtracted",
     "all": "wall time",
 }
 _STATISTICS: dict[str, Callable[[list[float]], float]] = {
@@ -134,4 +135,5 @@ def _mean_parts(times: list[TimesFromCommit], sampling_in_step_ms: float) -> dic
         "vocoder": stage("vocoder"),
     }
     wall = statistics.fmean(one.wall_ms for one in times)
-    return parts | {"other": wall - sum(parts.values()), "all": wall}
+    rest = wall - sum(parts.values())
+    return parts | {"other": max(rest, 0.0), "overlap": min(rest, 0.0), "all": wall}
