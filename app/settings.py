@@ -80,3 +80,36 @@ class StartSettings:
 
 def _defaults(settings: EngineOptions | StartSettings, names: Collection[str]) -> dict[str, Any]:
     return {known.name: getattr(settings, known.name) for known in fields(settings) if known.name in names}
+
+
+def serve_options(settings: StartSettings) -> list[str]:
+    """The options of `moss-voice serve` for the engine of these settings."""
+    engine = settings.engine
+    values = {
+        "--bundle": settings.bundle,
+        "--voice": settings.voice,
+        "--device": engine.device,
+        "--dtype": engine.dtype,
+        "--seed": settings.seed,
+        "--flow-steps": engine.flow_steps,
+        "--flow-schedule": engine.flow_schedule,
+        "--codec-dtype": engine.codec_dtype,
+        "--vocoder": engine.vocoder,
+        "--weights": engine.weight_format,
+        "--kv": engine.kv_dtype,
+        "--prefill-tokens": engine.prefill_tokens,
+        "--kernels": engine.kernels,
+        "--compute-capability": engine.compute_capability,
+        "--gpu-memory-gb": engine.gpu_memory_gb,
+        "--backend": engine.backend,
+        "--engine": engine.engine,
+        "--random-weights": engine.random_weights,
+    }
+    switches = {
+        "--trt-codec": engine.trt_codec,
+        "--exact-encoding": engine.exact_encoding,
+        "--tails": engine.rounds_tails,
+        "--no-graphs": not engine.graphs,
+    }
+    words = [f"{name}={value}" for name, value in values.items() if value is not None]
+    return words + [name for name, is_on in switches.items() if is_on]

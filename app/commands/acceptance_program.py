@@ -24,8 +24,7 @@ from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome, V
 from app.commands.doctor_report import driver_lines
 from app.commands.own_command import CommandResult
 from app.other_python import examination, inherited_variables
-from app.remote.engine_process import serve_options
-from app.settings import StartSettings
+from app.settings import StartSettings, serve_options
 from app.version import program_version
 from engine_runtime.bundle.bundle import MANIFEST_NAME
 from engine_runtime.errors import MossVoiceError

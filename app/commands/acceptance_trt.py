@@ -16,7 +16,7 @@ from typing import Any
 from app import paths
 from app.commands.acceptance_program import Plan, bench, document_of, require_success, verdict_of
 from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome
-from app.remote.engine_process import serve_options
+from app.settings import serve_options
 from engine_runtime.executors.trtllm import environment
 
 GROUP = "trt"

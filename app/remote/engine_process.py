@@ -22,7 +22,7 @@ from app.other_python import inherited_variables, isolated
 from app.remote.host import RemoteHost
 from app.server_address import ServerAddress, parse_address
 from app.session.engine_source import EngineSource, JobDesk
-from app.settings import StartSettings
+from app.settings import StartSettings, serve_options
 from engine_runtime.errors import MossVoiceError
 
 _LISTENING = re.compile(r"listening on (ws://\S+)")
@@ -44,39 +44,6 @@ _log = logging.getLogger(__name__)
 
 class EngineProcessError(MossVoiceError):
     """The child cannot be started, or has ended."""
-
-
-def serve_options(settings: StartSettings) -> list[str]:
-    """The options of `moss-voice serve` for the engine of these settings."""
-    engine = settings.engine
-    values = {
-        "--bundle": settings.bundle,
-        "--voice": settings.voice,
-        "--device": engine.device,
-        "--dtype": engine.dtype,
-        "--seed": settings.seed,
-        "--flow-steps": engine.flow_steps,
-        "--flow-schedule": engine.flow_schedule,
-        "--codec-dtype": engine.codec_dtype,
-        "--vocoder": engine.vocoder,
-        "--weights": engine.weight_format,
-        "--kv": engine.kv_dtype,
-        "--prefill-tokens": engine.prefill_tokens,
-        "--kernels": engine.kernels,
-        "--compute-capability": engine.compute_capability,
-        "--gpu-memory-gb": engine.gpu_memory_gb,
-        "--backend": engine.backend,
-        "--engine": engine.engine,
-        "--random-weights": engine.random_weights,
-    }
-    switches = {
-        "--trt-codec": engine.trt_codec,
-        "--exact-encoding": engine.exact_encoding,
-        "--tails": engine.rounds_tails,
-        "--no-graphs": not engine.graphs,
-    }
-    words = [f"{name}={value}" for name, value in values.items() if value is not None]
-    return words + [name for name, is_on in switches.items() if is_on]
 
 
 def engine_process_source(settings: StartSettings) -> Callable[[], EngineProcessHost]:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -176,6 +178,18 @@ def test_it_starts_as_a_module(repository: Path) -> None:
         [sys.executable, "-m", "app", "--version"], cwd=repository, capture_output=True, text=True, check=True
     )
     assert result.stdout.startswith("moss-voice ")
+
+
+@pytest.mark.slow
+def test_it_starts_without_what_is_optional(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    optional = {re.split(r"[\[<>=!;]", name)[0].strip() for names in extras.values() for name in names}
+    modules = [name.replace("-", "_") for name in optional] + ["PySide6", "sounddevice"]
+    assert {"websockets", "fastapi"} <= set(modules)
+    code = f"import sys; sys.modules.update(dict.fromkeys({modules!r})); import app.cli"
+    result = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.mark.slow

@@ -20,11 +20,10 @@ from app.remote.engine_process import (
     EngineProcessError,
     EngineProcessHost,
     engine_process_source,
-    serve_options,
 )
 from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineLost, FlowSteps, FlowStepsSet, Loaded, LoadFailed, UseFlowSteps
-from app.settings import StartSettings
+from app.settings import StartSettings, serve_options
 from tests.doubles.remote_client import RemoteClient
 
 CHILD = """
