@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,24 +56,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Limit the compute capability for all tests, and for each engine that they load without a limit."""
+    """Limit the compute capability for each engine that a test loads without a limit."""
     if (highest := config.getoption("--compute-capability")) is not None:
         from engine_runtime import engine, hardware
 
-        hardware.limit_capability(highest)
         engine.limit_capability = lambda asked: hardware.limit_capability(asked or highest)
 
 
-def pytest_report_header() -> str | None:
-    """The kernels that the tests of a GPU run."""
-    import torch
+def _limit_capability(config: pytest.Config) -> None:
+    from engine_runtime.hardware import limit_capability
 
-    if not torch.cuda.is_available():
-        return None
-    from engine_runtime.hardware import describe_capability
+    limit_capability(config.getoption("--compute-capability"))
 
-    gpu = torch.device("cuda")
-    return f"{torch.cuda.get_device_name(gpu)}, compute capability {describe_capability(gpu)}"
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Limit the compute capability for what runs without an engine; a test may have set another limit."""
+    if item.config.getoption("--compute-capability") is not None:
+        _limit_capability(item.config)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the GPU and the kernels that its tests ran, also with -q."""
+    torch = sys.modules.get("torch")  # it takes a second, and not all tests use it
+    if torch is not None and torch.cuda.is_available():
+        from engine_runtime.hardware import describe_capability
+
+        _limit_capability(terminalreporter.config)
+        gpu = torch.device("cuda")
+        name, capability = torch.cuda.get_device_name(gpu), describe_capability(gpu)
+        terminalreporter.write_line(f"{name}, compute capability {capability}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -98,8 +98,10 @@ from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
 
 
-def test_limit(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+def test_limit():
+    torch.cuda.is_available = lambda: True  # also at the end, for the summary
+    torch.cuda.get_device_name = lambda device: "Test GPU"
+    torch.cuda.get_device_capability = lambda device: (9, 0)
     bundle, gpu = Bundle.open(Path(BUNDLE)), torch.device("cuda")
     for options, expected in ((EngineOptions(), (8, 9)), (EngineOptions(compute_capability="8.6"), (8, 6))):
         with Engine.load(bundle, options):
@@ -117,6 +119,7 @@ def test_a_limit_for_the_tests_holds_for_the_engines_that_they_load(
     command = [sys.executable, "-m", "pytest", *options, str(file)]
     ended = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout
+    assert "Test GPU, compute capability 9.0, kernels of 8.9\n" in ended.stdout
 
 
 def test_kernels_are_selected_in_one_place(repository: Path) -> None:
