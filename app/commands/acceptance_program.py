@@ -27,8 +27,9 @@ from app.other_python import examination, inherited_variables
 from app.settings import StartSettings, serve_options
 from app.version import program_version
 from engine_runtime.bundle.bundle import MANIFEST_NAME
+from engine_runtime.cuda.triton_launcher import has_launcher
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.installation import COMPILER_REMEDY, has_compiler
+from engine_runtime.installation import COMPILER_REMEDY
 
 _LONGEST_LIST = 20
 """Differences that are listed in a reason; the log has all of them."""
@@ -194,12 +195,15 @@ def _environment(plan: Plan, did: list[str]) -> StepOutcome:
     findings: list[dict[str, str]] = document["findings"]
     missing = [finding for finding in findings if finding["status"] == "missing"]
     has_gpu = any(finding["what"] == "GPU" and finding["status"] == "ok" for finding in findings)
-    wants_gpu = plan.settings.engine.device != "cpu"
+    wants_gpu, can_start = plan.settings.engine.device != "cpu", has_launcher()
     figures = [
         Figure("missing", len(missing), "0", not missing),
         Figure("GPU that torch can use", has_gpu, "yes" if wants_gpu else "", has_gpu if wants_gpu else None),
         Figure(
-            "C compiler", has_compiler(), "yes" if wants_gpu else "", has_compiler() if wants_gpu else None
+            "C compiler, or none needed",
+            can_start,
+            "yes" if wants_gpu else "",
+            can_start if wants_gpu else None,
         ),
         Figure("free disk, GB", round(shutil.disk_usage(plan.out).free / 1e9, 1)),
     ]
@@ -211,7 +215,7 @@ def _environment(plan: Plan, did: list[str]) -> StepOutcome:
     advice = [finding["what_to_do"] for finding in missing]
     if wants_gpu and not has_gpu:
         advice += [finding["what_to_do"] for finding in findings if finding["what"] == "GPU"]
-    if wants_gpu and not has_compiler():
+    if wants_gpu and not can_start:
         advice.append(COMPILER_REMEDY)
     if plan.engine_python is not None:
         more, reason = _other_environment(plan, plan.engine_python, did)

@@ -11,9 +11,9 @@ import logging
 
 import torch
 
-from engine_runtime.cuda.triton_launcher import use_packaged_launcher
+from engine_runtime.cuda.triton_launcher import has_launcher
 from engine_runtime.hardware import AcceleratorError, kernel_capability, usable_device
-from engine_runtime.installation import COMPILER_REMEDY, has_compiler
+from engine_runtime.installation import COMPILER_REMEDY
 from engine_runtime.options import EngineOptions, Kernels
 
 NO_COMPILER = "Triton needs a C compiler and the headers of Python, and one of them is missing"
@@ -100,11 +100,6 @@ def why_no_triton(device: torch.device) -> str | None:
     except Exception as error:  # compiler, linker or driver errors of any type
         return first_line(error)
     return None if torch.equal(out, ones) else "a test kernel returned a wrong result"
-
-
-def has_launcher() -> bool:
-    """Whether Triton has what starts its kernels: the packaged one, else a compiler to make it."""
-    return use_packaged_launcher() or has_compiler()
 
 
 def triton_remedy(reason: str) -> str:

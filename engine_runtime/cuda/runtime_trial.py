@@ -67,7 +67,8 @@ def _why_no_triton(device: torch.device) -> str:
     """Why kernels cannot run there, "" if they can. On the CPU they are loaded only."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    from engine_runtime.cuda.availability import NO_COMPILER, has_launcher, why_no_triton
+    from engine_runtime.cuda.availability import NO_COMPILER, why_no_triton
+    from engine_runtime.cuda.triton_launcher import has_launcher
 
     if device.type == "cuda":
         return why_no_triton(device) or ""

@@ -10,9 +10,16 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from engine_runtime.installation import has_compiler
+
 FOLDER = Path(__file__).parent / "launcher"
 """Only there in a packaged program: the source, and what was compiled of it."""
 _SOURCE, _COMPILED = "driver.c", "cuda_utils.so"
+
+
+def has_launcher() -> bool:
+    """Whether Triton has what starts its kernels: the packaged file, else a compiler to make it."""
+    return use_packaged_launcher() or has_compiler()
 
 
 def use_packaged_launcher() -> bool:

@@ -72,7 +72,7 @@ def test_a_gpu_that_is_asked_for_has_to_be_there(do: Do, random_bundle: Path) ->
 def test_without_a_compiler_a_gpu_is_slow(
     do: Do, random_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acceptance_program, "has_compiler", lambda: False)
+    monkeypatch.setattr(acceptance_program, "has_launcher", lambda: False)
     there = doctor(("ok", "GPU", "cuda:0 NVIDIA RTX 4090", ""))
     outcome = do("environment", there, settings=StartSettings(random_bundle, EngineOptions(device="cuda")))
     assert outcome.status == "failed"

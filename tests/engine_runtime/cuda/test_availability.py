@@ -50,7 +50,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_triton
 def test_without_a_compiler_no_kernel_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that starts from Triton's cache says nothing of the others."""
-    monkeypatch.setattr(availability, "has_compiler", lambda: False)
+    monkeypatch.setattr(availability, "has_launcher", lambda: False)
     assert availability.why_no_triton(torch.device("cuda")) == availability.NO_COMPILER
     assert availability.triton_remedy(availability.NO_COMPILER) == COMPILER_REMEDY
 

@@ -51,3 +51,12 @@ def test_a_checkout_has_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_triton_there_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_launcher.importlib.util, "find_spec", lambda name: None)
     assert not triton_launcher.use_packaged_launcher()
+
+
+def test_a_compiler_does_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_launcher, "has_compiler", lambda: False)
+    assert triton_launcher.has_launcher()
+    (folder / "cuda_utils.so").unlink()
+    assert not triton_launcher.has_launcher()
+    monkeypatch.setattr(triton_launcher, "has_compiler", lambda: True)
+    assert triton_launcher.has_launcher()
