@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from app import paths, process
-from app.commands.acceptance_program import Plan, program_steps, shown_command, soak_step
+from app.commands.acceptance_plan import Plan, shown_command
+from app.commands.acceptance_program import program_steps, soak_step
 from app.commands.acceptance_report import Names, document, summary_line, write_reports
 from app.commands.acceptance_steps import NOT_WANTED, AcceptanceStep, Choice, Journal, StepOutcome, hold
 from app.commands.acceptance_trt import GROUP, trt_steps
@@ -27,6 +28,7 @@ from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.commands.own_command import CommandResult, run_command
 from app.commands.talk import UsageError
 from app.commands.trt_quantize import FORMATS
+from app.installed_models import RELEASED
 from app.progress import say
 from engine_runtime.errors import ExportError
 
@@ -134,6 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("There is no folder for the report. Give one with --out DIR.")
     if arguments.source is not None and arguments.fetch:
         raise UsageError("--from takes the place of --fetch. Leave one of them out.")
+    if (arguments.source is not None or arguments.fetch) and arguments.bundle is None:
+        raise UsageError(f"What --fetch and --from make is a model: name it with --bundle {RELEASED}.")
     progress = _Progress()
     plan = _plan(arguments, progress)
     steps = [*program_steps(plan), *trt_steps(plan), soak_step(plan)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from platform import node, python_version
 from typing import Any
 
-from app.commands.acceptance_program import value_text
+from app.commands.acceptance_plan import value_text
 from app.commands.acceptance_steps import AcceptanceStep, StepOutcome
 from app.commands.doctor_report import anonymous
 from app.export import ExportFile
@@ -26,6 +26,8 @@ from engine_runtime.errors import redact
 TEXT, JSON = "report.txt", "report.json"
 _MARKS = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
 _DEVICES = ("microphone", "loudspeaker")
+_NO_NAMES = {"default", "pipewire", "pulse", "sysdefault"}
+"""What PortAudio calls devices of every machine."""
 _WIDTH = 100
 _HEADER = """\
 Report of moss-voice acceptance. It holds what each step did, its figures with their limits, and what to do
@@ -47,8 +49,8 @@ class Names:
         for figure in outcome.figures:
             kind, _, status = figure.name.partition(": ")
             if kind in _DEVICES and status == "ok":
-                for name in str(figure.value).split(", "):
-                    self._stand_ins[name] = "DEVICE"
+                names = set(str(figure.value).split(", ")) - _NO_NAMES
+                self._stand_ins |= dict.fromkeys(names, "DEVICE")
 
     def hide(self, text: str) -> str:
         """`text` without them."""

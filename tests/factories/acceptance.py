@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from app.cli import main
-from app.commands.acceptance_program import Plan, shown_command
-from app.commands.acceptance_steps import AcceptanceStep, Choice, Journal, StepOutcome, hold
+from app.commands.acceptance_plan import Plan, shown_command
+from app.commands.acceptance_steps import AcceptanceStep, Choice, Figure, Journal, StepOutcome, hold
 from app.commands.own_command import CommandResult, result_of
 from app.settings import StartSettings
+
+Do = Callable[..., StepOutcome]
+"""Does one step by its name, with a script, of a bundle or with other choices of `Plan`."""
 
 
 def run_here(did: list[str], *words: str, python: Path | None = None) -> CommandResult:
@@ -23,6 +26,12 @@ def run_here(did: list[str], *words: str, python: Path | None = None) -> Command
     with redirect_stdout(out), redirect_stderr(err):
         status = main(words)
     return result_of(words, status, out.getvalue(), err.getvalue(), time.monotonic() - start_s)
+
+
+def figure(outcome: StepOutcome, name: str) -> Figure:
+    """The figure of this name."""
+    (found,) = [figure for figure in outcome.figures if figure.name == name]
+    return found
 
 
 class Script:

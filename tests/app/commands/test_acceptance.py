@@ -139,6 +139,11 @@ def test_options_that_do_not_go_together(
     assert said in capsys.readouterr().err
 
 
+def test_a_model_to_fetch_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["acceptance", "--out", str(tmp_path), "--fetch"]) == 1
+    assert "--bundle moss-speech" in capsys.readouterr().err
+
+
 def test_two_acceptances_do_not_share_a_folder(
     random_bundle: Path, tmp_path: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:

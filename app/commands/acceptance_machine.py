@@ -1,0 +1,170 @@
+"""Steps of an acceptance that examine the machine: environment, memory, sound devices.
+
+In: the plan. Out: outcomes. Every step is a command of the program. Main thread.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.commands.acceptance_plan import Plan, document_of
+from app.commands.acceptance_steps import Figure, StepOutcome
+from app.commands.doctor_report import driver_lines
+from app.other_python import examination, inherited_variables
+from app.version import program_version
+from engine_runtime.cuda.triton_launcher import has_launcher
+
+_LOOP_MS = 384.0
+"""Delay up to which an echo is found (app/audio/echo_monitor.py)."""
+_QUIETEST_DBFS = -90.0
+"""Of the loudest moment: an open microphone has more noise than this."""
+_EXAMINATION_S = 60
+
+
+def environment(plan: Plan, did: list[str]) -> StepOutcome:
+    """Not kept for long: what is installed changes without this program."""
+    document = document_of(plan.run(did, "doctor", "--json"))
+    findings: list[dict[str, str]] = document["findings"]
+    missing = [finding for finding in findings if finding["status"] == "missing"]
+    has_gpu = any(finding["what"] == "GPU" and finding["status"] == "ok" for finding in findings)
+    slow = [finding for finding in findings if finding["what"] == "kernels" and finding["status"] != "ok"]
+    wants_gpu = plan.settings.engine.device != "cpu"
+    figures = [
+        Figure("missing", len(missing), "0", not missing),
+        Figure("GPU that torch can use", has_gpu, "yes" if wants_gpu else "", has_gpu if wants_gpu else None),
+        Figure("GPU kernels run", not slow, "yes" if wants_gpu else "", not slow if wants_gpu else None),
+        Figure("C compiler, or none needed", has_launcher()),
+        Figure("free disk, GB", round(shutil.disk_usage(plan.out).free / 1e9, 1)),
+    ]
+    figures += [
+        Figure(f"driver ({number})", line) for number, line in enumerate(driver_lines(), 1) if wants_gpu
+    ]
+    figures += [Figure(f"{finding['what']}: {finding['status']}", finding["detail"]) for finding in findings]
+    reasons = [f"{finding['what']}: {finding['detail']}" for finding in missing]
+    advice = [finding["what_to_do"] for finding in missing]
+    if wants_gpu and not has_gpu:
+        advice += [finding["what_to_do"] for finding in findings if finding["what"] == "GPU"]
+    if wants_gpu:
+        advice += [finding["what_to_do"] for finding in slow]
+    if plan.engine_python is not None:
+        more, reason = _other_environment(plan, plan.engine_python, did)
+        figures += more
+        reasons += [reason] if reason else []
+        if reason or any(figure.is_met is False for figure in more):
+            advice.append("Set that environment up as packaging/TENSORRT.md says.")
+    return StepOutcome.judge(figures, " ".join(filter(None, advice)), "; ".join(reasons))
+
+
+def _other_environment(plan: Plan, python: Path, did: list[str]) -> tuple[list[Figure], str]:
+    """What --engine-python has, what its own doctor says of TensorRT-LLM, and why it cannot be used."""
+    try:
+        done = subprocess.run(
+            examination(str(python)),
+            capture_output=True,
+            text=True,
+            timeout=_EXAMINATION_S,
+            check=False,
+            env=inherited_variables(),
+        )
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
+        return [], f"the interpreter of --engine-python cannot be used ({type(error).__name__})"
+    version, name = program_version(), "engine environment"
+    figures = [
+        Figure(f"{name}: Python", found["python"]),
+        Figure(f"{name}: moss-voice", found["moss-voice"], version, found["moss-voice"] == version),
+        Figure(f"{name}: TensorRT-LLM", found["tensorrt-llm"], "installed", bool(found["tensorrt-llm"])),
+        Figure(f"{name}: missing packages", len(found["missing"]), "0", not found["missing"]),
+    ]
+    if found["moss-voice"] is not None:
+        document = document_of(plan.run(did, "doctor", "--json", python=python))
+        of_library = [finding for finding in document["findings"] if finding["what"] == "TensorRT-LLM"]
+        clashes = [finding["detail"] for finding in of_library if finding["status"] != "ok"]
+        figures.append(Figure(f"{name}: clashes", "; ".join(clashes) or "none", "none", not clashes))
+    return figures, f"{', '.join(found['missing'])} missing there" if found["missing"] else ""
+
+
+def memory(plan: Plan, did: list[str]) -> StepOutcome:
+    model = plan.model if plan.is_random else str(plan.bundle)
+    document = document_of(plan.run(did, "devices", model, "--json"))
+    options = plan.settings.engine
+    wanted = "cuda:0" if options.device == "cuda" else options.device
+    # The plan of the processor has native weights alone: those in other formats take less.
+    weights = "native" if options.device == "cpu" else options.weight_format
+    saves = weights != "native" and options.rounds_tails and options.kv_dtype == "fp8"
+    figures, fitting, found = list[Figure](), list[str](), False
+    for device in document["devices"]:
+        free = device["free_bytes"]
+        figures.append(Figure(f"{device['name']}: free, GB", round(free / 1e9, 1)))
+        for need in device["needs"]:
+            formats = f"--weights {need['weights']}{' --tails --kv fp8' if need['saves_memory'] else ''}"
+            fits, is_wanted = need["bytes"] <= free, device["name"] == wanted
+            is_chosen = is_wanted and (need["weights"], need["saves_memory"]) == (weights, saves)
+            found = found or is_chosen
+            fitting += [formats] if fits and is_wanted else []
+            limit = f"<= {free / 1e9:.1f}" if is_chosen else ""
+            name = f"{device['name']}: {formats}, GB"
+            figures.append(Figure(name, round(need["bytes"] / 1e9, 1), limit, fits if is_chosen else None))
+    advice = f"These fit now: {', '.join(fitting)}." if fitting else "Close other programs that use it."
+    reason = "" if found else f"there is no device {wanted}, or no such format on it"
+    return StepOutcome.judge(figures, advice, reason)
+
+
+def duplex(plan: Plan, did: list[str]) -> StepOutcome:
+    seconds = 60 * plan.duplex_minutes
+    words = [*plan.engine_words(), "--ask", f"--seconds={seconds:g}", "--json"]
+    result = plan.run(did, "console", *words)
+    trial: dict[str, Any] = document_of(result)["trial"]
+    echo = trial["echo"]
+    figures = [
+        Figure("replies played", trial["played"], ">= 1", trial["played"] >= 1),
+        Figure("seconds spoken", trial["spoken_s"]),
+        Figure(
+            "loudest moment of the microphone, dBFS",
+            trial["loudest_dbfs"],
+            f"> {_QUIETEST_DBFS:g}",
+            trial["loudest_dbfs"] > _QUIETEST_DBFS,
+        ),
+        _most("self-interruptions", trial["self_interruptions"]),
+        _most("turns that nobody spoke, answered", trial["turns_answered"]),
+        Figure("the same, opened", trial["turns_opened"]),
+        Figure("replies that paused for what was heard", trial["pauses"]),
+        _most("under-runs", trial["underruns"]),
+        _most("captured samples lost", trial["dropped_samples"]),
+        *_echo_figures(echo, trial["delay_spread_ms"], plan.headphones),
+    ]
+    reasons = list(trial["errors"])
+    if not trial["had_microphone"]:
+        reasons.append("no microphone could be opened")
+    if trial["microphone_silent"]:
+        reasons.append("the microphone delivered exact silence: it is muted, or switched off")
+    advice = (
+        "Check that loudspeaker and microphone are chosen, on and not muted, and that nobody speaks "
+        "meanwhile; with headphones add --headphones."
+    )
+    return StepOutcome.judge(figures, advice, "; ".join(reasons))
+
+
+def _echo_figures(echo: Mapping[str, Any], spread_ms: float | None, headphones: bool) -> list[Figure]:
+    found = echo["delay_ms"] is not None
+    if headphones and not found:
+        return [Figure("echo", "none, as with headphones")]
+    if not found:
+        return [Figure("echo", "none was heard", "heard", False)]
+    delay_ms, erl_db, erle_db = echo["delay_ms"], echo["erl_db"], echo["erle_db"]
+    return [
+        Figure("loop latency, ms", round(delay_ms, 1), f"<= {_LOOP_MS:g}", delay_ms <= _LOOP_MS),
+        Figure("its spread, ms", spread_ms),
+        Figure("echo return loss, dB", round(erl_db, 1)),
+        Figure("echo return loss enhancement, dB", round(erle_db, 1)),
+        Figure("clock drift, ppm", round(echo["drift_ppm"], 1)),
+    ]
+
+
+def _most(name: str, count: int) -> Figure:
+    return Figure(name, count, "0", count == 0)
