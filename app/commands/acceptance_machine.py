@@ -27,7 +27,8 @@ _EXAMINATION_S = 60
 
 
 def environment(plan: Plan, did: list[str]) -> StepOutcome:
-    """Not kept for long: what is installed changes without this program."""
+    """What is installed, here and in the environment of --engine-python. A GPU that is asked for has to be
+    there, with kernels that run."""
     document = document_of(plan.run(did, "doctor", "--json"))
     findings: list[dict[str, str]] = document["findings"]
     missing = [finding for finding in findings if finding["status"] == "missing"]
@@ -90,6 +91,7 @@ def _other_environment(plan: Plan, python: Path, did: list[str]) -> tuple[list[F
 
 
 def memory(plan: Plan, did: list[str]) -> StepOutcome:
+    """What each format takes, and whether the chosen one fits into the memory that is free now."""
     model = plan.model if plan.is_random else str(plan.bundle)
     document = document_of(plan.run(did, "devices", model, "--json"))
     options = plan.settings.engine
@@ -116,6 +118,8 @@ def memory(plan: Plan, did: list[str]) -> StepOutcome:
 
 
 def duplex(plan: Plan, did: list[str]) -> StepOutcome:
+    """Replies aloud while nobody speaks: whatever the microphone takes for speech is the loudspeaker's
+    echo."""
     seconds = 60 * plan.duplex_minutes
     words = [*plan.engine_words(), "--ask", f"--seconds={seconds:g}", "--json"]
     result = plan.run(did, "console", *words)

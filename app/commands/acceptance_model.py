@@ -28,6 +28,7 @@ _LONGEST_LIST = 20
 
 
 def files(plan: Plan, did: list[str]) -> StepOutcome:
+    """Fetch the model if that is wanted and it is not there; sizes and hashes of all files."""
     if not (plan.bundle / MANIFEST_NAME).is_file():
         if plan.fetch is None:
             raise MossVoiceError(
@@ -51,6 +52,7 @@ def files(plan: Plan, did: list[str]) -> StepOutcome:
 
 
 def tensors(plan: Plan, did: list[str]) -> StepOutcome:
+    """All differences from the manifest, the first ones in the reason."""
     document = document_of(plan.run(did, "inspect", str(plan.bundle), "--tensors", "--json"))
     differences = [
         f"{network['network']}: {line}" for network in document["networks"] for line in network["differences"]
@@ -71,6 +73,7 @@ def tensors(plan: Plan, did: list[str]) -> StepOutcome:
 
 
 def kernels(plan: Plan, did: list[str]) -> StepOutcome:
+    """Each path that runs here, with its errors; which kernels that are is among the figures."""
     words = [*plan.engine_words(), "--kernel-paths", "--json", *plan.wav_words()]
     result = plan.run(did, "verify", *words)
     advice = f"Try --kernels torch, which does not use them, and send the report. {LOG_ADVICE}"
@@ -84,6 +87,7 @@ def kernels(plan: Plan, did: list[str]) -> StepOutcome:
 
 
 def verify(plan: Plan, did: list[str]) -> StepOutcome:
+    """The chosen format against the reference, streamed codes, and speech at few steps of the flow."""
     result = plan.run(did, "verify", *plan.engine_words(), "--json", *plan.wav_words())
     advice = f"Try a wider format (--weights), more --flow-steps, or --exact-encoding. {LOG_ADVICE}"
     return verdict_of(result, advice)
@@ -112,6 +116,7 @@ def _target(row: Mapping[str, Any]) -> Figure:
 
 
 def soak(plan: Plan, did: list[str]) -> StepOutcome:
+    """Conversations without a pause, for as long as was asked for."""
     words = [*plan.engine_words(), f"--endurance-minutes={60 * plan.soak_hours:g}", "--runs=1", "--repeats=1"]
     result = plan.run(did, "bench", *words, "--json")
     document = document_of(result)

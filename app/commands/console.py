@@ -291,6 +291,8 @@ def converse(
             if button is not None and listening_since is not None and button.service(session.send):
                 terminal.show_button(button.is_down)
             if trial is not None:
+                if trial.has_given_up:
+                    break
                 trial.service(session.send)
             for event in session.poll():
                 report.add(event)

@@ -32,6 +32,8 @@ from app.session.events import (
     TurnOpened,
 )
 
+_WITHOUT_MICROPHONE_S = 20.0
+"""How long a microphone is waited for."""
 _PAUSE_S = 1.0
 """Silence between a reply and the next question: an echo that comes late still belongs to the reply."""
 
@@ -44,6 +46,7 @@ class DeviceTrial:
         self._asked = self._replies = self._played = 0
         self._spoken_s = 0.0
         self._idle_since_s: float | None = None
+        self._waits_since_s: float | None = None
         self._has_microphone = self._had_microphone = False
         self._of_voice: set[int] = set()
         """Turns that sound opened; nobody spoke, so it was that of the loudspeaker, or noise."""
@@ -55,12 +58,22 @@ class DeviceTrial:
         self._counters = Counters(0, 0)
         self._errors: list[str] = []
 
+    @property
+    def has_given_up(self) -> bool:
+        """Whether no microphone has come since the session was ready for one."""
+        waits_since_s = self._waits_since_s
+        if self._had_microphone or waits_since_s is None:
+            return False
+        return self._now_s() - waits_since_s >= _WITHOUT_MICROPHONE_S
+
     def follow(self, event: Event) -> None:
         """The next event of the session."""
         match event:
             case StateChanged(state, is_paused):
                 is_idle = state is SessionState.LISTENING and not is_paused
                 self._idle_since_s = self._now_s() if is_idle else None
+                if is_idle and self._waits_since_s is None:
+                    self._waits_since_s = self._idle_since_s
             case DevicesChanged(input=microphone):
                 self._has_microphone = bool(microphone)
                 self._had_microphone = self._had_microphone or self._has_microphone

@@ -307,8 +307,10 @@ def _copied_prompt(tested: PagedLM, reference: PagedLM, one: _Taught) -> Sequenc
 
 def _rows(cache: KVCache, sequence: Sequence, first: int, end: int) -> Tensor:
     """Keys and values of some rows of a sequence. [rows, layers, 2, kv_heads, head_dim], float32"""
-    table = torch.tensor(sequence.block_table, device=cache.pool.device)
-    blocks = cache.pool[table].float()  # [blocks, layers, 2, kv_heads, tokens, head_dim]
+    table, pool = torch.tensor(sequence.block_table, device=cache.pool.device), cache.pool
+    is_fp8 = pool.element_size() == 1  # which torch does not index on every device
+    found = pool.view(torch.uint8)[table].view(pool.dtype) if is_fp8 else pool[table]
+    blocks = found.float()  # [blocks, layers, 2, kv_heads, tokens, head_dim]
     return blocks.permute(0, 4, 1, 2, 3, 5).flatten(0, 1)[first:end]
 
 

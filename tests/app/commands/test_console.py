@@ -318,6 +318,14 @@ def test_the_trial_of_the_devices_asks_by_itself_and_reports(capsys: pytest.Capt
     assert trial.document()["played"] == 1
 
 
+def test_a_trial_without_a_microphone_ends_early() -> None:
+    trial = DeviceTrial(["what is two plus three"], now_s=iter(range(0, 1000, 10)).__next__)
+    session = LiveScript([StateChanged(SessionState.LISTENING)], *[[]] * 20)
+    converse(session, None, Terminal(lambda line: None, shows_level=False), None, trial)
+    assert session.is_stopped
+    assert len(session._polls) > 10
+
+
 def test_the_typed_questions_are_those_of_the_samples() -> None:
     questions = console._typed_questions()
     assert "What is three plus four?" in questions

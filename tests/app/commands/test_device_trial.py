@@ -83,6 +83,20 @@ def test_it_waits_for_a_microphone_and_for_a_reply_that_pauses(clock: Clock) -> 
     assert trial.document()["had_microphone"] is True
 
 
+def test_it_does_not_wait_for_a_microphone_for_ever(clock: Clock) -> None:
+    trial = follow(DeviceTrial(["one"], clock))
+    clock.now_s = 100.0  # the model was loaded meanwhile
+    assert not trial.has_given_up
+    follow(trial, LISTENING)
+    clock.now_s = 119.0
+    assert not trial.has_given_up
+    clock.now_s = 120.0
+    assert trial.has_given_up
+    assert trial.document()["had_microphone"] is False
+    follow(trial, OPEN)
+    assert not trial.has_given_up
+
+
 def test_what_was_heard_is_counted() -> None:
     interrupt = TimingEvent("decision", 3, 0, 0, "dialog", {"kind": "interrupt"})
     trial = follow(

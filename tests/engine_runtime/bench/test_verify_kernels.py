@@ -86,6 +86,17 @@ def test_a_quantized_engine_is_compared_in_its_format(random_bundle: Path, quest
     assert not failed(compare_language_models(engine.stages.lm, reference, REPLIES, LIMIT, LIMIT))
 
 
+def test_keys_and_values_in_fp8_are_compared_with_a_limit_of_their_own(
+    random_bundle: Path, question: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_kernels, "ROWS_PER_REPLY", 8)
+    engine = Engine.load(Bundle.open(random_bundle), EngineOptions(kv_dtype="fp8"))
+    verdict = compare(engine, question)
+    assert verdict.is_aligned, verdict.checks
+    limits = {check.threshold for check in verdict.checks if "error (layer" in check.name}
+    assert limits == {verify_kernels.MOST_ERROR_OF_FP8_CACHE}
+
+
 def test_the_language_model_of_an_engine_folder_is_refused(engine: Engine, question: dict[str, Pcm]) -> None:
     stages = replace(engine.stages, lm=replace_executor(engine.stages.lm, object()))
     with pytest.raises(VerifyError, match="trt verify"):
