@@ -147,11 +147,26 @@ def duplex(plan: Plan, did: list[str]) -> StepOutcome:
         reasons.append("no microphone could be opened")
     if trial["microphone_silent"]:
         reasons.append("the microphone delivered exact silence: it is muted, or switched off")
-    advice = (
-        "Check that loudspeaker and microphone are chosen, on and not muted, and that nobody speaks "
-        "meanwhile; with headphones add --headphones."
-    )
-    return StepOutcome.judge(figures, advice, "; ".join(reasons))
+    return StepOutcome.judge(figures, _sound_advice(trial, bool(reasons)), "; ".join(reasons))
+
+
+def _sound_advice(trial: Mapping[str, Any], has_error: bool) -> str:
+    """What to do about each kind of failure."""
+    advice = []
+    is_quiet = trial["loudest_dbfs"] <= _QUIETEST_DBFS
+    if has_error or is_quiet or not trial["played"] or trial["echo"]["delay_ms"] is None:
+        advice.append(
+            "Check that loudspeaker and microphone are chosen, on, loud enough and not muted; with "
+            "headphones add --headphones."
+        )
+    if trial["self_interruptions"] or trial["turns_answered"]:
+        advice.append(
+            "See that nobody speaks meanwhile; turn the loudspeaker down or away from the microphone, or try "
+            "--echo-library livekit with `moss-voice console --ask`."
+        )
+    if trial["underruns"] or trial["dropped_samples"]:
+        advice.append("Close programs that keep the processor busy, and do this step again.")
+    return " ".join(advice)
 
 
 def _echo_figures(echo: Mapping[str, Any], spread_ms: float | None, headphones: bool) -> list[Figure]:

@@ -64,7 +64,7 @@ def run_command(
             while process.poll() is None:
                 time.sleep(_POLL_S)
                 if progress is not None:
-                    progress(time.monotonic() - start_s, _latest_line(err) or _latest_line(out))
+                    progress(time.monotonic() - start_s, _latest_line(out, err))
         finally:
             _end(process)
     return result_of(words, process.returncode, _tail(out), _tail(err), time.monotonic() - start_s)
@@ -129,8 +129,10 @@ def _error_of(err: str, status: int) -> str:
     return f"It ended with {how}: {lines[-1].strip()}" if lines else f"It ended with {how} and wrote nothing."
 
 
-def _latest_line(file: Path) -> str:
-    lines = [part.strip() for part in _tail(file, 2_048).replace("\r", "\n").splitlines() if part.strip()]
+def _latest_line(*files: Path) -> str:
+    """The last line of the file that was written to last."""
+    latest = max(files, key=lambda file: file.stat().st_mtime_ns)
+    lines = [part.strip() for part in _tail(latest, 2_048).replace("\r", "\n").splitlines() if part.strip()]
     return lines[-1][:_LONGEST_LINE] if lines else ""
 
 

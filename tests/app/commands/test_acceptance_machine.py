@@ -135,7 +135,15 @@ def test_sound_that_is_not_right_fails(do: Do, changes: dict[str, Any], reason: 
     outcome = do("duplex", trial(**changes))
     assert outcome.status == "failed"
     assert reason in outcome.reason
-    assert "--headphones" in outcome.next_step
+    assert outcome.next_step
+
+
+def test_the_next_step_is_that_of_the_failure(do: Do) -> None:
+    assert do("duplex", trial(underruns=3)).next_step.startswith(
+        "Close programs that keep the processor busy"
+    )
+    assert "nobody speaks" in do("duplex", trial(self_interruptions=1)).next_step
+    assert "--headphones" in do("duplex", trial(echo=NO_ECHO)).next_step
 
 
 def test_with_headphones_no_echo_is_wanted(do: Do) -> None:
