@@ -22,7 +22,7 @@ from app.cli import build_parser
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "packaging" / "OPTIONS.md"
 _PACKAGES = ("app", "engine_runtime")
-_PASS_ON = ("app/remote/engine_process.py", "app/gui/preferences.py")
+_PASS_ON = ("app/settings.py: serve_options", "app/gui/preferences.py")
 """They translate options into those of another process, and into preferences: no readers."""
 _SETTINGS = ("Settings", "Options", "Limits")
 """Ends of the names of dataclasses all of whose fields have to be read."""
@@ -181,11 +181,11 @@ class Code:
         if own in seen:
             return found
         for reader in self._readers[own]:
-            path, name = reader.split(": ")
+            name = reader.partition(": ")[2]
             kind, _, method = name.rpartition(".")
             if kind == own[0] and method in self.classes[kind].types:
                 found |= self.readers((kind, method), seen | {own})
-            elif method != "__post_init__" and path not in _PASS_ON:
+            elif method != "__post_init__" and not reader.startswith(_PASS_ON):
                 found.add(reader)
         return found.union(*(self.readers(other, seen | {own}) for other in self._moves[own]))
 

@@ -70,7 +70,7 @@ SOURCES = {
     "app/commands/talk.py": COMMAND,
     "app/commands/shared.py": SHARED,
     "engine_runtime/engine.py": ENGINE,
-    "app/remote/engine_process.py": "def words(options: EngineOptions) -> int:\n    return options.unread\n",
+    "app/settings.py": "def serve_options(options: EngineOptions) -> int:\n    return options.unread\n",
 }
 LOAD, SPEAK = "engine_runtime/engine.py: Engine.load", "engine_runtime/engine.py: Engine.speak"
 
