@@ -28,8 +28,9 @@ PROGRAMS = (
     f"usr/lib/{NAME}/_internal/torch/bin/torch_shm_manager",
 )
 _DRIVER = ("libcuda.so", "libnvidia-ml.so")
-# Opened by name at run time, so that no library in the bundle lists them: sound, and text in the window.
-OPENED_BY_NAME = ("fonts-dejavu-core", "libasound2-plugins", "libportaudio2", "libpulse0")
+# Opened by name at run time, so that no library of the bundle lists them: sound, fonts, key maps.
+OPENED_BY_NAME = ("fonts-dejavu-core", "libasound2-plugins", "libportaudio2", "libpulse0", "xkb-data")
+_SONAME = re.compile(r"(.+)\.so\.(.+)")
 # Higher levels take minutes more for a few percent. lintian refuses .deb files with zstd.
 ZSTD = "zstd -12 -T0 --long=27"
 COMPRESSION = ("-Zxz", "-z3")
@@ -107,7 +108,7 @@ def dependencies(folder: Path, work: Path) -> list[str]:
     """The Debian packages, with versions, that the program in `folder` needs on this system."""
     (work / "debian").mkdir()
     (work / "debian" / "control").write_text(f"Source: {NAME}\n\nPackage: {NAME}\nArchitecture: any\n")
-    shutil.copy(FILES / "shlibs.local", work / "debian")
+    (work / "debian" / "shlibs.local").write_text(_shlibs(folder), encoding="utf-8")
     files = [file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()]
     binaries = [file for file in files if _is_elf(file)]
     private = sorted({f"-l{file.parent}" for file in binaries})
@@ -120,6 +121,14 @@ def dependencies(folder: Path, work: Path) -> list[str]:
         done.check_returncode()
     linked = done.stdout.strip().partition("=")[2].split(", ")
     return sorted({*linked, *OPENED_BY_NAME})
+
+
+def _shlibs(folder: Path) -> str:
+    """Entries that dpkg-shlibdeps prefers to Debian's: those of shlibs.local, and one without a package
+    for each library of the bundle, which it would otherwise look for in the system as well."""
+    names = {file.name for file in folder.rglob("*.so.*")}
+    own = [found.expand(r"\1 \2\n") for name in sorted(names) if (found := _SONAME.fullmatch(name))]
+    return (FILES / "shlibs.local").read_text(encoding="utf-8") + "".join(own)
 
 
 def _is_of_cuda(binary: Path, folder: Path) -> bool:

@@ -17,6 +17,8 @@ _PACKAGES = ("app", "engine_runtime")
 
 _OF_QT = ("QT_PLUGIN_PATH", "QML2_IMPORT_PATH")
 """What PyInstaller's hook for PySide6 overwrites, keeping no copy."""
+_OF_THE_LOADER = "_PYI_"
+"""Prefix of variables by which PyInstaller's loader knows its own child; that gets no LD_LIBRARY_PATH."""
 
 
 def restore_environment() -> None:
@@ -25,12 +27,15 @@ def restore_environment() -> None:
 
     PyInstaller's loader has put the bundle's folder first in LD_LIBRARY_PATH, which the dynamic linker of
     this process has read by now. Qt reads its variables when a window is made, hence `_keep_own_plugins`.
+    This program as a child of its own is then started as any other: its loader sets the path again.
     """
     _keep_own_plugins()
     given = _given_environment()
     _restore("LD_LIBRARY_PATH", os.environ.pop("LD_LIBRARY_PATH_ORIG", None))
     for name in _OF_QT:
         _restore(name, given.get(name))
+    for name in [name for name in os.environ if name.startswith(_OF_THE_LOADER)]:
+        del os.environ[name]
 
 
 def _keep_own_plugins() -> None:

@@ -33,6 +33,16 @@ def test_other_programs_do_not_see_the_libraries_of_the_bundle(
     assert "LD_LIBRARY_PATH_ORIG" not in os.environ
 
 
+def test_this_program_as_a_child_finds_the_libraries_of_the_bundle(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyInstaller's loader sets its path again, unless these say that a parent has done so."""
+    for name in ("ARCHIVE_FILE", "PARENT_PROCESS_LEVEL", "LINUX_PROCESS_NAME", "APPLICATION_HOME_DIR"):
+        monkeypatch.setenv(f"_PYI_{name}", "1")
+    launch.restore_environment()
+    assert not [name for name in os.environ if name.startswith("_PYI_")]
+
+
 @pytest.mark.parametrize("given", ["/users/own/plugins", None])
 def test_other_programs_do_not_see_the_plugins_of_the_bundle(
     launch: ModuleType, monkeypatch: pytest.MonkeyPatch, given: str | None

@@ -113,15 +113,22 @@ def test_what_programs_are_linked_to_is_found(
 
 @_needs("dpkg-shlibdeps")
 @pytest.mark.slow
-def test_no_newer_zstd_is_asked_for_than_qt_calls(
+def test_no_newer_zstd_is_asked_for_than_qt_calls_and_nothing_that_the_bundle_has(
     linux_packages: ModuleType, frozen: Path, tmp_path: Path
 ) -> None:
-    """Debian 12 asks for its own 1.5.2 or newer, which Ubuntu 22.04 lacks."""
+    """Debian 12 asks for its own zstd 1.5.2 or newer, which Ubuntu 22.04 lacks."""
     pyside = pytest.importorskip("PySide6")
     for file in (Path(pyside.__file__).parent / "Qt" / "lib").glob("lib*"):
         if file.name.startswith(("libQt6Core.so", "libicu")):
             (frozen / file.name).hardlink_to(file)
-    assert "libzstd1 (>= 1.3)" in linux_packages.dependencies(frozen, tmp_path)
+    found = linux_packages.dependencies(frozen, tmp_path)
+    assert "libzstd1 (>= 1.3)" in found
+    assert any(package.startswith("zlib1g") for package in found)
+    (library,) = {str(file) for file in Path("/usr/lib").glob("*/libz.so.1")}
+    shutil.copy(library, frozen)
+    shutil.rmtree(tmp_path / "debian")
+    found = linux_packages.dependencies(frozen, tmp_path)
+    assert not any(package.startswith("zlib1g") for package in found)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ NEWEST = {
     "ZLIB": "1.2.9",
     "V": "1.0.0",  # of libxkbcommon
     "LIBDBUS_1": "3",
+    "LIBFFI_BASE": "8.0",
+    "LIBFFI_CLOSURE": "8.0",
+    "XZ": "5.0",
 }
 """Prefix of a symbol version -> the newest one of Ubuntu 22.04."""
 
@@ -53,6 +56,7 @@ PACKAGES = {
     "libc6": UbuntuPackage("2.35-0ubuntu3", libraries=GLIBC),
     "libdbus-1-3": UbuntuPackage("1.12.20-2ubuntu4", libraries=("libdbus-1.so.3",)),
     "libegl1": UbuntuPackage("1.4.0-1", libraries=("libEGL.so.1",)),
+    "libffi8": UbuntuPackage("3.4.2-4", libraries=("libffi.so.8",)),
     "libfontconfig1": UbuntuPackage("2.13.1-4.2ubuntu5", libraries=("libfontconfig.so.1",)),
     "libfreetype6": UbuntuPackage("2.11.1+dfsg-1build1", libraries=("libfreetype.so.6",)),
     "libgcc-s1": UbuntuPackage("12-20220319-1ubuntu1", libraries=("libgcc_s.so.1",)),
@@ -61,6 +65,7 @@ PACKAGES = {
         "2.72.1-1", "libglib2.0-0t64", libraries=("libglib-2.0.so.0", "libgthread-2.0.so.0")
     ),
     "libgomp1": UbuntuPackage("12-20220319-1ubuntu1", libraries=("libgomp.so.1",)),
+    "liblzma5": UbuntuPackage("5.2.5-2ubuntu1", libraries=("liblzma.so.5",)),
     "libportaudio2": UbuntuPackage("19.6.0-1.1"),
     "libpulse0": UbuntuPackage("1:15.99.1+dfsg1-1ubuntu1"),
     "libstdc++6": UbuntuPackage("12-20220319-1ubuntu1", libraries=("libstdc++.so.6",)),
@@ -87,6 +92,7 @@ PACKAGES = {
     "libxkbcommon-x11-0": UbuntuPackage("1.4.0-1", libraries=("libxkbcommon-x11.so.0",)),
     "libxkbcommon0": UbuntuPackage("1.4.0-1", libraries=("libxkbcommon.so.0",)),
     "libzstd1": UbuntuPackage("1.4.8+dfsg-3build1", libraries=("libzstd.so.1",)),
+    "xkb-data": UbuntuPackage("2.33-1"),
     "zlib1g": UbuntuPackage("1:1.2.11.dfsg-2ubuntu9", libraries=("libz.so.1",)),
 }
 """What the .deb may depend on; of libraries without symbol versions, the version says what they have."""
@@ -201,12 +207,14 @@ def unpackaged(binaries: Iterable[Binary], own: set[str], depends: Iterable[str]
     NVIDIA's libraries load their plugins where they can, and a driver brings what they are linked to.
     """
     there = own.union(*(PACKAGES[name].libraries for name in depends if name in PACKAGES))
+    linked: dict[str, list[str]] = {}
     for binary in binaries:
-        if "nvidia" in binary.path.parts:
-            continue
-        for library in sorted(binary.libraries - there):
-            if not library.startswith(_DRIVER):
-                yield f"{binary.path.name} is linked to {library}, which no package of Depends has"
+        if "nvidia" not in binary.path.parts:
+            for library in binary.libraries - there:
+                linked.setdefault(library, []).append(binary.path.name)
+    for library, names in sorted(linked.items()):
+        if not library.startswith(_DRIVER):
+            yield f"no package of Depends has {library}, to which {len(names)} are linked, as {names[0]} is"
 
 
 def other_functions(binaries: Iterable[Binary]) -> Iterator[str]:

@@ -69,7 +69,7 @@ def test_a_library_of_the_system_is_in_a_package_of_the_field() -> None:
     linked = [binary(library=name) for name in ("libc.so.6", "libz.so.1", "libQt6Core.so.6", "libcuda.so.1")]
     own = {"libQt6Core.so.6"}
     assert not list(ubuntu.unpackaged(linked, own, ["libc6", "zlib1g"]))
-    missing = "x.so is linked to libz.so.1, which no package of Depends has"
+    missing = "no package of Depends has libz.so.1, to which 1 are linked, as x.so is"
     assert list(ubuntu.unpackaged(linked, own, ["libc6"])) == [missing]
     plugin = binary(library="libmlx5.so.1", path="nvidia/cu13/lib/libcufile_rdma.so.1")
     assert not list(ubuntu.unpackaged([plugin], own, []))
