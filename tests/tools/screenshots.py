@@ -66,7 +66,7 @@ def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
     tools.plans.found.connect(loop.quit)
     tools.plans.ask(bundle)
     loop.exec()
-    dialog = SettingsDialog(window.engine.shown(), None, window, window.bridge, tools)
+    dialog = SettingsDialog(window.applied.current, None, window, window.bridge, tools)
     dialog.tabs.setCurrentWidget(dialog.model)
     dialog.show()
     QApplication.processEvents()
