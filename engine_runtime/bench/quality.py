@@ -100,16 +100,18 @@ class QualityBench:
             raise VerifyError(NO_REPLY)
         chosen = self._steps or (FINE_STEPS, FAST_STEPS, engine.stages.token2mel.steps)
         ordered = sorted(set(chosen), reverse=True)
+        finest = [self._judge(engine, reply, ordered[0]) for reply in distinct]
         texts = [reply.text for reply in distinct]
+        has_texts = any(texts)
+        if not has_texts and self._recognizer is not None:
+            texts = [one.heard or "" for one in finest]
+            self.notes.append(
+                f"the model writes no text of its speech: words are those heard at {ordered[0]} steps"
+            )
         for steps in ordered:
             judged = [self._judge(engine, reply, steps) for reply in distinct]
-            finest = [self._judge(engine, reply, ordered[0]) for reply in distinct]
-            if not any(texts) and self._recognizer is not None:
-                texts = [one.heard or "" for one in finest]
-                self.notes.append(
-                    f"{weights} writes no text of its speech: words are those heard at {ordered[0]} steps"
-                )
-            self._rows.append(_row(weights, steps, judged, finest, texts))
+            counts_words = self._recognizer is not None and (has_texts or steps != ordered[0])
+            self._rows.append(_row(weights, steps, judged, finest, texts, counts_words=counts_words))
 
     @torch.inference_mode()
     def _judge(self, engine: Engine, reply: _Spoken, steps: int) -> _Judged:
@@ -137,7 +139,7 @@ class QualityBench:
                 "mel": row.mel,
                 "mos": row.mos,
                 "mos_lost": _lost(row, self._rows[0]),
-                "words": row.words,
+                "words": None if self._recognizer is None else row.words,
                 "word_errors": row.errors,
             }
             section.rows.append(cells)
@@ -154,8 +156,8 @@ class QualityBench:
             lost = _lost(row, first)
             if lost is not None:
                 found.append(Check(f"{name}: MOS lost", lost, MOST_LOSS, row.replies, is_least=False))
-            if row.errors is not None and first.errors is not None:
-                added = row.errors - first.errors
+            if row.errors is not None:
+                added = row.errors - (first.errors or 0.0)  # none where they are counted from the first row
                 found.append(Check(f"{name}: word errors added", added, MOST_LOSS, row.words, is_least=False))
         return found
 
@@ -166,13 +168,21 @@ def _lost(row: _Row, first: _Row) -> float | None:
     return 1 - row.mos / first.mos
 
 
-def _row(weights: str, steps: int, judged: list[_Judged], finest: list[_Judged], texts: list[str]) -> _Row:
+def _row(
+    weights: str,
+    steps: int,
+    judged: list[_Judged],
+    finest: list[_Judged],
+    texts: list[str],
+    *,
+    counts_words: bool,
+) -> _Row:
     distances = np.concatenate(
         [np.abs(one.mel - best.mel).mean(axis=0) for one, best in zip(judged, finest, strict=True)]
     )
     scores = [one.mos for one in judged if one.mos is not None]
-    heard = [one.heard for one in judged if one.heard is not None]
-    errors, words = word_errors(texts, heard) if heard else (0, word_errors(texts, texts)[1])
+    heard = [one.heard or "" for one in judged]
+    errors, words = word_errors(texts, heard)
     return _Row(
         weights,
         steps,
@@ -181,7 +191,7 @@ def _row(weights: str, steps: int, judged: list[_Judged], finest: list[_Judged],
         float(distances.mean()),
         float(np.mean(scores)) if scores else None,
         words,
-        errors / words if heard else None,
+        errors / words if counts_words else None,
     )
 
 

@@ -113,9 +113,12 @@ def test_a_model_without_texts_is_heard_at_the_most_steps(random_bundle: Path) -
     bench = QualityBench((4, 2), None, recognizer)
     bench.add("native", engine, ["a"])
     section = bench.section()
-    assert [row["word_errors"] for row in section.rows] == [0, 0.5]
+    assert [row["word_errors"] for row in section.rows] == [None, 0.5]
+    assert [row["words"] for row in section.rows] == [2, 2]
     assert [row["mos"] for row in section.rows] == [None, None]
     assert recognizer.languages == [None, None]
+    (check,) = (check for check in bench.checks() if "word errors" in check.name)
+    assert (check.name, check.value) == ("native, 2 steps: word errors added", 0.5)
     assert "words are those heard at 4 steps" in section.note
 
 
