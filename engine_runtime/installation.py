@@ -63,8 +63,8 @@ def add(extra: str) -> str:
         return _INCOMPLETE if extra in BUNDLED else _beside_the_bundle(extra)
     named = (f"{DISTRIBUTION}[{extra}]",) if _is_installed() else ("--editable", f"{_ROOT}[{extra}]")
     commands = [_pip(*named)]
-    if extra in _ADDED_WITHOUT_DEPENDENCIES:
-        commands.append(_pip("--no-deps", *_ADDED_WITHOUT_DEPENDENCIES[extra]))
+    if bare := _ADDED_WITHOUT_DEPENDENCIES.get(extra):
+        commands.append(_pip("--no-deps", *bare))
     return f"Run: {' && '.join(commands)}"
 
 
@@ -168,7 +168,10 @@ def _pip(*words: str) -> str:
 
 def _beside_the_bundle(extra: str) -> str:
     wheel = f"moss_voice-{metadata.version(DISTRIBUTION)}-py3-none-any.whl[{extra}]"
+    commands = [["pip", "install", wheel]]
+    if bare := _ADDED_WITHOUT_DEPENDENCIES.get(extra):
+        commands.append(["pip", "install", "--no-deps", *bare])
     return (
         "The packaged program cannot be added to. Use its wheel in an environment of Python 3.11 or 3.12: "
-        + shlex.join(["pip", "install", wheel])
+        + " && ".join(map(shlex.join, commands))
     )

@@ -55,6 +55,8 @@ def test_a_frozen_copy_is_installed_again_or_used_as_a_wheel(monkeypatch: pytest
     assert "install MOSS Voice again" in installation.add("serve")
     assert installation.gpu_remedy() == "Run: moss-voice gpu install"
     assert re.search(r"pip install 'moss_voice-[\d.]+-py3-none-any\.whl\[ray\]'", installation.add("ray"))
+    quality = installation.add("quality")
+    assert re.search(r"whl\[quality\]' && pip install --no-deps distillmos==\S+ xls-r-sqa==\S+$", quality)
 
 
 @pytest.mark.usefixtures("wheel")
@@ -66,6 +68,9 @@ def test_a_wheel_is_completed_by_the_pip_of_its_environment(repository: Path) ->
     assert {pin.partition("==")[0] for pin in pins} == {"bigvgan", "silero-vad", "pipecat-ai"}
     assert pins <= set(tested)
     assert installation.add("serve") == f"Run: {sys.executable} -m pip install 'moss-voice[serve]'"
+    assert installation.add("quality").endswith(
+        f"&& {sys.executable} -m pip install --no-deps distillmos==0.9.1 xls-r-sqa==0.1.0"
+    )
     version = metadata.version("torch").partition("+")[0]
     assert installation.gpu_remedy() == f"Run: {sys.executable} -m pip install torch==={version}"
 
