@@ -186,6 +186,7 @@ def whole_bytes(config: MossLMConfig, dtype: torch.dtype, rows: int) -> int:
 def free_bytes(device: torch.device) -> int:
     """Bytes that can be allocated on a device now, after what an earlier engine left is freed; on a GPU
     within the limit of --gpu-memory-gb."""
+    gc.unfreeze()  # parts of an engine form reference cycles, and a benchmark freezes them
     gc.collect()
     if device.type == "cuda":
         return memory_of(device)[0]
@@ -229,9 +230,10 @@ def open_reference(
     """The reference of these weights, as of an OpenReference; `device` is that of the tested engine."""
     dtype: torch.dtype = getattr(torch, options.dtype)
     need, reason = needed_bytes(config, dtype), ""
+    free = free_bytes(device)
     if options.device is not None:
         device = usable_device(options.device)
-    elif device.type == "cuda" and (free := free_bytes(device)) < need:
+    elif device.type == "cuda" and free < need:
         device, reason = torch.device("cpu"), f" (the GPU has {free / 1e9:.1f} GB free)"
     layers: Layers = PlainLayers(config)
     if options.layers == "transformers":

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import json
 import re
 import shutil
@@ -21,6 +20,7 @@ from engine_runtime import loading as stages
 from engine_runtime.bench import DEFINITIONS, ceilings, exact_encoding, transformers_reference
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.compare import TransformersComparison
+from engine_runtime.bench.reference import free_bytes
 from engine_runtime.bench.teacher_forcing import Dialog
 from engine_runtime.bench.transformers_reference import ComparisonError
 from engine_runtime.bundle.bundle import Bundle
@@ -260,16 +260,18 @@ def test_a_comparison_that_fails_loses_nothing(
 def test_the_other_side_of_a_comparison_begins_when_the_engine_is_gone(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    executors: list[weakref.ref[object]] = []
+    parts: list[weakref.ref[object]] = []
 
     def record(engine: Engine, lm: object, repeats: int, asked: Sequence[Dialog]) -> SimpleNamespace:
         assert len(asked) > 11
-        executors.append(weakref.ref(engine.stages.lm.executor))
+        stages = engine.stages
+        engine.__dict__["itself"] = engine  # a reference cycle, as captured graphs form them
+        parts.extend(map(weakref.ref, (engine, stages.lm.executor, stages.token2mel, stages.vocoder)))
         return SimpleNamespace(finish=finish)
 
     def finish() -> list[Section]:
-        gc.collect()
-        assert executors[0]() is None
+        free_bytes(torch.device("cpu"))
+        assert [part() for part in parts] == [None] * 4
         return [Section("agreement", {"a": "b"}, [{"a": 1}]), Section("times", {"c": "d"}, [{"c": 2}])]
 
     monkeypatch.setattr(transformers_reference, "require_transformers", lambda: None)
