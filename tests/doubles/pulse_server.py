@@ -32,13 +32,24 @@ set-default-sink speaker
 set-default-source microphone
 """
 
+_LOOP_SCRIPT = """\
+load-module module-native-protocol-unix auth-anonymous=1 socket={socket}
+load-module module-null-sink sink_name=speaker rate=48000 channels=1 norewinds=1
+load-module module-remap-source source_name=microphone master=speaker.monitor
+set-default-sink speaker
+set-default-source microphone
+"""
+
 
 class PulseServer:
     """The daemon and what can be done to it. `speak` is heard by the microphone, `record` hears the
-    loudspeaker. With `one_clock` both are channels of one sink, and `record_both` hears them in step."""
+    loudspeaker. With `one_clock` both are channels of one sink, and `record_both` hears them in step. With
+    `loop_loss_db` the microphone hears the loudspeaker alone, so much softer, on the same clock."""
 
-    def __init__(self, *, one_clock: bool = False) -> None:
-        self._script = (_ONE_CLOCK_SCRIPT if one_clock else _SCRIPT).replace("\\\n", "")
+    def __init__(self, *, one_clock: bool = False, loop_loss_db: float | None = None) -> None:
+        self._loop_loss_db = loop_loss_db
+        script = _SCRIPT if loop_loss_db is None else _LOOP_SCRIPT
+        self._script = (_ONE_CLOCK_SCRIPT if one_clock else script).replace("\\\n", "")
         self.folder = Path(tempfile.mkdtemp(prefix="pulse-"))
         self.socket = self.folder / "socket"
         self.environment = {
@@ -62,6 +73,10 @@ class PulseServer:
         )  # fmt: skip
         for _ in range(100):
             if self.socket.exists() and self._pactl("info").returncode == 0:
+                if self._loop_loss_db is not None:
+                    # A factor: PulseAudio takes a negative number of decibels for a change.
+                    factor = f"{10 ** (-self._loop_loss_db / 20):.4f}"
+                    self._pactl("set-source-volume", "microphone", factor).check_returncode()
                 return
             time.sleep(0.05)
         raise RuntimeError("the PulseAudio daemon does not answer")
@@ -93,8 +108,8 @@ class PulseServer:
         environment = {name: value for name, value in self.environment.items() if name != "PULSE_SOURCE"}
         return subprocess.Popen(command, env=os.environ | environment)
 
-    def hear_itself(self, loss_db: float = 0.0) -> None:
-        """An open loudspeaker: from now on the microphone hears what is played, `loss_db` softer."""
+    def hear_itself(self) -> None:
+        """An open loudspeaker: from now on the microphone hears what is played."""
         loop = (
             "load-module",
             "module-loopback",
@@ -110,11 +125,6 @@ class PulseServer:
         subprocess.run(
             ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=5
         )
-        # The input of the loop, whose number is the first word of its line.
-        inputs = self._pactl("list", "short", "sink-inputs").stdout.decode().splitlines()
-        number = inputs[-1].split()[0]
-        # Written as a factor: PulseAudio takes a negative number of decibels for a change.
-        self._pactl("set-sink-input-volume", number, f"{10 ** (-loss_db / 20):.4f}").check_returncode()
 
     def remove_microphone(self) -> None:
         """Unplug it."""

@@ -2,8 +2,8 @@
 
     python -m tests.tools.loop_devices --loss-db 12 -- python -m app acceptance --out DIR --only duplex
 
-A PulseAudio daemon of its own with null sinks; the loop is some 100 ms late. With --headphones the microphone
-hears nothing.
+A PulseAudio daemon of its own with null sinks. The microphone is the loudspeaker's monitor, softer by
+--loss-db, on one clock as in a laptop. With --headphones the microphone hears nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ def main() -> int:
     parser.add_argument("--headphones", action="store_true")
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
-    server = PulseServer()
+    server = PulseServer(loop_loss_db=None if arguments.headphones else arguments.loss_db)
     try:
         server.start()
-        if not arguments.headphones:
-            server.hear_itself(arguments.loss_db)
         environment = {name: server.environment[name] for name in _NAMES}
         return subprocess.run(arguments.command, env=os.environ | environment, check=False).returncode
     finally:

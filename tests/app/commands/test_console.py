@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -276,29 +277,33 @@ def test_a_microphone_that_comes_later_is_used(
 
 @pytest.mark.slow
 @pytest.mark.pulse
-def test_the_trial_measures_the_loop_of_real_streams(
-    pulse_server: PulseServer, nano_bundle: Path, repository: Path
-) -> None:
-    """The loudspeaker is 12 dB softer in the microphone, and some 100 ms late."""
-    pulse_server.hear_itself(12.0)
+def test_the_trial_measures_the_loop_of_real_streams(nano_bundle: Path, repository: Path) -> None:
+    """The loudspeaker is 12 dB softer in the microphone."""
+    for program in ("pulseaudio", "pactl"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    server = PulseServer(loop_loss_db=12.0)
+    server.start()
     command = [sys.executable, "-m", "app", "console", "--bundle", str(nano_bundle), "--ask", "--seconds=14"]
-    done = subprocess.run(
-        [*command, "--json"],
-        cwd=repository,
-        env=os.environ | pulse_server.environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--json"],
+            cwd=repository,
+            env=os.environ | server.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        server.remove()
     assert done.returncode == 0, done.stderr
     trial = json.loads(done.stdout.splitlines()[-1])["trial"]
     assert trial["played"] >= 2
     assert trial["had_microphone"]
     assert trial["loudest_dbfs"] > -60
-    assert 20 < trial["echo"]["delay_ms"] < 384
-    assert 9 < trial["echo"]["erl_db"] < 15
-    assert (trial["self_interruptions"], trial["turns_answered"]) == (0, 0)
+    assert 10 < trial["echo"]["delay_ms"] < 384
+    assert 11 < trial["echo"]["erl_db"] < 13
 
 
 def _line_with(read: Callable[[], str], words: str) -> str:
