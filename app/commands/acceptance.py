@@ -13,11 +13,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app import paths, process
+from app.audio.sound_server import current_devices
 from app.commands.acceptance_plan import Plan, shown_command
 from app.commands.acceptance_program import program_steps, soak_step
 from app.commands.acceptance_report import Names, document, summary_line, write_reports
@@ -152,9 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise ExportError(
                 f"Another acceptance uses {plan.out}.", "Wait for its end, or choose another folder."
             )
-        outcomes = _hold(plan, steps, choice, progress, arguments)
-    names = _names(plan, outcomes)
-    found = document(steps, outcomes, names)
+        found = _hold(plan, steps, choice, progress)
     counts = ", ".join(f"{found[status]} {status}" for status in ("passed", "failed", "skipped"))
     print(f"\n{found['result']}: {counts}; the report is in {plan.out}.")
     if arguments.json:
@@ -162,19 +161,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if found["failed"] else 0
 
 
-def _hold(
-    plan: Plan,
-    steps: list[AcceptanceStep],
-    choice: Choice,
-    progress: _Progress,
-    arguments: argparse.Namespace,
-) -> dict[str, StepOutcome]:
+def _hold(plan: Plan, steps: list[AcceptanceStep], choice: Choice, progress: _Progress) -> dict[str, Any]:
+    """Do the steps, and return the report. It is written after each, so that it is there whatever happens."""
     outcomes: dict[str, StepOutcome] = {}
+    names = Names(plan.out, [file for file in (plan.settings.voice, plan.wavs) if file is not None])
 
     def end(step: AcceptanceStep, outcome: StepOutcome, is_new: bool) -> None:
         progress.end()
         outcomes[step.name] = outcome
-        names = _names(plan, outcomes)
+        names.add_devices(current_devices())
         write_reports(plan.out, steps, outcomes, names)
         if outcome == StepOutcome.skip(NOT_WANTED):
             return
@@ -185,11 +180,12 @@ def _hold(
             print(f"         -> {outcome.next_step}", flush=True)
 
     try:
-        return hold(steps, Journal(plan.out), choice, begin=progress.begin, end=end)
+        hold(steps, Journal(plan.out), choice, begin=progress.begin, end=end)
     except KeyboardInterrupt:
         progress.end()
         say(f"Interrupted. What is finished is kept in {plan.out}: the same command goes on.")
         raise
+    return document(steps, outcomes, names)
 
 
 def _plan(arguments: argparse.Namespace, progress: _Progress) -> Plan:
@@ -247,14 +243,6 @@ def _make_folder(out: Path) -> None:
         raise ExportError(
             f"{out} cannot be made: {error.strerror}.", "Choose another folder with --out."
         ) from error
-
-
-def _names(plan: Plan, outcomes: Mapping[str, StepOutcome]) -> Names:
-    voice = plan.settings.voice
-    names = Names(plan.out, [file for file in (voice, plan.wavs) if file is not None])
-    if "environment" in outcomes:
-        names.add_devices(outcomes["environment"])
-    return names
 
 
 class _Progress:

@@ -16,6 +16,7 @@ from pathlib import Path
 from platform import node, python_version
 from typing import Any
 
+from app.audio.devices import DeviceList
 from app.commands.acceptance_plan import value_text
 from app.commands.acceptance_steps import AcceptanceStep, StepOutcome
 from app.commands.doctor_report import anonymous
@@ -25,9 +26,8 @@ from engine_runtime.errors import redact
 
 TEXT, JSON = "report.txt", "report.json"
 _MARKS = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
-_DEVICES = ("microphone", "loudspeaker")
-_NO_NAMES = {"default", "pipewire", "pulse", "sysdefault"}
-"""What PortAudio calls devices of every machine."""
+_NO_NAME = re.compile(r"[a-z0-9]*")
+"""What sound systems call devices of every machine, such as default or surround51."""
 _WIDTH = 100
 _HEADER = """\
 Report of moss-voice acceptance. It holds what each step did, its figures with their limits, and what to do
@@ -44,13 +44,11 @@ class Names:
     def __init__(self, out: Path, files: Sequence[Path]) -> None:
         self._stand_ins = {str(out): "OUT"} | {str(file): "FILE" for file in files}
 
-    def add_devices(self, outcome: StepOutcome) -> None:
-        """The sound devices that the doctor has found."""
-        for figure in outcome.figures:
-            kind, _, status = figure.name.partition(": ")
-            if kind in _DEVICES and status == "ok":
-                names = set(str(figure.value).split(", ")) - _NO_NAMES
-                self._stand_ins |= dict.fromkeys(names, "DEVICE")
+    def add_devices(self, found: DeviceList) -> None:
+        """The sound devices that are there now."""
+        devices = (*found.inputs, *found.outputs)
+        names = [name for device in devices for name in (device.name, device.description)]
+        self._stand_ins |= {name: "DEVICE" for name in names if not _NO_NAME.fullmatch(name)}
 
     def hide(self, text: str) -> str:
         """`text` without them."""
@@ -77,10 +75,13 @@ def document(
 ) -> dict[str, Any]:
     """Everything as plain values."""
     counts = {status: sum(found.status == status for found in outcomes.values()) for status in _MARKS}
+    result = result_of(outcomes)
+    if result != "failed" and len(outcomes) < len(steps):
+        result = "unfinished"
     return {
         "program": program_version(),
         "python": python_version(),
-        "result": result_of(outcomes),
+        "result": result,
         **counts,
         "steps": [
             names.hide_all({"name": step.name, "what": step.what} | asdict(outcomes[step.name]))
@@ -107,9 +108,12 @@ def lines(steps: Sequence[AcceptanceStep], outcomes: Mapping[str, StepOutcome], 
         "",
     ]
     details = []
+    undone = [step.name for step in steps if step.name not in outcomes]
     for step in found["steps"]:
         overview.append(summary_line(step))
         details += ["", *_details(step)]
+    if undone:
+        overview.append(f"not done yet: {', '.join(undone)}")
     return [*overview, *details]
 
 

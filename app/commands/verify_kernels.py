@@ -48,9 +48,11 @@ def _compare_kernels(
 ) -> dict[str, str]:
     """Add the checks of one engine to the verdict; returns the kernels that run."""
     from app.main import engine_factory
+    from engine_runtime.bench.stages import load_timed
     from engine_runtime.bench.verify_kernels import verify_kernels
 
-    with engine_factory(settings)() as engine, progress_bar("kernels") as progress:
+    loaded, _ = load_timed(engine_factory(settings), settings.engine)
+    with loaded as engine, progress_bar("kernels") as progress:
         questions = read_questions(arguments.wavs, engine.input_sample_rate)
         found = verify_kernels(engine, questions, progress)
         verdict.checks += [replace(check, name=prefix + check.name) for check in found.checks]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.audio.devices import Device, DeviceList
 from app.commands import acceptance_report
 from app.commands.acceptance_report import Names, document, lines, result_of, summary_line, write_reports
 from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome
@@ -70,10 +71,15 @@ def test_the_report_holds_no_private_name(monkeypatch: pytest.MonkeyPatch, tmp_p
         (
             Figure("microphone: ok", "Blue Yeti, alices headset"),
             Figure("loudspeaker: note", "none; plug one in"),
-            Figure("Python: ok", f"3.12 at {home}/env/bin/python on alices-pc"),
+            Figure("Python: ok", f"3.12 at {home}/env/bin/python on alices-pc, used by default"),
         ),
     )
-    names.add_devices(machine)
+    devices = [
+        Device(-1, "alsa_input.usb", "pulse", 48_000, True, "Blue Yeti"),
+        Device(-1, "alices headset", "pulse", 48_000, False),
+        Device(0, "default", "ALSA", 48_000, False),
+    ]
+    names.add_devices(DeviceList(tuple(devices), ()))
     failed = StepOutcome(
         "failed",
         reason="The microphone Blue Yeti was lost at /media/alice/x.",
@@ -85,11 +91,21 @@ def test_the_report_holds_no_private_name(monkeypatch: pytest.MonkeyPatch, tmp_p
         text = file.read_text()
         for private in ("alice", "Blue Yeti", "secret", "token=abc", str(tmp_path)):
             assert private not in text, private
-        assert "~/env/bin/python on HOST" in text
+        assert "~/env/bin/python on HOST, used by default" in text
         assert "--voice=FILE --engine=OUT/trt/engine" in text
         assert "The microphone DEVICE was lost at /media/USER/x." in text
         assert "none; plug one in" in text
     assert "no name of yours" in files[0].read_text()
+
+
+def test_a_report_without_all_steps_is_unfinished() -> None:
+    outcomes = {"one": OUTCOMES["one"]}
+    assert document(STEPS, outcomes, Names(OUT, []))["result"] == "unfinished"
+    text = "\n".join(lines(STEPS, outcomes, Names(OUT, [])))
+    assert "unfinished (1 passed, 0 failed, 0 skipped)" in text
+    assert "not done yet: two, three" in text
+    outcomes["two"] = OUTCOMES["two"]
+    assert document(STEPS, outcomes, Names(OUT, []))["result"] == "failed"
 
 
 def test_a_step_in_one_line() -> None:
