@@ -83,16 +83,22 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Compare and print. Exit status 0 if aligned."""
     settings = start_settings(arguments)
+    is_random = settings.engine.random_weights is not None
     if arguments.folder is not None:
-        settings = replace(settings, bundle=paths.find_bundle(arguments.folder))
+        folder = arguments.folder if is_random else paths.find_bundle(arguments.folder)
+        settings = replace(settings, bundle=folder)
     if arguments.kernel_paths:
         return verify_kernel_paths(settings, arguments)
     from engine_runtime.bench.verify_encoder import all_lead_ins
     from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.bundle.released.full_size import describe
 
     turns = TurnTakingSettings()
     lead_ins = all_lead_ins(turns.pre_roll_ms / 1000, turns.tail_ms / 1000)
-    bundle = Bundle.open(settings.bundle, verify="none", needs_lm_weights=not arguments.encoder)
+    if is_random:
+        bundle = describe(settings.bundle)
+    else:
+        bundle = Bundle.open(settings.bundle, verify="none", needs_lm_weights=not arguments.encoder)
     prompts = prompts_of(bundle, arguments.wavs, arguments.texts)
     if arguments.encoder:
         return _verify_encoder(bundle, settings, prompts.spoken, lead_ins, arguments)
@@ -128,6 +134,7 @@ def _verify(
     arguments: argparse.Namespace,
 ) -> Verdict:
     from app.main import engine_factory
+    from engine_runtime.bench.quality import MOST_ROWS
     from engine_runtime.bench.reference import reference_of
     from engine_runtime.bench.verify import Verification
 
@@ -138,9 +145,10 @@ def _verify(
         _quality_bench(arguments),
         lead_ins,
     )
+    codes = MOST_ROWS if settings.engine.random_weights is not None else None
     for name, options in variants.items():
         try:
-            verification.add(name, engine_factory(replace(settings, engine=options)))
+            verification.add(name, engine_factory(replace(settings, engine=options), codes))
         except MossVoiceError as error:
             if len(variants) == 1:
                 raise

@@ -97,6 +97,20 @@ def test_what_is_missing_for_quality_is_said(
 
 
 @pytest.mark.slow
+def test_a_model_that_is_not_here_is_compared_with_random_weights(
+    random_bundle: Path, wavs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("bundle.toml", "tokenizer.json"):
+        (tmp_path / name).write_bytes((random_bundle / name).read_bytes())
+    words = ["verify", str(tmp_path), "--random-weights", "0", *asked(wavs), "--steps", "2", "--json"]
+    main(words)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    checks = {row["check"]: row["value"] for row in document["rows"]}
+    assert checks["native text head top-1"] == checks["native audio head top-1"] == 1
+    assert document["tables"]["quality"]["rows"][0]["replies"] == 2
+
+
+@pytest.mark.slow
 def test_a_format_that_does_not_fit_leaves_the_others(
     random_bundle: Path, wavs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
