@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
-from collections.abc import Generator
+import threading
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +99,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_unconfigure() -> None:
     """Let what was imported go at the end; nanobind reports on stderr what is left."""
     _unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def same_logging() -> Iterator[None]:
+    """Undo what a command sets up (app/logging_setup.py): later tests look at the records of a level."""
+    root = logging.getLogger()
+    level, raises, factory = root.level, logging.raiseExceptions, logging.getLogRecordFactory()
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    root.setLevel(level)
+    logging.raiseExceptions = raises
+    logging.setLogRecordFactory(factory)
+    sys.excepthook, threading.excepthook = hooks
 
 
 @pytest.fixture(scope="session")

@@ -33,8 +33,8 @@ class KnownMemory(Memory):
         return self._allocate(size, "host")
 
     def know(self, tensor: Tensor, kind: str) -> None:
-        """A tensor that was allocated elsewhere, and is known for good."""
-        self._live[tensor.data_ptr()] = (tensor.numel() * tensor.element_size(), kind)
+        """A tensor that was allocated elsewhere, and is known until something else has its memory."""
+        self._record(tensor.data_ptr(), tensor.numel() * tensor.element_size(), kind)
 
     def confuse(self, address: int) -> None:
         """Take the allocation at `address` for one of the other kind."""
@@ -68,9 +68,16 @@ class KnownMemory(Memory):
         block = np.zeros(size + ALIGNMENT, dtype=np.uint8)
         start = -block.ctypes.data % ALIGNMENT
         address = block.ctypes.data + start
-        self._live[address] = (size, kind)
-        weakref.finalize(block, self._live.pop, address)
+        self._record(address, size, kind)
+        weakref.finalize(block, self._live.pop, address, None)
         return torch.from_numpy(block)[start : start + size]
+
+    def _record(self, address: int, size: int, kind: str) -> None:
+        """What was there before is not alive any more."""
+        for start, (length, _) in list(self._live.items()):
+            if start < address + size and address < start + length:
+                del self._live[start]
+        self._live[address] = (size, kind)
 
 
 class _OnDevice:
