@@ -93,6 +93,11 @@ def verify(plan: Plan, did: list[str]) -> StepOutcome:
     return verdict_of(result, advice)
 
 
+def bench_torch(plan: Plan, did: list[str]) -> StepOutcome:
+    """The engine in torch, in the chosen format alone: with random weights the bench would take all."""
+    return bench(plan, did, [*plan.engine_words(), f"--formats={plan.settings.engine.weight_format}"])
+
+
 def bench(plan: Plan, did: list[str], words: Sequence[str], python: Path | None = None) -> StepOutcome:
     """Replies and stages against the targets of `moss-voice bench`."""
     result = plan.run(did, "bench", *words, f"--runs={plan.runs}", "--check", "--json", python=python)
@@ -117,7 +122,8 @@ def _target(row: Mapping[str, Any]) -> Figure:
 
 def soak(plan: Plan, did: list[str]) -> StepOutcome:
     """Conversations without a pause, for as long as was asked for."""
-    words = [*plan.engine_words(), f"--endurance-minutes={60 * plan.soak_hours:g}", "--runs=1", "--repeats=1"]
+    words = [*plan.engine_words(), f"--formats={plan.settings.engine.weight_format}"]
+    words += [f"--endurance-minutes={60 * plan.soak_hours:g}", "--runs=1", "--repeats=1"]
     result = plan.run(did, "bench", *words, "--json")
     document = document_of(result)
     refuse_error(document, result)

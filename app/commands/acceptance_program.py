@@ -63,7 +63,7 @@ def program_steps(plan: Plan) -> list[AcceptanceStep]:
         AcceptanceStep(
             "bench",
             "latency and throughput against their targets",
-            lambda did: acceptance_model.bench(plan, did, plan.engine_words()),
+            lambda did: acceptance_model.bench_torch(plan, did),
             ("files", "tensors"),
             plan.inputs(plan.runs),
         ),

@@ -109,6 +109,12 @@ def test_a_target_that_is_missed_fails_the_bench(do: Do) -> None:
     assert (outcome.status, outcome.reason) == ("failed", "no target was measured")
 
 
+def test_the_bench_measures_the_chosen_format_alone(do: Do, random_bundle: Path) -> None:
+    script = Script(bench=bench_document())
+    do("bench", script, settings=StartSettings(random_bundle, EngineOptions(weight_format="int4")))
+    assert {"--formats=int4", "--weights=int4", "--check"} <= set(script.words[0])
+
+
 def test_a_bench_that_ends_early_fails(do: Do) -> None:
     script = Script(bench={"error": "A reply is silent. Check the weights."})
     outcome = do("bench", script)

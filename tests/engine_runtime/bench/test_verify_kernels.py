@@ -86,6 +86,7 @@ def test_a_quantized_engine_is_compared_in_its_format(random_bundle: Path, quest
     assert not failed(compare_language_models(engine.stages.lm, reference, REPLIES, LIMIT, LIMIT))
 
 
+@pytest.mark.slow
 def test_keys_and_values_in_fp8_are_compared_with_a_limit_of_their_own(
     random_bundle: Path, question: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_the_triton_kernels_are_compared_alone_and_together() -> None:
     assert sum(check.name.startswith("decode of 2") for check in checks) == 5
 
 
+@pytest.mark.slow
 def test_each_part_of_the_codec_is_compared(
     engine: Engine, question: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
