@@ -109,6 +109,8 @@ class _Visit:
     def _ask(self, process: subprocess.Popen[bytes]) -> str:
         """Start listening, say the question, hear the reply. Escape skips the guide of the first start."""
         self._press("Escape")
+        # A key that comes while the guide closes is lost with it.
+        self._wait(process, lambda: len([*mapped_titles(self._connection)]) == 1, "the end of the guide")
         self._press("Control_L", "space")
         self._wait(
             process, lambda: re.search(r"microphone: (?!closed)", self._log()) is not None, "a microphone"
