@@ -5,9 +5,9 @@ up to 100 ms later where the reference of the same moment is not known yet. A fr
 0.6 ms.
 
 Automatic echo cancellation passes the captured samples through unchanged once nothing of what is played comes
-back for 2 s without a gap, as with headphones (20 s once there was an echo). The canceller still runs, to be
-of use at once when an echo begins. Without the package of the chosen library nothing is processed, which is
-reported once. Dialog thread.
+back for 2 s without a gap and with steady clocks, as with headphones (20 s once there was an echo). The
+canceller still runs, to be of use at once when an echo begins. Without the package of the chosen library
+nothing is processed, which is reported once. Dialog thread.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ class CaptureProcessor:
         if not self._reference.is_settled:
             # Aligned anew, after a gap or for another device: what was heard before says nothing.
             self._audible_samples = 0
-        elif self._monitor.is_audible:
+        elif self._reference.is_steady and self._monitor.is_audible:
             self._audible_samples += self._unchecked * FRAME_SAMPLES
         self._unchecked = 0
         self._is_known = self._monitor.find_echo()

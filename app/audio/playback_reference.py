@@ -10,6 +10,7 @@ thread.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -35,6 +36,9 @@ _JUMP_FRAMES = 5
 ran dry, or samples were dropped."""
 _SETTLED_FRAMES = 50
 """The canceller has found the echo again this long after a jump."""
+_STEADY = 4.0
+"""Samples that the correction may move the reference by in that time. What moves faster shows no echo, as
+while the first late callbacks are made up for."""
 
 ReceivedAt = Callable[[int], int]
 """When the input device delivered captured sample n, in ns."""
@@ -57,6 +61,8 @@ class PlaybackReference:
         self._aligned_at = 0
         """Captured frames when the error was within bounds last."""
         self._drift = 0.0
+        self._moves: deque[float] = deque(maxlen=_SETTLED_FRAMES)
+        """Samples that each of the latest frames was moved by."""
         self._chunk = 0
         self._held = np.zeros(0, dtype=np.float32)
         self._held_from = 0
@@ -72,6 +78,11 @@ class PlaybackReference:
     def is_settled(self) -> bool:
         """Whether the alignment is not new."""
         return self._age >= _SETTLED_FRAMES
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether an echo would be found, at one delay."""
+        return self.is_settled and abs(sum(self._moves)) <= _STEADY
 
     @property
     def drift_ppm(self) -> float:
@@ -91,6 +102,7 @@ class PlaybackReference:
         self._tap = self._output.played
         self._resampler = Resampler(self._tap.sample_rate, RATE_HZ)
         self._position, self._age = None, 0
+        self._moves.clear()
         self._held, self._held_from = self._held[:0], 0
         self._ready = self._ready[:0]
 
@@ -138,6 +150,7 @@ class PlaybackReference:
             return error
         if self._position is None or captured_frames - self._aligned_at >= _JUMP_FRAMES:
             self._position, self._age, self._drift, self._chunk = here, 0, 0.0, 0
+            self._moves.clear()
             self._aligned_at = captured_frames
         return 0.0
 
@@ -160,6 +173,7 @@ class PlaybackReference:
         assert self._position is not None
         gain = max(_LOOP_GAIN, _FIRST_GAIN / self._age)
         self._position += gain * error
+        self._moves.append(gain * error * RATE_HZ / self._tap.sample_rate)
         if gain == _LOOP_GAIN:
             drift = self._drift + gain * gain / 4 * error / count
             self._drift = min(max(drift, -_LARGEST_DRIFT), _LARGEST_DRIFT)

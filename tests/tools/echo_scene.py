@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor
@@ -19,6 +21,8 @@ class Scene:
         self.processor = CaptureProcessor(room.speaker, options)
         self.captured: list[Pcm] = []
         self.processed: list[Pcm] = []
+        self.late_ms: Callable[[float], float] = lambda second: 0.0
+        """How late the captured samples of a second are received."""
         self._now_ms = 0
         room.open(None, 0.0)
         room.speaker.open(None, 0.0)
@@ -36,5 +40,9 @@ class Scene:
             self.room.speaker.service(self._now_ms * MS)
             pcm = self.room.ring.read(self.room.ring.available)
             self.captured.append(pcm)
-            self.processed.append(self.processor.process(pcm, self.room.sample_time_ns))
+            self.processed.append(self.processor.process(pcm, self._received_ns))
         return np.concatenate(self.captured[captured:]), np.concatenate(self.processed[processed:])
+
+    def _received_ns(self, sample: int) -> int:
+        late_ms = self.late_ms(sample / self.room.sample_rate)
+        return self.room.sample_time_ns(sample) + round(late_ms * MS)
