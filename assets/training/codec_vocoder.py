@@ -29,6 +29,7 @@ from engine_runtime.bundle.manifest import stated
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.bundle.vocoder_file import write_bigvgan
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
+from engine_runtime.codec.vocoder.vocoder import bigvgan_names
 from engine_runtime.errors import MelMismatchError, MossVoiceError
 from engine_runtime.hardware import usable_device
 from engine_runtime.models.bigvgan import build_bigvgan, receptive_field
@@ -77,13 +78,7 @@ def config_of(mel: MelSpec, size: Size) -> dict[str, Any]:
         "snake_logscale": True,
         "use_tanh_at_final": False,
         "use_bias_at_final": False,
-        "num_mels": mel.n_mels,
-        "sampling_rate": mel.sample_rate,
-        "n_fft": mel.n_fft,
-        "hop_size": mel.hop,
-        "win_size": mel.win,
-        "fmin": mel.fmin,
-        "fmax": mel.fmax,
+        **bigvgan_names(mel),
     }
 
 

@@ -74,7 +74,7 @@ class Vocoder:
             left = right = HIFT_OVERLAP_FRAMES
         else:
             config = {**network.h, "hop_size": prod(network.h.upsample_rates)}
-            _check_network(config, _bigvgan_names(mel))
+            _check_network(config, bigvgan_names(mel))
             left, right = receptive_field(network.h)
         self.left_context_frames = left if left_context_frames is None else left_context_frames
         self.right_context_frames = right if right_context_frames is None else right_context_frames
@@ -180,7 +180,7 @@ class Vocoder:
         return lambda frames: network.draw_noise(frames, generator)
 
 
-def _bigvgan_names(mel: MelSpec) -> dict[str, float]:
+def bigvgan_names(mel: MelSpec) -> dict[str, float]:
     """The mel in the names of BigVGAN's configs."""
     return {
         "num_mels": mel.n_mels,
