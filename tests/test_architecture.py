@@ -16,8 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("app", "engine_runtime")
 SOURCES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-# Declarations, composition and Qt-free constants that have no behaviour of their own to test by name.
-WITHOUT_TEST_OF_THEIR_NAME = {"__init__.py", "__main__.py", "types.py", "errors.py"}
+# Declarations and composition: no behaviour of their own to test.
+WITHOUT_BEHAVIOUR = {"__init__.py", "__main__.py", "types.py", "errors.py"}
 NAME_WORDS_TO_AVOID = {"utils", "util", "common", "helpers", "helper", "misc", "manager", "data", "info"}
 
 
@@ -175,44 +175,19 @@ def test_tensorrt_only_through_its_door() -> None:
     assert not _offenders(lambda file: _top_imports(file) & {"tensorrt", "tensorrt_rtx"})
 
 
-def _is_tested_by_name(file: Path) -> bool:
-    """app/audio/ring.py -> tests/app/audio/test_ring.py, or a test file beside its package's tests."""
-    folder = ROOT / "tests" / file.relative_to(ROOT).parent
-    return (folder / f"test_{file.stem}.py").is_file()
+def test_tests_mirror_the_packages() -> None:
+    """app/audio/*.py is tested in tests/app/audio/test_*.py; how these are cut into files is free."""
+    folders = {test.parent.relative_to(ROOT / "tests") for test in (ROOT / "tests").rglob("test_*.py")}
+    strangers = [f for f in folders if f.parts and f.parts[0] in PACKAGES and not (ROOT / f).is_dir()]
+    assert not strangers, f"tests of no package: {strangers}"
 
 
-def test_tests_mirror_the_tree() -> None:
-    """Every test file of the tree belongs to a module or a package of the same place."""
-    strangers = []
-    for test in sorted((ROOT / "tests").rglob("test_*.py")):
-        folder = test.relative_to(ROOT / "tests").parent
-        if not folder.parts or folder.parts[0] not in PACKAGES:
-            continue
-        subject = test.stem.removeprefix("test_")
-        here = ROOT / folder
-        if not here.is_dir():
-            strangers.append(f"{_name(test)} (no folder {folder})")
-            continue
-        words = [part.stem for part in here.iterdir()]
-        if not any(subject == word or subject.startswith(f"{word}_") for word in words if word != "__init__"):
-            strangers.append(_name(test))
-    assert not strangers
-
-
-def test_modules_have_tests() -> None:
-    """Most modules are tested under their own name; the others through a named neighbour."""
-    subjects = [file for file in SOURCES if file.name not in WITHOUT_TEST_OF_THEIR_NAME]
-    untested = [_name(file) for file in subjects if not _is_tested_by_name(file)]
-    folders = {
-        file.relative_to(ROOT).parent for file in SOURCES if file.name not in WITHOUT_TEST_OF_THEIR_NAME
-    }
-    without_any = [str(folder) for folder in folders if not list((ROOT / "tests" / folder).glob("test_*.py"))]
+def test_packages_have_tests() -> None:
+    packages = {file.relative_to(ROOT).parent for file in SOURCES if file.name not in WITHOUT_BEHAVIOUR}
+    without = [package for package in packages if not list((ROOT / "tests" / package).glob("test_*.py"))]
     # A package with one test file for all its parts (models/flow, the window) is tested one level up.
-    without_any = [
-        f for f in without_any if not list((ROOT / "tests" / f).parent.glob(f"test_{Path(f).name}*.py"))
-    ]
-    assert not without_any, f"packages without a test: {without_any}"
-    assert len(untested) < len(subjects) / 2, untested
+    without = [p for p in without if not list((ROOT / "tests" / p).parent.glob(f"test_{p.name}*.py"))]
+    assert not without, f"packages without a test: {without}"
 
 
 def test_no_paths_of_one_machine() -> None:
