@@ -19,6 +19,7 @@ from app.cli import build_parser
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [
     "README.md",
+    "app/MANUAL.md",
     "app/README.md",
     "engine_runtime/README.md",
     "engine_runtime/bench/RESULTS.md",

@@ -1,6 +1,6 @@
 """Recorded scenarios as files: a folder with NAME.wav and NAME.json for each.
 
-In: such a folder -> scenarios to simulate. Out: a simulated conversation -> such files. app/README.md
+In: such a folder -> scenarios to simulate. Out: a simulated conversation -> such files. app/MANUAL.md
 describes them. Any thread.
 """
 

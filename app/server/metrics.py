@@ -1,7 +1,7 @@
 """Metrics for Prometheus.
 
 In: timings of the engine (any thread), what happens to sessions and responses (event loop). Out: the text
-that /metrics serves. Definitions of the latencies are those of app/README.md.
+that /metrics serves. Definitions of the latencies are those of app/MANUAL.md.
 """
 
 from __future__ import annotations
