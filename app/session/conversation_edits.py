@@ -15,8 +15,7 @@ from app.session.commands import (
     PlayRecording,
     RetryTurn,
 )
-from app.session.engine_jobs import AskAgain, Remove, Restore
-from app.session.engine_worker import EngineWorker
+from app.session.engine_jobs import AskAgain, JobQueue, Remove, Restore
 from app.session.events import Event, TurnsRemoved
 from app.session.turn_control import TurnControl
 
@@ -27,7 +26,7 @@ _MOST_PLAYED_S = 300.0
 class ConversationEdits:
     """Edits the turns of one session."""
 
-    def __init__(self, turns: TurnControl, worker: EngineWorker, emit: Callable[[Event], None]) -> None:
+    def __init__(self, turns: TurnControl, worker: JobQueue, emit: Callable[[Event], None]) -> None:
         self._turns = turns
         self._worker = worker
         self._emit = emit

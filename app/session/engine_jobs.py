@@ -93,7 +93,7 @@ class Reopen:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Drop the turn, which was not committed."""
+    """Drop the turn, which was not committed. Cancel its scope first: jobs that wait are skipped then."""
 
     turn_id: int
 
@@ -101,7 +101,8 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Interrupt:
     """Stop the reply, complete or not, and keep the part that was heard: a number of samples at the engine's
-    output rate, or of characters of a text reply."""
+    output rate, or of characters of a text reply. Cancel the scope of the turn first: then no step
+    follows the one in progress."""
 
     turn_id: int
     samples_played: int

@@ -1,8 +1,7 @@
 """The turns of one conversation in the engine: carries out jobs, makes the reply one event after the other.
 
 In: jobs about turns. Out: results. It owns neither a queue nor a thread: `EngineWorker` gives an engine to
-one conversation, the pool of app.server runs the tasks of several together. Engine thread, apart from
-`cancel` and `truncate`.
+one conversation, the pool of app.server runs the tasks of several together. Engine thread.
 """
 
 from __future__ import annotations
@@ -76,22 +75,6 @@ class EngineTurns:
     def is_speculative(self) -> bool:
         """Whether a reply is made that is not confirmed yet."""
         return self._run is not None and self._run.is_speculative
-
-    # ---- any thread ----
-
-    def cancel(self, turn_id: int) -> None:
-        """Stop this turn after the current step at the latest."""
-        turn = self._turn
-        if turn is not None and turn.turn_id == turn_id:
-            turn.cancel()
-
-    def truncate(self, turn_id: int, samples_played: int, characters_shown: int) -> None:
-        """Stop the reply of this turn after the current step at the latest."""
-        turn = self._turn
-        if turn is not None and turn.turn_id == turn_id:
-            turn.truncate(samples_played, characters_shown)
-
-    # ---- engine thread ----
 
     def carry_out(self, job: Job) -> None:
         """Execute a job; what it asks of a reply is made by `advance`. A failure is a TurnFailed."""

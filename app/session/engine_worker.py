@@ -1,8 +1,8 @@
 """The engine side of a session: executes jobs in order and returns results.
 
 In: jobs from the dialog thread. Out: results, in a queue. `run` is the body of the engine thread, the only
-one that touches the engine; `submit`, `cancel` and `interrupt` belong to the dialog thread. A conversation
-that is held elsewhere has an `EngineHost`, which gets the same jobs through an `EngineDesk`.
+one that touches the engine; `submit` belongs to the dialog thread. A conversation that is held elsewhere has
+an `EngineHost`, which gets the same jobs through an `EngineDesk`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING
 from app.session.engine_desk import EngineDesk
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
-    Cancel,
     Close,
     EngineNotice,
     FlowSteps,
-    Interrupt,
     Job,
     Load,
     Loaded,
@@ -70,20 +68,6 @@ class EngineWorker:
         self._jobs.put(job)
         if (desk := self._desk) is not None:
             desk.notify()
-
-    def cancel(self, turn_id: int) -> None:
-        """Drop the turn that is being spoken, after the current step at the latest. The caller has cancelled
-        its scope."""
-        if self._turns is not None:
-            self._turns.cancel(turn_id)
-        self.submit(Cancel(turn_id))
-
-    def interrupt(self, turn_id: int, samples_played: int, characters_shown: int) -> None:
-        """Stop the reply after the current step at the latest, and keep the part that was heard. The caller
-        has cancelled the scope of the turn."""
-        if self._turns is not None:
-            self._turns.truncate(turn_id, samples_played, characters_shown)
-        self.submit(Interrupt(turn_id, samples_played, characters_shown))
 
     # ---- engine thread ----
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from app.dialog.turn_events import TurnEvent
 from app.session.clocks import Clock
-from app.session.engine_jobs import Commit, Confirm, Reopen, RolledBack
-from app.session.engine_worker import EngineWorker
+from app.session.engine_jobs import Commit, Confirm, Interrupt, JobQueue, Reopen, RolledBack
 from app.session.events import Event, SpeculationMeasured
 from app.session.held_timings import HeldTimings
 from app.session.reply_run import HELD_S
@@ -59,7 +58,7 @@ class Speculation:
     """One speculative reply at a time: `begin`, `hold` for each event, then `confirm`, `roll_back` or
     `drop`."""
 
-    def __init__(self, worker: EngineWorker, clock: Clock, emit: Callable[[Event], None]) -> None:
+    def __init__(self, worker: JobQueue, clock: Clock, emit: Callable[[Event], None]) -> None:
         self._worker = worker
         self._clock = clock
         self._emit = emit
@@ -130,7 +129,7 @@ class Speculation:
     def drop(self) -> None:
         """The turn is dropped, and the held reply with it. The caller cancels the scope of the turn."""
         held = self._discard()
-        self._worker.interrupt(held.turn_id, 0, 0)
+        self._worker.submit(Interrupt(held.turn_id, 0, 0))
 
     # ---- what it is worth ----
 

@@ -20,6 +20,7 @@ from app.session.engine_jobs import (
     AskAgain,
     Forget,
     Heard,
+    JobQueue,
     Load,
     Loaded,
     ReplyMade,
@@ -29,7 +30,6 @@ from app.session.engine_jobs import (
     UseFlowSteps,
 )
 from app.session.engine_source import EngineSource
-from app.session.engine_worker import EngineWorker
 from app.session.events import CancelReason, ErrorRaised, Event, SessionState, TurnCommitted, TurnSource
 from app.session.playback import Playback
 from app.session.reply_player import ReplyPlayer
@@ -47,7 +47,7 @@ class TurnControl:
 
     def __init__(
         self,
-        worker: EngineWorker,
+        worker: JobQueue,
         end_of_turn: EndOfTurnWorker | None,
         capture: Capture,
         playback: Playback,

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from app.dialog.conversation import ConversationRecord
 from app.session.decisions import Decisions
-from app.session.engine_jobs import Commit, OpenTurn, Reopen
-from app.session.engine_worker import EngineWorker
+from app.session.engine_jobs import Cancel, Commit, Interrupt, JobQueue, OpenTurn, Reopen
 from app.session.events import (
     CancelReason,
     Event,
@@ -32,7 +31,7 @@ class TurnLifecycle:
 
     def __init__(
         self,
-        worker: EngineWorker,
+        worker: JobQueue,
         feed: SpeechFeed,
         speculation: Speculation,
         player: ReplyPlayer,
@@ -104,13 +103,13 @@ class TurnLifecycle:
         self.feed.close()
         cut: ReplyCut | None = None
         if reply is not None:
-            self._worker.interrupt(turn.turn_id, reply.samples_heard, len(reply.text))
+            self._worker.submit(Interrupt(turn.turn_id, reply.samples_heard, len(reply.text)))
             cut = self.player.cut(reply, reason)
         else:
             if self.speculation.is_held:
                 self.speculation.drop()
             else:
-                self._worker.cancel(turn.turn_id)
+                self._worker.submit(Cancel(turn.turn_id))
             self._transcript.drop(turn.turn_id)
         self._emit(TurnCancelled(turn.turn_id, reason))
         if cut is not None:

@@ -10,12 +10,14 @@ import pytest
 
 from app.session.engine_jobs import (
     Ask,
+    Cancel,
     Close,
     Commit,
     EngineNotice,
     Hear,
     Heard,
     HistoryChanged,
+    Interrupt,
     Loaded,
     LoadFailed,
     OpenTurn,
@@ -108,7 +110,7 @@ def test_a_cancelled_reply_stops_and_nothing_of_it_arrives() -> None:
     while "commit" not in rig.engine.names_of(1):
         pass
     scope.cancel()
-    rig.worker.cancel(1)
+    rig.worker.submit(Cancel(1))
     gate.set()
     results = rig.finish()
     assert not [result for result in results if isinstance(result, ReplyResult)]
@@ -125,12 +127,11 @@ def test_an_interrupted_reply_stops_and_the_engine_gets_the_position() -> None:
     while "commit" not in rig.engine.names_of(1):
         pass
     scope.cancel()
-    rig.worker.interrupt(1, 1_234, 5)
+    rig.worker.submit(Interrupt(1, 1_234, 5))
     gate.set()
     results = rig.finish()
     assert not [result for result in results if isinstance(result, ReplyResult)]
-    # Immediately, so that the current step is the last one, and again in order with the other jobs.
-    assert [call for call in rig.engine.calls if call[0] == "truncate"] == [("truncate", 1, 1_234, 5)] * 2
+    assert [call for call in rig.engine.calls if call[0] == "truncate"] == [("truncate", 1, 1_234, 5)]
 
 
 @pytest.mark.slow
@@ -139,7 +140,7 @@ def test_a_complete_reply_can_still_be_cut_before_the_next_turn() -> None:
     rig.worker.submit(OpenTurn(1, SPEECH, CancelScope()))
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     assert rig.pending.idle.wait(5)
-    rig.worker.interrupt(1, 99, 0)
+    rig.worker.submit(Interrupt(1, 99, 0))
     rig.worker.submit(OpenTurn(2, SPEECH, CancelScope()))
     rig.finish()
     names = [call[0] for call in rig.engine.calls]
@@ -153,7 +154,7 @@ def test_a_reply_that_failed_takes_the_position_and_nothing_else() -> None:
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope()))
     rig.worker.submit(Hear(1, speech(0.1)))
     assert rig.pending.idle.wait(5)
-    rig.worker.interrupt(1, 99, 0)
+    rig.worker.submit(Interrupt(1, 99, 0))
     rig.finish()
     assert rig.engine.names_of(1) == ["open", "commit", "cancel", "truncate"]
 
@@ -181,7 +182,7 @@ def test_a_turn_that_is_cancelled_before_it_is_opened_never_is() -> None:
     scope.cancel()
     rig.worker.submit(OpenTurn(1, SPEECH, scope))
     rig.worker.submit(Hear(1, speech(0.1)))
-    rig.worker.cancel(1)
+    rig.worker.submit(Cancel(1))
     rig.finish()
     assert rig.engine.names_of(1) == []
 
@@ -195,7 +196,7 @@ def test_a_turn_that_is_cancelled_takes_no_more_speech() -> None:
     scope.cancel()
     rig.worker.submit(Hear(1, speech(0.1)))
     rig.worker.submit(Commit(1, SPEECH, None, CancelScope(scope)))
-    rig.worker.cancel(1)
+    rig.worker.submit(Cancel(1))
     rig.finish()
     assert rig.engine.names_of(1) == ["open", "push", "cancel"]
 
@@ -215,7 +216,7 @@ def test_jobs_of_another_turn_are_ignored() -> None:
     rig.worker.submit(Hear(1, speech(0.1)))
     rig.worker.submit(OpenTurn(2, SPEECH, CancelScope()))
     rig.worker.submit(Ask(1, "late"))
-    rig.worker.cancel(1)
+    rig.worker.submit(Cancel(1))
     rig.worker.submit(Ask(2, "in time"))
     rig.finish()
     assert rig.engine.names_of(1) == []
