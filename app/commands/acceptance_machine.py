@@ -14,7 +14,7 @@ from typing import Any
 
 from app.commands.acceptance_plan import Plan, document_of
 from app.commands.acceptance_steps import Figure, StepOutcome
-from app.commands.doctor_report import driver_lines
+from app.commands.gpu_driver import cuda_compiler, cuda_of_driver, driver_gpus
 from app.other_python import examination, inherited_variables
 from app.version import program_version
 from engine_runtime.cuda.triton_launcher import has_launcher
@@ -42,9 +42,7 @@ def environment(plan: Plan, did: list[str]) -> StepOutcome:
         Figure("C compiler, or none needed", has_launcher()),
         Figure("free disk, GB", round(shutil.disk_usage(plan.out).free / 1e9, 1)),
     ]
-    figures += [
-        Figure(f"driver ({number})", line) for number, line in enumerate(driver_lines(), 1) if wants_gpu
-    ]
+    figures += _driver_figures() if wants_gpu else []
     figures += [Figure(f"{finding['what']}: {finding['status']}", finding["detail"]) for finding in findings]
     reasons = [f"{finding['what']}: {finding['detail']}" for finding in missing]
     advice = [finding["what_to_do"] for finding in missing]
@@ -59,6 +57,30 @@ def environment(plan: Plan, did: list[str]) -> StepOutcome:
         if reason or any(figure.is_met is False for figure in more):
             advice.append("Set that environment up as packaging/TENSORRT.md says.")
     return StepOutcome.judge(figures, " ".join(filter(None, advice)), "; ".join(reasons))
+
+
+def _driver_figures() -> list[Figure]:
+    """Each GPU of the driver, the fields of several with its number, and the CUDA versions."""
+    gpus = driver_gpus()
+    if gpus is None:
+        return [Figure("driver", "no nvidia-smi")]
+    figures = list[Figure]()
+    for number, gpu in enumerate(gpus):
+        title = "GPU" if len(gpus) == 1 else f"GPU {number}"
+        figures += [
+            Figure(f"{title}: name", gpu.name),
+            Figure(f"{title}: driver version", gpu.driver_version),
+            Figure(f"{title}: memory, MiB", gpu.memory_mib),
+            Figure(f"{title}: compute capability", gpu.compute_capability),
+            Figure(f"{title}: power limit, W", gpu.power_limit_w),
+        ]
+    if not gpus:
+        figures.append(Figure("driver", "nvidia-smi lists no GPU"))
+    return [
+        *figures,
+        Figure("CUDA of the driver", cuda_of_driver() or "not reported"),
+        Figure("CUDA compiler", cuda_compiler() or "no nvcc"),
+    ]
 
 
 def _other_environment(plan: Plan, python: Path, did: list[str]) -> tuple[list[Figure], str]:

@@ -13,12 +13,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from app import paths
+from app.commands.gpu_driver import driver_lines
 from app.export import ExportFile
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError, redact
@@ -27,7 +27,6 @@ _LOG_LINES = 200
 _TEXT_FILES = ("config.json", "moss_voice.json")
 """Files that describe an engine or a checkpoint of TensorRT-LLM."""
 _LARGEST_TEXT = 100_000
-_GPU_QUESTION = "name,driver_version,compute_cap,memory.total,memory.used,pstate,power.limit"
 _VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|PYTHONPATH|PYTORCH|TLLM|TRT)")
 _SECRET = re.compile(r"AUTH|COOKIE|CREDENTIAL|KEY|PASS|PWD|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)\S*@")
@@ -114,18 +113,6 @@ def _system() -> Iterator[str]:
         yield f"{shutil.disk_usage(there).free / 1e9:.0f} GB free for {folder}"
 
 
-def driver_lines() -> Iterator[str]:
-    """Driver, GPUs, CUDA and its compiler, as the tools of NVIDIA report them."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        yield "no nvidia-smi"
-    else:
-        yield from _output(program, f"--query-gpu={_GPU_QUESTION}", "--format=csv")
-        yield from (line for line in _output(program)[:6] if "CUDA" in line)
-    compiler = shutil.which("nvcc")
-    yield from (_output(compiler, "--version")[-2:] if compiler else ["no nvcc"])
-
-
 def _variables() -> Iterator[str]:
     for name, value in sorted(os.environ.items()):
         if _VARIABLES.match(name) and not _SECRET.search(name):
@@ -182,8 +169,3 @@ def _lines_of(file: str, *starts: str) -> Iterator[str]:
     path = Path(file)
     if path.is_file():
         yield from (line for line in path.read_text("utf-8").splitlines() if line.startswith(starts))
-
-
-def _output(*command: str) -> list[str]:
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    return (result.stdout or result.stderr).splitlines()

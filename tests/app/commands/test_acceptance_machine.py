@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from app.commands import acceptance_machine
 from app.commands.acceptance_steps import Figure
+from app.commands.gpu_driver import DriverGPU
 from app.settings import StartSettings
 from engine_runtime.options import EngineOptions
 from tests.factories.acceptance import Do, Script, figure
 
 GIGABYTE = 1_000_000_000
+DRIVER_FIELDS = ("name", "driver version", "memory, MiB", "compute capability", "power limit, W")
 
 
 def doctor(*findings: tuple[str, str, str, str]) -> Script:
@@ -55,6 +58,22 @@ def test_a_gpu_whose_kernels_do_not_run_is_slow(do: Do, random_bundle: Path) -> 
     assert (outcome.status, outcome.reason) == ("failed", "limit not kept: GPU kernels run")
     assert "apt-get install gcc" in outcome.next_step
     assert do("environment", script).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "titles"), [(1, ["GPU"]), (2, ["GPU 0", "GPU 1"])], ids=["one GPU", "several"]
+)
+def test_the_driver_is_reported_by_named_fields(
+    do: Do, random_bundle: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, titles: list[str]
+) -> None:
+    of_driver = DriverGPU("NVIDIA GeForce RTX 4090", "580.82.07", 24564.0, "8.9", 450.0)
+    monkeypatch.setattr(acceptance_machine, "driver_gpus", lambda: [of_driver] * gpus)
+    on_gpu = StartSettings(random_bundle, EngineOptions(device="cuda"))
+    outcome = do("environment", doctor(("ok", "GPU", "cuda:0 NVIDIA RTX 4090", "")), settings=on_gpu)
+    for title in titles:
+        found = {name: figure(outcome, f"{title}: {name}").value for name in DRIVER_FIELDS}
+        assert tuple(found.values()) == ("NVIDIA GeForce RTX 4090", "580.82.07", 24564.0, "8.9", 450.0)
+    assert figure(outcome, "CUDA compiler")
 
 
 def test_another_environment_is_examined(do: Do, tmp_path: Path) -> None:
