@@ -19,7 +19,6 @@ import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.random_weights import load_or_fill, random_source
-from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
 from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream
 from engine_runtime.codec.flow.token2mel import Token2Mel
@@ -42,7 +41,6 @@ from engine_runtime.cuda.availability import slow_note, why_plain_torch
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.fused_weights import WeightSource
 from engine_runtime.executors.torch.executor import TorchExecutor
-from engine_runtime.executors.torch.quantized_network import load_paged
 from engine_runtime.hardware import usable_device
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.chat_template import Prompt, TextTokenizer
@@ -52,9 +50,11 @@ from engine_runtime.lm.sequence_runner import SequenceRunner
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import PREFILL_TOKENS, EngineOptions
 from engine_runtime.quantization import FP8
+from engine_runtime.tensorrt.checkpoint.quantized_network import load_paged
+from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
 
 if TYPE_CHECKING:
-    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+    from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def load_stages(
     lm_config = MossLMConfig.from_dict(bundle.lm.config)
     engine = None
     if options.backend == "trtllm" and lm is None:
-        from engine_runtime.executors.trtllm.loading import open_engine
+        from engine_runtime.tensorrt.llm.loading import open_engine
 
         engine = open_engine(bundle, lm_config, device, options, codec_bytes(bundle, options))
     elif device.type == "cuda" and lm is None:
@@ -166,7 +166,7 @@ def load_stages(
     slow = slow_note(options.kernels, device)
     notes = [] if slow is None else [slow]
     if options.trt_codec:
-        from engine_runtime.codec.tensorrt.engines import codec_of, is_on_engines, use_engines
+        from engine_runtime.tensorrt.codec.engines import codec_of, is_on_engines, use_engines
 
         loaded = codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
         with _timed(load_s, "codec engines"):
@@ -208,7 +208,7 @@ def _load_lm(
     engine: EngineDirectory | None,
 ) -> PagedLM:
     if engine is not None:
-        from engine_runtime.executors.trtllm.loading import load_engine
+        from engine_runtime.tensorrt.llm.loading import load_engine
 
         report = loading.next((engine.plan,))
         lm = load_engine(engine, bundle, config, device, options)

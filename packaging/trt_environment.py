@@ -12,9 +12,9 @@ to sound and a picture. Left out are the slow tests of sessions, sound streams, 
 packaging/bootstrap.py runs.
 
 The wheels of TensorRT-LLM and TensorRT are on NVIDIA's index and are left out; everything else that it
-requires of packages both use (engine_runtime/trtllm/requirements.txt) counts. PyPI's torch 2.9.1 is the build
-for CUDA 12.8 (3 GB with its libraries); a workstation takes the one for CUDA 13. Needs Python 3.12. Standard
-library only.
+requires of packages both use (engine_runtime/tensorrt/requirements.txt) counts. PyPI's torch 2.9.1 is the
+build for CUDA 12.8 (3 GB with its libraries); a workstation takes the one for CUDA 13. Needs Python 3.12.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 import bootstrap
 
 ROOT = bootstrap.ROOT
-REQUIREMENTS = ROOT / "engine_runtime" / "trtllm" / "requirements.txt"
+REQUIREMENTS = ROOT / "engine_runtime" / "tensorrt" / "requirements.txt"
 CONSTRAINTS = ROOT / "packaging" / "constraints-trt.txt"
 VENV = ROOT / ".venv-trt"
 MARK = VENV / "moss-voice-installed"
@@ -47,7 +47,7 @@ TESTS = (
     ("-m", "not slow", _ENGINE, "tests/app"),
     (
         *("-m", "slow"),
-        *(f"{_ENGINE}/{name}" for name in ("codec", "cuda", "executors", "lm", "models", "trtllm")),
+        *(f"{_ENGINE}/{name}" for name in ("codec", "cuda", "executors", "lm", "models", "tensorrt")),
         *(f"{_ENGINE}/{name}" for name in ("bundle/test_weights.py", "bench/test_compare.py")),
         "tests/app/commands/test_demo.py",
     ),

@@ -166,7 +166,7 @@ def test_libraries_behind_one_door(library: str, door: str) -> None:
 
 
 def test_tensorrt_llm_behind_one_door() -> None:
-    files = [file for file in SOURCES if _name(file) != "engine_runtime/executors/trtllm/library.py"]
+    files = [file for file in SOURCES if _name(file) != "engine_runtime/tensorrt/llm/library.py"]
     assert not _offenders(lambda file: "tensorrt_llm" in _top_imports(file), files)
 
 

@@ -18,7 +18,7 @@ from app.commands.acceptance_model import bench
 from app.commands.acceptance_plan import Plan, document_of, require_success, verdict_of
 from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome
 from app.settings import serve_options
-from engine_runtime.executors.trtllm import environment
+from engine_runtime.tensorrt.llm import environment
 
 GROUP = "trt"
 _TINY = "nano"

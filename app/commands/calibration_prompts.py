@@ -14,7 +14,7 @@ import numpy as np
 
 from app.audio.resample import Resampler
 from app.commands.questions import read_question
-from engine_runtime.trtllm.calibrate import CalibrationPrompt
+from engine_runtime.tensorrt.checkpoint.calibrate import CalibrationPrompt
 from engine_runtime.types import Modality, Pcm
 
 SPEEDS = (0.84, 1.19)

@@ -61,8 +61,8 @@ def gpu_runtime() -> Iterator[Finding]:
 def tensorrt_llm() -> Iterator[Finding]:
     """Only required for engines, in an environment with the versions of its dependencies."""
     from engine_runtime import hardware
-    from engine_runtime.executors.trtllm import environment
-    from engine_runtime.executors.trtllm.library import check_version
+    from engine_runtime.tensorrt.llm import environment
+    from engine_runtime.tensorrt.llm.library import check_version
 
     name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
     if is_frozen():

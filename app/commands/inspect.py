@@ -21,7 +21,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import BundleError
 
 if TYPE_CHECKING:
-    from engine_runtime.bundle.inventory import Inventory
+    from engine_runtime.inventory import Inventory
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare_tensors(bundle: Bundle, as_json: bool) -> int:
     """Print each network's tensors, and how they differ. Exit status 0 if they do not."""
-    from engine_runtime.bundle.inventory import take_inventory
+    from engine_runtime.inventory import take_inventory
 
     networks = take_inventory(bundle)
     if as_json:

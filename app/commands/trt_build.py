@@ -18,7 +18,7 @@ from app.commands.option_types import LARGEST_COUNT, integer
 from app.progress import say
 
 if TYPE_CHECKING:
-    from engine_runtime.trtllm.build_plan import BuildPlan
+    from engine_runtime.tensorrt.llm.build_plan import BuildPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, build, report."""
-    from engine_runtime.trtllm.build_plan import BuildOptions, plan_build
+    from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
 
     options = BuildOptions(
         max_seq_len=arguments.max_seq_len,
@@ -100,8 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         _show(plan, arguments.json)
         return 0
-    from engine_runtime.executors.trtllm.library import load_library
-    from engine_runtime.trtllm.build import build_engine
+    from engine_runtime.tensorrt.llm.build import build_engine
+    from engine_runtime.tensorrt.llm.library import load_library
 
     library = load_library()
     say(f"Building with TensorRT-LLM {library.version}; this takes minutes.")

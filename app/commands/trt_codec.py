@@ -24,7 +24,7 @@ from engine_runtime.options import EngineOptions
 
 if TYPE_CHECKING:
     from engine_runtime.bundle.bundle import Bundle
-    from engine_runtime.codec.tensorrt.engines import Codec
+    from engine_runtime.tensorrt.codec.engines import Codec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Export, compare, build, print."""
     settings = start_settings(arguments)
-    from engine_runtime.codec.tensorrt.export import require_exporter
+    from engine_runtime.tensorrt.codec.export import require_exporter
 
     require_exporter()
     folder = arguments.onnx or arguments.engines or paths.engines_dir()
@@ -76,7 +76,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
-    from engine_runtime.codec.tensorrt.export import check_onnx, export_onnx, times_against_torch
+    from engine_runtime.tensorrt.codec.export import check_onnx, export_onnx, times_against_torch
 
     for graph in codec.graphs():
         start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
@@ -91,9 +91,9 @@ def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, Any]]:
-    from engine_runtime.codec.tensorrt.engines import build_engines
-    from engine_runtime.codec.tensorrt.store import EngineStore
-    from engine_runtime.cuda.tensorrt_library import runtime_library
+    from engine_runtime.tensorrt.codec.engines import build_engines
+    from engine_runtime.tensorrt.codec.store import EngineStore
+    from engine_runtime.tensorrt.library import runtime_library
 
     for _, _, report in build_engines(codec, EngineStore(folder), runtime_library(), capability):
         row = asdict(report)
@@ -109,8 +109,8 @@ def _capability(chosen: str | None, device: str) -> str:
         raise MossVoiceError(
             "The GPU to build for is unknown. Add --device cuda, or --compute-capability 8.9 for an RTX 4090."
         )
-    from engine_runtime.codec.tensorrt.engines import compute_capability
     from engine_runtime.hardware import usable_device
+    from engine_runtime.tensorrt.codec.engines import compute_capability
 
     return compute_capability(usable_device(device))
 
@@ -123,6 +123,6 @@ def _open(folder: Path, options: EngineOptions) -> Bundle:
 
 
 def _codec(bundle: Bundle, options: EngineOptions) -> Codec:
-    from engine_runtime.codec.loading import load_codec
+    from engine_runtime.tensorrt.codec.engines import load_codec
 
     return load_codec(bundle, options)

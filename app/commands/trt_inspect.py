@@ -14,9 +14,9 @@ from app import paths
 from app.commands.engine_options import add_device_option, device_of
 
 if TYPE_CHECKING:
-    from engine_runtime.cuda.tensorrt_engine import EngineTensor, Shape
-    from engine_runtime.executors.trtllm.engine import EngineSession
-    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+    from engine_runtime.tensorrt.engine import EngineTensor, Shape
+    from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
+    from engine_runtime.tensorrt.llm.session import EngineSession
 
 _COLUMNS = ("tensor", "direction", "number", "shape", "least", "best", "most")
 
@@ -31,14 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the description from the files, then that of the loaded engine."""
-    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
+    from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
     engine = EngineDirectory.open(arguments.folder)
     document = _of_files(engine)
     print("\n".join(_lines(document)))
     if not arguments.files:
-        from engine_runtime.executors.trtllm.loading import check_device, load_session
         from engine_runtime.hardware import usable_device
+        from engine_runtime.tensorrt.llm.loading import check_device, load_session
 
         device = usable_device(device_of(arguments))
         check_device(device)
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _of_files(engine: EngineDirectory) -> dict[str, Any]:
     """The description that needs no loading."""
-    from engine_runtime.executors.trtllm.loading import block_bytes
+    from engine_runtime.tensorrt.llm.loading import block_bytes
 
     model = engine.model
     layers = f"{model.num_shared_layers} + {model.num_text_layers} + {model.num_audio_layers}"
@@ -82,7 +82,7 @@ def _of_files(engine: EngineDirectory) -> dict[str, Any]:
 
 def _of_session(session: EngineSession) -> dict[str, Any]:
     """Properties that only a loaded engine has."""
-    from engine_runtime.executors.trtllm.contract import choose_contract
+    from engine_runtime.tensorrt.llm.contract import choose_contract
 
     return {
         "load_seconds": round(session.load_s, 2),

@@ -20,9 +20,9 @@ from app.progress import progress_bar, say
 
 if TYPE_CHECKING:
     from engine_runtime.bundle.bundle import Bundle
-    from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.options import EngineOptions
-    from engine_runtime.trtllm.calibrate import Calibration
+    from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
+    from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
     from engine_runtime.types import Pcm
 
 FORMATS = ("fp8", "int8", "int4")
@@ -97,10 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate if required, quantize, measure. Exit status 0 if the heads are aligned."""
     from engine_runtime.bundle.bundle import Bundle
-    from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
     from engine_runtime.hardware import usable_device
     from engine_runtime.options import EngineOptions
-    from engine_runtime.trtllm.quantize import Quantizing, require_bundle
+    from engine_runtime.tensorrt.checkpoint.quantize import Quantizing, require_bundle
+    from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
 
     bundle = Bundle.open(paths.find_bundle(arguments.bundle or paths.default_bundle()))
     options = EngineOptions(device=device_of(arguments))
@@ -130,11 +130,11 @@ def _calibration(
 ) -> Calibration:
     from app.commands.calibration_prompts import prompts
     from engine_runtime.bundle.targets import require_file
-    from engine_runtime.executors.torch.quantized_network import load_paged
-    from engine_runtime.loading import load_stages
+    from engine_runtime.codec.loading import load_speech_encoder
     from engine_runtime.models.moss_lm import MossLMConfig
-    from engine_runtime.trtllm.calibrate import Calibration, Calibrator
-    from engine_runtime.trtllm.quantize import identity
+    from engine_runtime.tensorrt.checkpoint.calibrate import AnsweringModel, Calibration, Calibrator
+    from engine_runtime.tensorrt.checkpoint.quantize import identity
+    from engine_runtime.tensorrt.checkpoint.quantized_network import load_paged
 
     file: Path = arguments.statistics or arguments.checkpoint / STATISTICS
     if file.is_file():
@@ -145,11 +145,11 @@ def _calibration(
     texts = read_texts(arguments.texts) if arguments.texts else []
     calibrator, config = Calibrator(), MossLMConfig.from_dict(bundle.lm.config)
     lm = load_paged(plain, bundle.lm, config, device=options.device, wrap=calibrator.wrap)
-    stages = load_stages(bundle, options, lm=lm)
+    speech_tokenizer = load_speech_encoder(bundle, options)
     with progress_bar("calibrate") as progress:
         calibration = calibrator.run(
-            stages,
-            prompts(files, texts, stages.speech_tokenizer.sample_rate, arguments.prompts),
+            AnsweringModel(bundle, lm, speech_tokenizer),
+            prompts(files, texts, speech_tokenizer.sample_rate, arguments.prompts),
             model=identity(plain),
             reply_rows=arguments.reply_rows,
             total=arguments.prompts,
@@ -168,12 +168,13 @@ def _report(
     options: EngineOptions,
     questions: dict[str, Pcm],
 ) -> int:
-    from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
-    from engine_runtime.trtllm.report import heads, layer_errors
+    from engine_runtime.bench.alignment import align_checkpoint
+    from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
+    from engine_runtime.tensorrt.checkpoint.report import layer_errors
 
     quantized = Checkpoint.open(arguments.to)
     layers = layer_errors(plain, quantized, calibration, options.device)
-    verdict = heads(bundle, plain, quantized, options, questions)
+    verdict = align_checkpoint(bundle, plain, quantized, options, questions)
     described = f"{arguments.format} with {'quantized' if arguments.tails else plain.config.dtype} tails"
     section = verdict.section(f"{bundle.name}: {described} against {plain.config.dtype}")
     print("\n".join([*layers.lines(), *section.lines()]))
@@ -187,7 +188,7 @@ def _report(
         "heads": section.document(),
         "aligned": verdict.is_aligned,
     }
-    from engine_runtime.bundle.trtllm_checkpoint.tensor_file import write_json
+    from engine_runtime.tensorrt.checkpoint.tensor_file import write_json
 
     write_json(arguments.to / REPORT, document)
     if arguments.json:

@@ -37,11 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.backend, arguments.engine = "trtllm", arguments.folder
     settings = start_settings(arguments)
     from app.main import engine_factory
+    from engine_runtime.bench.alignment import MOST_TOGETHER, align
     from engine_runtime.bench.reference import reference_of
     from engine_runtime.bench.teacher_forcing import ROWS_PER_REPLY, dialogs
     from engine_runtime.bundle.bundle import Bundle
-    from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
-    from engine_runtime.trtllm.alignment import MOST_TOGETHER, align
+    from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
     engine = EngineDirectory.open(arguments.folder)
     together = min(engine.max_batch_size, MOST_TOGETHER)

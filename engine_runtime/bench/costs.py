@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from engine_runtime.bundle.trtllm_checkpoint.checkpoint_config import CheckpointConfig, read_config
 from engine_runtime.cuda.gpu_memory import layer_shapes
-from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import bytes_of
+from engine_runtime.tensorrt.checkpoint.config import CheckpointConfig, read_config
+from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
 _OF_ENGINES: dict[str | None, WeightFormat] = {
     None: "native",

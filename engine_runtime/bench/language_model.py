@@ -22,12 +22,12 @@ from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.replies import BenchError
 from engine_runtime.cuda.stopwatch import p50_p95, times_ms
 from engine_runtime.errors import ExecutorError
-from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.table import Cell, Section
+from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 
 PREFILL_ROWS = (64, 512, 2048)
 CACHED_ROWS = (512, 2048, 4096, 8192)

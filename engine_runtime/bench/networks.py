@@ -18,11 +18,11 @@ from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.codec.loading import codec_dtype, codec_networks
 from engine_runtime.cuda.gpu_memory import memory_of
-from engine_runtime.executors.trtllm.engine_directory import EngineDirectory
-from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.loading import Stages
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.table import Cell, Section
+from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
+from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 
 NETWORK_COLUMNS = {
     "network": "what was loaded",

@@ -109,7 +109,8 @@ class SpeechEncoderSection:
     """Initial ceiling of a stream, as log10 mel power; None: the default of the normalization
     (codec/speech_tokenizer/features.py). A "running_max" model was trained with it."""
     graph: Path | None = None
-    """ONNX graph of a streaming step without weights, which come from `weights` (codec/onnx_encoder.py)."""
+    """ONNX graph of a streaming step without weights, which come from `weights`
+    (codec/speech_tokenizer/onnx_encoder.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Called once, on the thread that will use the engine.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 import torch
 from torch import nn
@@ -18,10 +18,10 @@ from engine_runtime.bundle.vocoder_file import with_vocoder
 from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from engine_runtime.codec.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.runtime import VOCODER_BATCH_BYTES, CodecRuntime, most_replies
 from engine_runtime.codec.speech_tokenizer.encoder_pool import stream_bytes
 from engine_runtime.codec.speech_tokenizer.features import Normalization
+from engine_runtime.codec.speech_tokenizer.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -34,9 +34,6 @@ from engine_runtime.models.hift import HiFT, HiFTConfig
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import VoicePrompt
-
-if TYPE_CHECKING:
-    from engine_runtime.codec.tensorrt.engines import Codec
 
 
 def chosen_codec(bundle: Bundle, options: EngineOptions) -> Bundle:
@@ -84,21 +81,6 @@ def codec_dtype(network: str, options: EngineOptions) -> torch.dtype:
     """The dtype of one of the networks of `codec_networks`."""
     dtype: torch.dtype = getattr(torch, options.voice_dtype)
     return torch.float32 if network == "speech encoder" else dtype
-
-
-def load_codec(bundle: Bundle, options: EngineOptions, progress: Progress | None = None) -> Codec:
-    """Speech encoder, flow and vocoder without the language model, for building their engines; raises as
-    `load_stages` does."""
-    from engine_runtime.codec.tensorrt.engines import codec_of
-
-    device, bundle = usable_device(options.device), chosen_codec(bundle, options)
-    sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
-    loading = LoadProgress([section.weights for section in sections], progress)
-    runtime = CodecRuntime()
-    speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
-    token2mel = load_token2mel(bundle, device, options, runtime, None, loading)
-    vocoder = load_vocoder(bundle, device, options, runtime, loading)
-    return codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
 
 
 def load_speech_encoder(

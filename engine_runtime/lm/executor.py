@@ -1,7 +1,7 @@
 """The executor interface: one forward step over a KV pool, for every backend.
 
 In: a `ScheduledBatch` (lm/step.py). Out: a `StepOutput` per sequence; K/V of the new rows are in the pool.
-Three executors implement it: executors/torch (the reference), executors/cuda and executors/trtllm. `limits`
+Three executors implement it: executors/torch (the reference), executors/cuda and tensorrt/llm. `limits`
 says how many sequences each runs per step. lm/generation.py decides which ids are allowed and which channel
 is active. Engine thread.
 """

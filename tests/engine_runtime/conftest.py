@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
+from engine_runtime.codec.graph import Graph
 from engine_runtime.engine import Engine
-from engine_runtime.trtllm.calibrate import Calibration
+from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
+from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
+from engine_runtime.tensorrt.codec.export import export_onnx
+from tests.factories.graphs import Exported
 from tests.factories.tiny_checkpoint import convert_tiny
 from tests.factories.trt_checkpoints import calibrate, convert
 from tests.tools.turns import check
@@ -48,3 +53,20 @@ def calibration(random_bundle: Path, plain: Checkpoint) -> Calibration:
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny language model with stored weights, in float32. Read only."""
     return convert_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The file of a graph, exported once for each name of a network."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "onnx"
+    folder.mkdir(exist_ok=True)
+
+    def export(name: str, graph: Graph) -> Path:
+        file = folder / f"{name}.onnx"
+        with FileLock(f"{file}.lock"):
+            if not file.is_file():
+                export_onnx(graph, file)
+        return file
+
+    return export

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.bundle.trtllm_checkpoint.checkpoint import CheckpointConfig
-from engine_runtime.bundle.trtllm_checkpoint.fingerprint import lm_fingerprint
 from engine_runtime.bundle.weights import load_weights
-from engine_runtime.executors.trtllm import loading
-from engine_runtime.executors.trtllm.engine_directory import PLAN, Provenance
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from tests.doubles.engine_memory import KnownMemory
-from tests.doubles.functional import builder
-from tests.doubles.trtllm import TensorRT
+from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
+from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig
+from engine_runtime.tensorrt.llm import loading
+from engine_runtime.tensorrt.llm.engine_directory import PLAN, Provenance
+from tests.doubles.tensorrt.llm_engine import TensorRT
+from tests.doubles.tensorrt.memory import KnownMemory
+from tests.doubles.tensorrt.model_api import builder
 from tests.factories.engine_plans import plan_of
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine_runtime.executors.trtllm.engine import EngineSession
-from engine_runtime.executors.trtllm.executor import TrtllmExecutor
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM
-from tests.doubles.engine_memory import KnownMemory
-from tests.doubles.trtllm import CapturedCalls, TensorRT
+from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
+from engine_runtime.tensorrt.llm.session import EngineSession
+from tests.doubles.tensorrt.llm_engine import CapturedCalls, TensorRT
+from tests.doubles.tensorrt.memory import KnownMemory
 from tests.factories.engine_plans import Plan, plan_of
 
 

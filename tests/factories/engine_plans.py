@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_runtime.models.moss_lm import MossLM
-from tests.doubles.gpt_attention import Build
-from tests.doubles.tensorrt import DataType, Shape
+from tests.doubles.tensorrt.gpt_attention import Build
+from tests.doubles.tensorrt.runtime import DataType, Shape
 
 VERSION = "10.14.1"
 OUTPUTS = ("logits", "audio_logits", "hidden_states")

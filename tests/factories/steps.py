@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from engine_runtime.executors.trtllm.step_tensors import StepInputBuilder
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledSequence
+from engine_runtime.tensorrt.llm.step_tensors import StepInputBuilder
 
 
 def next_row(paged: PagedLM, sequence: Sequence, ids: list[int]) -> ScheduledSequence:

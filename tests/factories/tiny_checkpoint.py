@@ -9,17 +9,17 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
+from engine_runtime.bundle.weights import stored_tensors
+from engine_runtime.options import Dtype
+from engine_runtime.quantization import FP8_MAX, to_fp8
+from engine_runtime.tensorrt.checkpoint.convert import Conversion, LanguageModel
+from engine_runtime.tensorrt.checkpoint.format import (
     CONFIG,
     WEIGHTS,
     Quantization,
     linear_modules,
     read_config,
 )
-from engine_runtime.bundle.weights import stored_tensors
-from engine_runtime.options import Dtype
-from engine_runtime.quantization import FP8_MAX, to_fp8
-from engine_runtime.trtllm.convert import Conversion, LanguageModel
 from tests.factories.tiny_lm import load_tiny
 
 ACTIVATION_SCALE = 16 / FP8_MAX

@@ -7,14 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.bundle.trtllm_checkpoint.reading import Checkpoint
-from engine_runtime.executors.torch.quantized_network import load_paged
-from engine_runtime.loading import Stages, load_stages
+from engine_runtime.codec.loading import load_speech_encoder
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import Dtype, EngineOptions
-from engine_runtime.trtllm.calibrate import Calibration, CalibrationPrompt, Calibrator
-from engine_runtime.trtllm.convert import Conversion, find_language_model
-from engine_runtime.trtllm.quantize import Format, Quantizing, identity
+from engine_runtime.tensorrt.checkpoint.calibrate import (
+    AnsweringModel,
+    Calibration,
+    CalibrationPrompt,
+    Calibrator,
+)
+from engine_runtime.tensorrt.checkpoint.convert import Conversion, find_language_model
+from engine_runtime.tensorrt.checkpoint.quantize import Format, Quantizing, identity
+from engine_runtime.tensorrt.checkpoint.quantized_network import load_paged
+from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
 from engine_runtime.types import Modality
 
 PROMPTS = (
@@ -32,14 +37,14 @@ def convert(bundle: Path, directory: Path, dtype: Dtype = "float32") -> Checkpoi
     return Checkpoint.open(directory)
 
 
-def watched_stages(
+def watched_model(
     bundle: Path, checkpoint: Checkpoint, calibrator: Calibrator, device: str = "cpu"
-) -> Stages:
-    """Stages whose language model is watched."""
+) -> AnsweringModel:
+    """A language model that is watched."""
     opened = Bundle.open(bundle)
     config = MossLMConfig.from_dict(opened.lm.config)
     lm = load_paged(checkpoint, opened.lm, config, device=device, wrap=calibrator.wrap)
-    return load_stages(opened, EngineOptions(device), lm=lm)
+    return AnsweringModel(opened, lm, load_speech_encoder(opened, EngineOptions(device)))
 
 
 def calibrate(
@@ -47,9 +52,9 @@ def calibrate(
 ) -> Calibration:
     """What the products see over PROMPTS."""
     calibrator = Calibrator()
-    stages = watched_stages(bundle, checkpoint, calibrator, device)
+    model = watched_model(bundle, checkpoint, calibrator, device)
     return calibrator.run(
-        stages, PROMPTS, model=identity(checkpoint), reply_rows=reply_rows, total=len(PROMPTS)
+        model, PROMPTS, model=identity(checkpoint), reply_rows=reply_rows, total=len(PROMPTS)
     )
 
 

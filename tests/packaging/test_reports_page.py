@@ -16,20 +16,20 @@ from engine_runtime.bench.quality import MOST_LOSS
 from engine_runtime.bench.targets import TERMS, Limits
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released.full_size import describe
-from engine_runtime.bundle.trtllm_checkpoint.checkpoint import (
+from engine_runtime.errors import EngineError
+from engine_runtime.lm.step import ExecutorLimits
+from engine_runtime.models.flow.cfm import time_span
+from engine_runtime.models.moss_lm import MossLMConfig
+from engine_runtime.options import EngineOptions
+from engine_runtime.tensorrt.checkpoint.format import (
     ARCHITECTURE,
     LAYERS,
     CheckpointConfig,
     expected_tensors,
     tensor_slices,
 )
-from engine_runtime.errors import EngineError
-from engine_runtime.executors.trtllm import library, loading
-from engine_runtime.executors.trtllm.contract import CONTRACTS
-from engine_runtime.lm.step import ExecutorLimits
-from engine_runtime.models.flow.cfm import time_span
-from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import EngineOptions
+from engine_runtime.tensorrt.llm import library, loading
+from engine_runtime.tensorrt.llm.contract import CONTRACTS
 from tests.factories.engine_folder import EngineWorld, edit_config
 
 _FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")

@@ -14,9 +14,9 @@ from app import cli, paths
 from app.audio.wav import read_wav, write_wav
 from app.cli import build_parser
 from app.commands import doctor
-from engine_runtime.executors.trtllm import environment, library
-from engine_runtime.executors.trtllm.library import VERSION
-from tests.doubles.functional import make_library
+from engine_runtime.tensorrt.llm import environment, library
+from engine_runtime.tensorrt.llm.library import VERSION
+from tests.doubles.tensorrt.model_api import make_library
 from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[1] / "data" / "speech" / "question.wav"

@@ -115,7 +115,7 @@ def test_the_tests_it_runs_are_there_and_others_can_be_chosen(
     assert script.run_tests([]) == 5
     assert [command[command.index("-m", 3) + 1] for command in commands] == ["not slow", "slow"]
     paths = [word for command in commands for word in command if word.startswith("tests")]
-    assert {"tests/engine_runtime", "tests/app", "tests/engine_runtime/trtllm"} <= set(paths)
+    assert {"tests/engine_runtime", "tests/app", "tests/engine_runtime/tensorrt"} <= set(paths)
     assert all((repository / path).exists() for path in paths)
     assert script.run_tests(["tests"]) == 0
     assert commands[2][-1] == "tests"

@@ -18,8 +18,8 @@ from app.commands.acceptance_trt import trt_steps
 from app.commands.own_command import CommandResult
 from app.settings import StartSettings
 from engine_runtime.bundle.released import assembly, layout
-from engine_runtime.executors.trtllm import environment, library
-from tests.doubles.functional import make_library
+from engine_runtime.tensorrt.llm import environment, library
+from tests.doubles.tensorrt.model_api import make_library
 from tests.factories.acceptance import Script, make_plan, run_here
 from tests.factories.engine_folder import EngineWorld
 

@@ -13,9 +13,9 @@ from app.cli import main
 from app.commands import doctor
 from app.dialog import smart_turn
 from engine_runtime import hardware
-from engine_runtime.codec.tensorrt.onnx_runner import OnnxRunner
-from engine_runtime.executors.trtllm import environment
-from engine_runtime.executors.trtllm.environment import Clash
+from engine_runtime.codec.onnx_runner import OnnxRunner
+from engine_runtime.tensorrt.llm import environment
+from engine_runtime.tensorrt.llm.environment import Clash
 
 pytestmark = pytest.mark.slow  # a program of its own tries the display
 

@@ -16,7 +16,7 @@ from app.gpu_runtime.lock import read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
 from engine_runtime import hardware
 from engine_runtime.cuda import availability
-from engine_runtime.executors.trtllm import environment
+from engine_runtime.tensorrt.llm import environment
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_without_the_library_it_is_said_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from engine_runtime.executors.trtllm import library, loading
+    from engine_runtime.tensorrt.llm import library, loading
 
     folder = engine_world.build(random_bundle, tmp_path / "engine")
     monkeypatch.setattr(loading, "load_plugins", library.load_plugins)

@@ -9,8 +9,8 @@ import pytest
 
 from app.cli import main
 from engine_runtime.errors import EngineError
-from engine_runtime.executors.trtllm import library
-from tests.doubles.functional import make_library
+from engine_runtime.tensorrt.llm import library
+from tests.doubles.tensorrt.model_api import make_library
 from tests.factories.trt_checkpoints import convert
 
 

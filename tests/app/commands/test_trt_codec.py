@@ -12,10 +12,10 @@ import pytest
 from app import paths
 from app.cli import build_parser
 from app.commands import trt_codec
-from engine_runtime.codec.tensorrt import engines, export
-from engine_runtime.codec.tensorrt.store import EngineReport
-from engine_runtime.cuda import tensorrt_library as runtime_library
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.tensorrt import library as runtime_library
+from engine_runtime.tensorrt.codec import engines, export
+from engine_runtime.tensorrt.codec.store import EngineReport
 
 
 def command(*words: str) -> int:

@@ -39,7 +39,7 @@ def test_an_interrupt_says_how_to_go_on(
 ) -> None:
     command = ["trt", "convert", str(random_bundle), "--to", str(tmp_path / "checkpoint")]
     with monkeypatch.context() as patch:
-        patch.setattr("engine_runtime.trtllm.convert.Conversion.finish", _interrupt)
+        patch.setattr("engine_runtime.tensorrt.checkpoint.convert.Conversion.finish", _interrupt)
         assert main(command) == 130
     assert "The same command resumes where it stopped." in capsys.readouterr().err
     assert not (tmp_path / "checkpoint" / "config.json").exists()

@@ -1,1 +1,0 @@
-"""Weights in the checkpoint format of TensorRT-LLM."""

@@ -1,1 +1,0 @@
-"""Flow estimator, vocoder and speech encoder as ONNX graphs and TensorRT engines (`--trt-codec`)."""

@@ -1,1 +1,0 @@
-"""Runs steps of the language model as an engine of TensorRT-LLM."""

@@ -1,0 +1,1 @@
+"""TensorRT engines of flow, vocoder and speech encoder."""

@@ -1,0 +1,215 @@
+"""The codec's engines: builds them from loaded networks, and makes the stages run on them.
+
+In: the loaded flow, vocoder and speech tokenizer, and a folder of engines. Out: `build_engines` builds the
+missing ones, for this machine or ahead of time for another; `run_on_engines` makes the stages use them. Every
+engine is compared with torch on one input before it is used. Called while an engine is loaded, in its thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine_runtime.bundle.bundle import Bundle, hash_file
+from engine_runtime.bundle.weights import LoadProgress
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.graph import Graph
+from engine_runtime.codec.loading import chosen_codec, load_speech_tokenizer, load_token2mel, load_vocoder
+from engine_runtime.codec.runtime import CodecRuntime, packet_frames
+from engine_runtime.codec.speech_tokenizer.encoder_graph import EngineSpeechEncoder, speech_encoder_graph
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
+from engine_runtime.codec.vocoder.vocoder import Vocoder
+from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.hardware import usable_device
+from engine_runtime.models.hift import HiFT
+from engine_runtime.options import EngineOptions
+from engine_runtime.tensorrt.codec.build import build_engine
+from engine_runtime.tensorrt.codec.estimator import EngineEstimator, estimator_graph
+from engine_runtime.tensorrt.codec.export import check_onnx, export_onnx
+from engine_runtime.tensorrt.codec.runner import EngineRunner
+from engine_runtime.tensorrt.codec.store import EngineReport, EngineStore, engine_key
+from engine_runtime.tensorrt.codec.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
+from engine_runtime.tensorrt.library import RuntimeLibrary, runtime_library
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """The stages that have engines, and an identifier of their weights."""
+
+    token2mel: Token2Mel
+    vocoder: Vocoder
+    speech_tokenizer: SpeechTokenizer
+    packet_frames: tuple[int, ...]
+    weights: str
+    """Identifies the weights and sizes of all three stages (`weights_of`)."""
+
+    def graphs(self) -> list[Graph]:
+        """The graphs to export, on the device of the stages: estimator, speech encoder, then the
+        vocoder's."""
+        rate = self.token2mel.frames_per_code
+        chunk = self.token2mel.chunk_codes
+        codes = {chunk, *(-(-frames // rate // chunk) * chunk for frames in self.packet_frames)}
+        estimator = estimator_graph(self.token2mel.estimator, sorted(codes))
+        encoder = speech_encoder_graph(self.speech_tokenizer.model)
+        vocoder, frames = self.vocoder, sorted(self.packet_frames)
+        if isinstance(network := vocoder.network, BigVGANWindows):
+            context = (vocoder.left_context_frames, vocoder.right_context_frames)
+            return [
+                estimator,
+                encoder,
+                *bigvgan_graphs(network, vocoder.mel.n_mels, context, frames, vocoder.like),
+            ]
+        assert isinstance(network, HiFT), "the codec already runs on engines"
+        return [
+            estimator,
+            encoder,
+            hift_graph(network, vocoder.right_context_frames, frames, vocoder.like),
+        ]
+
+
+def codec_of(
+    bundle: Bundle,
+    token2mel: Token2Mel,
+    vocoder: Vocoder,
+    speech_tokenizer: SpeechTokenizer,
+    random_weights: int | None = None,
+) -> Codec:
+    """The codec of a bundle whose stages are loaded."""
+    return Codec(
+        token2mel,
+        vocoder,
+        speech_tokenizer,
+        tuple(packet_frames(bundle.flow)),
+        weights_of(bundle, random_weights),
+    )
+
+
+def load_codec(bundle: Bundle, options: EngineOptions) -> Codec:
+    """Speech encoder, flow and vocoder without the language model, for building their engines; raises as
+    `load_stages` does."""
+    device, bundle = usable_device(options.device), chosen_codec(bundle, options)
+    loading = LoadProgress(
+        [one.weights for one in (bundle.speech_encoder, bundle.flow, bundle.vocoder)], None
+    )
+    runtime = CodecRuntime()
+    speech_tokenizer = load_speech_tokenizer(bundle, device, options, loading)
+    token2mel = load_token2mel(bundle, device, options, runtime, None, loading)
+    vocoder = load_vocoder(bundle, device, options, runtime, loading)
+    return codec_of(bundle, token2mel, vocoder, speech_tokenizer, options.random_weights)
+
+
+def weights_of(bundle: Bundle, random_weights: int | None) -> str:
+    """SHA-256, lower-case hex, of the codec's configuration and the hashes of its files, or of the seed of
+    random weights."""
+    sections = (bundle.speech_encoder, bundle.flow, bundle.vocoder)
+    described = {
+        "config": [section.config for section in sections],
+        "files": [
+            value for section in sections for file in section.weights if (value := _hash(bundle, file))
+        ],
+        "random_weights": random_weights,
+    }
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+
+
+def _hash(bundle: Bundle, file: Path) -> str | None:
+    """Hash of a weights file, as the manifest says, or of a vocoder in a file of its own; None without a
+    file."""
+    name = file.relative_to(bundle.path).as_posix() if file.is_relative_to(bundle.path) else str(file)
+    if name in bundle.files:
+        return bundle.files[name].sha256.lower()
+    return hash_file(file) if file.is_file() else None
+
+
+def build_engines(
+    codec: Codec, store: EngineStore, library: RuntimeLibrary, capability: str
+) -> Iterator[tuple[Graph, bytes, EngineReport]]:
+    """Every graph with its engine, from the store or built now. Raises EngineError if one cannot be
+    exported or built, ExecutorError if an exported graph's results differ from torch's."""
+    for graph in codec.graphs():
+        key = engine_key(graph, codec.weights, library, capability)
+        kept = store.load(key)
+        if kept is None:
+            kept = _build(graph, library, capability)
+            store.save(key, *kept)
+        yield graph, *kept
+
+
+def _build(graph: Graph, library: RuntimeLibrary, capability: str) -> tuple[bytes, EngineReport]:
+    with tempfile.TemporaryDirectory(prefix="moss-voice-") as folder:
+        file = Path(folder) / f"{graph.name}.onnx"
+        start = time.perf_counter()
+        export_onnx(graph, file)
+        exported = time.perf_counter()
+        difference = check_onnx(graph, file)
+        checked = time.perf_counter()
+        plan = build_engine(graph, file, library, capability)
+        return plan, EngineReport(
+            graph.name,
+            library.label,
+            capability,
+            difference,
+            round(exported - start, 3),
+            round(time.perf_counter() - checked, 3),
+            len(plan),
+            hashlib.sha256(plan).hexdigest(),
+        )
+
+
+def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, device: torch.device) -> None:
+    """Build the missing engines for the GPU `device`, and make the stages use them.
+
+    Raises EngineError or ExecutorError; the stages are unchanged then.
+    """
+    capability = compute_capability(device)
+    runners = {}
+    for graph, plan, _ in build_engines(codec, store, library, capability):
+        key = engine_key(graph, codec.weights, library, capability)
+        runner = EngineRunner(graph, plan, library, device, store.load_compiled(key))
+        graph.try_out(runner)
+        if (compiled := runner.compiled()) is not None:
+            store.save_compiled(key, compiled)
+        runners[graph.name] = (graph, runner)
+    token2mel, vocoder = codec.token2mel, codec.vocoder
+    token2mel.estimator.engine = EngineEstimator(token2mel.estimator, runners["estimator"][1])
+    tokenizer = codec.speech_tokenizer
+    tokenizer.step = EngineSpeechEncoder(tokenizer.model, runners["speech_encoder"][1])
+    tokenizer.backend = library.label
+    if isinstance(network := vocoder.network, BigVGANWindows):
+        context = (vocoder.left_context_frames, vocoder.right_context_frames)
+        vocoder.network = EngineWindows(network, context, runners["vocoder_start"], runners["vocoder"])
+    else:
+        assert isinstance(network, HiFT)
+        vocoder.network = EngineHiFT(network, *runners["vocoder"])
+
+
+def compute_capability(device: torch.device) -> str:
+    """The compute capability of a GPU, such as "8.9"."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{major}.{minor}"
+
+
+def use_engines(codec: Codec, folder: Path | None, device: torch.device) -> str:
+    """Run the codec on engines if possible; returns one line with the backend and the reason. `is_on_engines`
+    checks the result."""
+    if device.type != "cuda":
+        return "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
+    try:
+        library = runtime_library()
+        run_on_engines(codec, EngineStore(folder), library, device)
+    except (EngineError, ExecutorError) as error:
+        return f"The codec runs in torch: {error}"
+    return f"The codec runs on {library.label}."
+
+
+def is_on_engines(codec: Codec) -> bool:
+    """Whether `use_engines` succeeded."""
+    return codec.token2mel.estimator.engine is not None

@@ -1,1 +1,0 @@
-"""TensorRT-LLM: checkpoints in its format, plain and quantized, and engines built from them."""

@@ -1,0 +1,156 @@
+"""From loaded stages to replies on engines, with the double; and every fallback to torch."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.graph import Graph
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+from engine_runtime.codec.vocoder.vocoder import Vocoder
+from engine_runtime.errors import EngineError
+from engine_runtime.loading import load_stages
+from engine_runtime.options import EngineOptions
+from engine_runtime.tensorrt.codec import engines
+from engine_runtime.tensorrt.codec.engines import Codec, build_engines, is_on_engines, use_engines, weights_of
+from engine_runtime.tensorrt.codec.store import EngineStore
+from tests.doubles.tensorrt.codec_engine import Faults, double_library
+from tests.engine_runtime.codec.flow.test_token2mel import codes_of
+from tests.engine_runtime.tensorrt.codec.conftest import PACKETS
+from tests.factories.graphs import Exported
+from tests.factories.tiny_flow import make_flow
+
+NAMES = {"estimator": "flow_tiny", "speech_encoder": "encoder_tiny", "vocoder": "hift_tiny"}
+
+
+@pytest.fixture
+def codec(flow: Token2Mel, hift_vocoder: Vocoder, tokenizer: SpeechTokenizer) -> Codec:
+    return Codec(flow, hift_vocoder, tokenizer, tuple(4 * codes for codes in PACKETS), "tiny")
+
+
+@pytest.fixture(autouse=True)
+def exports(monkeypatch: pytest.MonkeyPatch, exported: Exported) -> list[str]:
+    """The stored networks are exported once for all tests; here it is noted when one is wanted. The double
+    runs on the CPU, which is given the compute capability of a GPU."""
+    done = []
+
+    def export(graph: Graph, file: Path) -> None:
+        done.append(graph.name)
+        shutil.copy(exported(NAMES[graph.name], graph), file)
+
+    monkeypatch.setattr(engines, "export_onnx", export)
+    monkeypatch.setattr(engines, "compute_capability", lambda device: "8.9")
+    return done
+
+
+def reply(codec: Codec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes of speech, and the voice of other codes."""
+    speech = np.random.default_rng(1).normal(scale=0.1, size=9000).astype(np.float32)
+    stream = codec.speech_tokenizer.stream()
+    codes = np.concatenate([stream.push(speech), stream.tail()])
+    mel = codec.token2mel.convert(codes_of(33))
+    vocoder = codec.vocoder.stream()
+    pcm = [vocoder.push(mel[:, first : first + 20]) for first in range(0, mel.shape[1], 20)]
+    return codes, mel, np.concatenate([*pcm, vocoder.finish()])
+
+
+@pytest.mark.slow
+def test_replies_are_those_of_torch(codec: Codec, tmp_path: Path, exports: list[str]) -> None:
+    want_codes, want_mel, want_pcm = reply(codec)
+    store, faults = EngineStore(tmp_path), Faults()
+    engines.run_on_engines(codec, store, double_library(faults), torch.device("cpu"))
+    assert is_on_engines(codec)
+    codes, mel, pcm = reply(codec)
+    assert np.array_equal(codes, want_codes)
+    assert np.abs(mel - want_mel).max() <= 1e-4
+    assert np.abs(pcm - want_pcm).max() <= 1e-3  # the phase is a cumulative sum over the mel frames
+    assert exports == ["estimator", "speech_encoder", "vocoder"]
+    assert len(list(tmp_path.glob("*.jit"))) == 3
+
+
+@pytest.mark.slow
+def test_the_second_start_builds_nothing(codec: Codec, tmp_path: Path, exports: list[str]) -> None:
+    store = EngineStore(tmp_path)
+    first = [report for _, _, report in build_engines(codec, store, double_library(), "8.9")]
+    exports.clear()
+    second = [report for _, _, report in build_engines(codec, store, double_library(), "8.9")]
+    assert first == second
+    assert exports == []
+    assert all(report.difference is not None and report.difference < 1e-5 for report in first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["build", "deserialize", "context", "execute", "wrong numbers"])
+def test_what_fails_leaves_the_codec_in_torch(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setattr(engines, "runtime_library", lambda: double_library(Faults({fault})))
+    before = (codec.vocoder.network, codec.speech_tokenizer.step)
+    line = use_engines(codec, None, torch.device("cuda", 0)) if fault == "build" else _tried(codec, fault)
+    assert line.startswith("The codec runs in torch: ")
+    assert "\n" not in line
+    assert not is_on_engines(codec)
+    assert (codec.vocoder.network, codec.speech_tokenizer.step) == before
+
+
+def _tried(codec: Codec, fault: str) -> str:
+    """`use_engines` on the device of the double."""
+    with pytest.MonkeyPatch.context() as patch:
+        run = engines.run_on_engines
+        patch.setattr(engines, "run_on_engines", lambda *given: run(*given[:3], torch.device("cpu")))
+        return use_engines(codec, None, torch.device("cuda", 0))
+
+
+def test_without_a_library_or_a_gpu_it_says_why(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing() -> None:
+        raise EngineError("TensorRT for RTX is not installed. Install it.")
+
+    monkeypatch.setattr(engines, "runtime_library", nothing)
+    assert use_engines(codec, None, torch.device("cpu")) == (
+        "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
+    )
+    line = use_engines(codec, None, torch.device("cuda", 0))
+    assert line == "The codec runs in torch: TensorRT for RTX is not installed. Install it."
+
+
+def test_the_user_is_notified_when_it_stays_in_torch(random_bundle: Path) -> None:
+    stages = load_stages(Bundle.open(random_bundle), EngineOptions(trt_codec=True))
+    assert stages.notes == ("The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda).",)
+    assert load_stages(Bundle.open(random_bundle), EngineOptions()).notes == ()
+
+
+def test_the_weights_decide(random_bundle: Path, nano_bundle: Path, tmp_path: Path) -> None:
+    tiny, nano = Bundle.open(random_bundle), Bundle.open(nano_bundle)
+    seen = {weights_of(tiny, None), weights_of(nano, None), weights_of(nano, 0), weights_of(nano, 1)}
+    for content in (b"one", b"other"):  # in place of the bundle's own vocoder
+        (file := tmp_path / "vocoder.safetensors").write_bytes(content)
+        seen.add(weights_of(replace(nano, vocoder=replace(nano.vocoder, weights=(file,))), None))
+    assert len(seen) == 6
+    assert weights_of(nano, None) == weights_of(Bundle.open(nano_bundle), None)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_of_a_codec_on_a_gpu(exported: Exported, tmp_path: Path) -> None:
+    """Weights on the device are exported as they are; the state of a stream stays on the device."""
+    from engine_runtime.tensorrt.codec.estimator import EngineEstimator
+    from engine_runtime.tensorrt.codec.export import check_onnx, export_onnx
+    from tests.engine_runtime.codec.flow.test_token2mel import SPEC
+
+    stage = Token2Mel(
+        make_flow(1200)[0], SPEC, steps=2, packet_codes=PACKETS, device="cuda", static_bytes=1 << 30
+    )
+    graph = engines.estimator_graph(stage.estimator, list(PACKETS))
+    assert graph.device.type == "cuda"
+    export_onnx(graph, tmp_path / "estimator.onnx")
+    assert check_onnx(graph, tmp_path / "estimator.onnx") <= 1e-3
+    want = stage.convert(codes_of(33))
+    stage.estimator.engine = EngineEstimator(stage.estimator, graph.module)
+    assert np.abs(stage.convert(codes_of(33)) - want).max() <= 1e-3
