@@ -140,8 +140,8 @@ def open_window(
     `instance` is the right to use the settings, and answers later starts. Without `keeps_settings` the window
     reads them, and keeps neither changes nor conversations.
     """
-    from app.gui.preferences import PreferenceStore
-    from app.gui.run import run_gui
+    from app.gui.common.preferences import PreferenceStore
+    from app.gui.window.run import run_gui
     from app.session.session import Session
     from app.session.session_settings import SessionSettings
 

@@ -114,7 +114,7 @@ def test_only_the_session_and_the_server_start_threads() -> None:
 
 
 def test_labels_and_tooltips_take_no_markup_from_outside() -> None:
-    """Qt guesses whether a text is HTML; app/gui/plain_text.py and app/gui/question.py do not let it."""
+    """Qt guesses whether a text is HTML; plain_text.py and question.py do not let it."""
     makers = {"QLabel", "QMessageBox", "QTextBrowser", "QTextEdit", "QErrorMessage"}
     boxes = {f"QMessageBox.{kind}" for kind in ("about", "critical", "information", "question", "warning")}
     setters = (".setToolTip", ".setHtml", ".setWhatsThis", ".setStatusTip")
@@ -130,7 +130,7 @@ def test_labels_and_tooltips_take_no_markup_from_outside() -> None:
         is_set = any(call.endswith(setters) for call in calls)
         return is_set or not (makers | boxes).isdisjoint(calls | bases)
 
-    may = ("app/gui/plain_text.py", "app/gui/question.py")
+    may = ("app/gui/common/plain_text.py", "app/gui/common/question.py")
     files = [file for file in SOURCES if _name(file).startswith("app/gui/") and _name(file) not in may]
     assert not _offenders(guesses, files), "use PlainLabel and set_tip, is_confirmed and warn"
 

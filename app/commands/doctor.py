@@ -255,7 +255,7 @@ def _why_no_window() -> MossVoiceError | None:
     """The error of Qt if it cannot open a window. Tried in a subprocess, because Qt may abort."""
     try:
         probe = subprocess.run(
-            [sys.executable, "-m", "app.gui.application"],
+            [sys.executable, "-m", "app.gui.window.application"],
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,

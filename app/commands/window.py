@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = claim(paths.settings_dir(), knock)
     except InstanceError as error:
         if knock.token and not sys.stderr.isatty():  # from a menu of the desktop: nobody reads stderr
-            from app.gui.run import show_failure
+            from app.gui.window.run import show_failure
 
             show_failure(error)
         raise

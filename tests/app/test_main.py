@@ -85,7 +85,7 @@ def test_only_the_beginning_of_a_voice_is_read(
 def test_the_window_gets_a_session_that_is_not_started(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import app.gui.run
+    import app.gui.window.run
 
     given: dict[str, Any] = {}
 
@@ -93,7 +93,7 @@ def test_the_window_gets_a_session_that_is_not_started(
         given.update(named, session=session, events=session.poll())
         return 7
 
-    monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
+    monkeypatch.setattr(app.gui.window.run, "run_gui", run_gui)
     assert (
         main.open_window(StartSettings(bundle=random_bundle, seed=5, given=frozenset({"bundle", "seed"})))
         == 7
@@ -112,8 +112,8 @@ def test_the_window_gets_a_session_that_is_not_started(
 def test_an_environment_of_the_settings_that_cannot_be_used_opens_the_window(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import app.gui.run
-    from app.gui.preferences import Preferences, PreferenceStore
+    import app.gui.window.run
+    from app.gui.common.preferences import Preferences, PreferenceStore
 
     PreferenceStore().save(Preferences(engine_python="/a/python"))
     monkeypatch.setattr(main, "find_spec", lambda name: None)  # without websockets
@@ -128,7 +128,7 @@ def test_an_environment_of_the_settings_that_cannot_be_used_opens_the_window(
         session.stop()
         return 0
 
-    monkeypatch.setattr(app.gui.run, "run_gui", run_gui)
+    monkeypatch.setattr(app.gui.window.run, "run_gui", run_gui)
     assert main.open_window(StartSettings()) == 0
     assert errors[0].is_fatal
     assert "needs the package websockets" in errors[0].message

@@ -76,10 +76,10 @@ def test_a_module_of_the_program_runs_as_with_python(
 ) -> None:
     ran: list[tuple[Any, ...]] = []
     monkeypatch.setattr(runpy, "run_module", lambda name, **how: ran.append((name, list(sys.argv), how)))
-    monkeypatch.setattr(sys, "argv", ["moss-voice", "-m", "app.gui.application", "word"])
+    monkeypatch.setattr(sys, "argv", ["moss-voice", "-m", "app.gui.window.application", "word"])
     assert launch.main() == 0
     assert ran == [
-        ("app.gui.application", ["moss-voice", "word"], {"run_name": "__main__", "alter_sys": True})
+        ("app.gui.window.application", ["moss-voice", "word"], {"run_name": "__main__", "alter_sys": True})
     ]
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 from app import cli, paths
-from app.gui import run
-from app.gui.main_window import MainWindow
+from app.gui.window import run
+from app.gui.window.main_window import MainWindow
 from app.session.commands import PlaySample
 from app.session.events import SessionState, StateChanged
 

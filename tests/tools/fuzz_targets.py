@@ -171,7 +171,7 @@ def use_tokenizer(content: bytes, special: dict[str, int], text_vocab: int) -> l
 
 
 def _import_preferences() -> None:
-    from app.gui import preferences  # noqa: F401
+    from app.gui.common import preferences  # noqa: F401
 
 
 @_prepared_by(_import_preferences)
@@ -179,7 +179,7 @@ def use_settings(content: bytes) -> dict[str, Any]:
     """The preferences of a file, used as the window does at its start, and what they are once saved."""
     import dataclasses
 
-    from app.gui.preferences import PreferenceStore
+    from app.gui.common.preferences import PreferenceStore
     from app.settings import StartSettings
 
     file = Path("window.ini")

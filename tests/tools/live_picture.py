@@ -27,8 +27,8 @@ def hold_conversation(folder: Path) -> None:
     """Ask the questions and take the pictures."""
     from PySide6.QtWidgets import QApplication
 
-    from app.gui.main_window import MainWindow
-    from app.gui.preferences import Preferences, PreferenceStore, ThemeChoice
+    from app.gui.common.preferences import Preferences, PreferenceStore, ThemeChoice
+    from app.gui.window.main_window import MainWindow
     from app.main import engine_factory, load_turn_end_detector
     from app.session.commands import PlaySample, Start
     from app.session.events import EngineReady, PlaybackFinished

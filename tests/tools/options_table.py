@@ -22,7 +22,7 @@ from app.cli import build_parser
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "packaging" / "OPTIONS.md"
 _PACKAGES = ("app", "engine_runtime")
-_PASS_ON = ("app/settings.py: serve_options", "app/gui/preferences.py")
+_PASS_ON = ("app/settings.py: serve_options", "app/gui/common/preferences.py")
 """They translate options into those of another process, and into preferences: no readers."""
 _SETTINGS = ("Settings", "Options", "Limits")
 """Ends of the names of dataclasses all of whose fields have to be read."""

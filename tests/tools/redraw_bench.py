@@ -19,8 +19,8 @@ import numpy as np
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QApplication
 
-from app.gui.main_window import MainWindow
-from app.gui.preferences import PreferenceStore
+from app.gui.common.preferences import PreferenceStore
+from app.gui.window.main_window import MainWindow
 from app.session.events import (
     Event,
     Levels,

@@ -16,11 +16,11 @@ from PySide6.QtCore import QEventLoop
 from PySide6.QtWidgets import QApplication
 
 from app import paths
-from app.gui.main_window import MainWindow
-from app.gui.preferences import Preferences, PreferenceStore
-from app.gui.settings_dialog import SettingsDialog
-from app.gui.snapshot import save_png
-from app.gui.themes import ThemeChoice
+from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.themes import ThemeChoice
+from app.gui.latency.snapshot import save_png
+from app.gui.settings.settings_dialog import SettingsDialog
+from app.gui.window.main_window import MainWindow
 from tests.doubles.scripted_session import (
     EXCHANGES,
     INTERRUPTED,

@@ -150,7 +150,7 @@ def test_silence_is_not_counted_as_speech(tmp_path: Path) -> None:
 
 def test_trouble_in_the_log_is_found_and_under_runs_are_none() -> None:
     fine = "2026-01-01 WARNING dialog app.session.event_log: under-runs 1, dropped input 0 samples"
-    bad = "2026-01-01 WARNING MainThread app.gui.translation: no translation zh_CN in /x"
+    bad = "2026-01-01 WARNING MainThread app.gui.common.translation: no translation zh_CN in /x"
     log = "\n".join(
         ["2026-01-01 INFO engine x: 0 ERROR codes", fine, bad, "Traceback (most recent call last):"]
     )

@@ -13,10 +13,10 @@ from pathlib import Path
 from PySide6.QtCore import QTimer
 
 from app import cli
-from app.gui import run
-from app.gui.main_window import MainWindow
-from app.gui.preferences import Preferences, PreferenceStore
-from app.gui.snapshot import save_png
+from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.latency.snapshot import save_png
+from app.gui.window import run
+from app.gui.window.main_window import MainWindow
 from app.session.commands import Start
 from app.session.events import ReplyCut, ReplyFinished, SessionState, StateChanged
 

@@ -90,7 +90,7 @@ def test_a_window_of_its_own_leaves_the_settings_alone(opened: list[dict[str, An
 def test_a_window_that_hangs_is_shown_to_a_user_without_a_terminal(
     opened: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, is_from_menu: bool
 ) -> None:
-    from app.gui import run
+    from app.gui.window import run
 
     shown: list[str] = []
 

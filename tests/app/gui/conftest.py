@@ -11,11 +11,11 @@ from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app import paths
-from app.gui import themes
-from app.gui.icons import Icons
-from app.gui.main_window import MainWindow
-from app.gui.preferences import Preferences, PreferenceStore
-from app.gui.themes import LIGHT, Theme, ThemeChoice
+from app.gui.common import themes
+from app.gui.common.icons import Icons
+from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.themes import LIGHT, Theme, ThemeChoice
+from app.gui.window.main_window import MainWindow
 from tests.doubles.scripted_session import ScriptedSession
 
 _HERE = Path(__file__).parent

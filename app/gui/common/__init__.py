@@ -1,0 +1,1 @@
+"""What the rooms share: preferences, themes, texts, the error banner, the session's events as signals."""

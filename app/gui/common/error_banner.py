@@ -1,0 +1,134 @@
+"""The error banner: cause, remedy, a button for the remedy if there is one, and a button that closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
+
+from app.gui.common.error_texts import in_words
+from app.gui.common.follows_language import FollowsLanguage
+from app.gui.common.icons import Icons
+from app.gui.common.plain_text import PlainLabel, set_tip
+from app.gui.common.themes import Theme
+
+
+class ErrorBanner(FollowsLanguage, QFrame):
+    """Hidden until `show_error`; an equal message is counted, a new one replaces the old.
+
+    Signals:
+        remedied: the button for the remedy was pressed.
+        changed: another text is shown, or none.
+    """
+
+    remedied = Signal()
+    changed = Signal()
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "banner")
+        self._icons = icons
+        self._count = 0
+        self._shown = ""
+        self._original: ErrorBanner | None = None
+        """The banner of the main window, where this one is in another window."""
+        self._words: Callable[[], tuple[str, str, str]] = lambda: ("", "", "")
+        self._icon, self._message, self._advice = PlainLabel(), PlainLabel(), PlainLabel()
+        self._message.setProperty("role", "banner-title")
+        for label in (self._message, self._advice):
+            label.setWordWrap(True)
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self.remedy_button = QPushButton()
+        self.remedy_button.clicked.connect(self.remedied)
+        self.close_button = QToolButton()
+        self.close_button.setIconSize(QSize(16, 16))
+        self.close_button.clicked.connect(self.dismiss)
+        words = self._words_column = QVBoxLayout()
+        words.setSpacing(2)
+        words.addWidget(self._message)
+        words.addWidget(self._advice)
+        words.addWidget(self.remedy_button, 0, Qt.AlignmentFlag.AlignLeft)
+        layout = self._lines = QHBoxLayout(self)
+        layout.setContentsMargins(12, 8, 8, 8)
+        layout.setSpacing(10)
+        layout.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
+        layout.addLayout(words, 1)
+        layout.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignTop)
+        self.set_theme(theme)
+        self.retranslate()
+        self.hide()
+
+    @property
+    def message(self) -> str:
+        """The shown message without the remedy; empty if there is none."""
+        return self._shown
+
+    @property
+    def advice(self) -> str:
+        """The shown remedy."""
+        return self._advice.text()
+
+    def show_error(self, message: str, what_to_do: str, remedy: str = "") -> None:
+        """Show an error; `remedy` is the text of a button, empty for none. Those of the session are
+        translated."""
+        self.show_words(lambda: (in_words(message), in_words(what_to_do), remedy))
+
+    def show_words(self, words: Callable[[], tuple[str, str, str]]) -> None:
+        """Show an error by what makes its three texts, in the language of the moment."""
+        self._count = self._count + 1 if words()[0] == self._shown else 1
+        self._words = words
+        self._show_texts()
+        self.show()
+
+    def _show_texts(self) -> None:
+        message, what_to_do, remedy = self._words()
+        self._shown = message
+        self._message.setText(message if self._count == 1 else f"{message}  (×{self._count})")
+        self._advice.setText(what_to_do)
+        self._advice.setVisible(bool(what_to_do))
+        self.remedy_button.setText(remedy)
+        self.remedy_button.setVisible(bool(remedy))
+        self.setAccessibleDescription(f"{message} {what_to_do}")
+        self.changed.emit()
+
+    def dismiss(self) -> None:
+        """Take the banner away."""
+        self._shown, self._count = "", 0
+        self.hide()
+        self.changed.emit()
+
+    def mirror(self, banner: ErrorBanner) -> None:
+        """Show in another window what `banner` shows; the buttons are those of `banner`."""
+        self._original = banner
+        banner.changed.connect(self._follow_original)  # no closure: Qt ends it with this window
+        self.close_button.clicked.connect(banner.dismiss)
+        self.remedied.connect(banner.remedied)
+
+    def _follow_original(self) -> None:
+        banner = self._original
+        if banner is not None and banner.message:
+            self._words, self._count = banner._words, banner._count
+            self._show_texts()
+            self.show()
+        else:
+            self.dismiss()
+
+    def need_height(self, width: int) -> None:
+        """Take the height in pixels that the texts need at this width, also from a window without room."""
+        # A window grows for the minimum height of its parts, not for that of texts that wrap.
+        self._words_column.invalidate()
+        self.setMinimumHeight(self._lines.totalHeightForWidth(width))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._icon.setPixmap(self._icons.pixmap("warning", theme.danger, 20, self.devicePixelRatioF()))
+        self.close_button.setIcon(self._icons.icon("close", theme.text))
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.setAccessibleName(self.tr("Error"))
+        set_tip(self.close_button, self.tr("Dismiss"))
+        self.close_button.setAccessibleName(self.tr("Dismiss the error"))
+        if self._shown:
+            self._show_texts()

@@ -1,0 +1,1 @@
+"""The conversation: transcript, typed and sample questions, kept conversations."""

@@ -1,0 +1,182 @@
+"""What the user does with turns and conversations: start, ask again, delete, save, continue, list, play back.
+
+In: menus and dialogs. Out: commands to the session, files. GUI thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QPoint
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QWidget
+
+from app import paths
+from app.audio.wav import write_wav
+from app.gui.common.bridge import SessionBridge
+from app.gui.common.error_banner import ErrorBanner
+from app.gui.common.icons import Icons
+from app.gui.common.notice_line import NoticeLine
+from app.gui.common.question import asked_file, is_confirmed
+from app.gui.common.themes import Theme
+from app.gui.conversation.history_dialog import HistoryDialog
+from app.gui.conversation.transcript import Transcript
+from app.gui.conversation.turn_menu import TurnMenu
+from app.session.commands import (
+    DeleteTurn,
+    NewConversation,
+    PlayAgain,
+    PlayRecording,
+    RetryTurn,
+)
+from app.session.conversation_folder import SOUND, clear_remains, latest_open
+from app.session.conversation_text import Words, as_text, write_text
+from app.session.erased_turns import finish_all
+from app.session.events import ConversationContinued, TurnOpened
+from app.session.recorded_events import how_to_continue, read_transcript, spans_of
+from engine_runtime.errors import MossVoiceError
+
+_log = logging.getLogger(__name__)
+
+
+class ConversationActions(QObject):
+    """The actions of one window."""
+
+    def __init__(
+        self,
+        window: QWidget,
+        bridge: SessionBridge,
+        transcript: Transcript,
+        banner: ErrorBanner,
+        notice: NoticeLine,
+    ) -> None:
+        super().__init__(window)
+        self._window, self._bridge = window, bridge
+        self._transcript, self._banner, self._notice = transcript, banner, notice
+        self._earlier: dict[int, PlayRecording] = {}
+        """Turns of an earlier run of the program with recorded sound."""
+        self.menu = TurnMenu(window)
+        self.menu.retry_wanted.connect(
+            lambda turn_id, source, text: bridge.send(RetryTurn(turn_id, source, text))
+        )
+        self.menu.delete_wanted.connect(lambda turn_id: bridge.send(DeleteTurn(turn_id)))
+        self.menu.save_wanted.connect(self.save_reply)
+        transcript.menu_wanted.connect(self._show_menu)
+        transcript.play_again.connect(self._play_again)
+        bridge.conversation_continued.connect(self._show_continued)
+
+    def start_new(self) -> None:
+        """Forget the conversation, after a question if there is one; the figures stay."""
+        if self._transcript.turn_count and not is_confirmed(
+            self._window,
+            self.tr("Start a new conversation?"),
+            self.tr("The assistant forgets this one."),
+            self.tr("New conversation"),
+        ):
+            return
+        self._bridge.send(NewConversation())
+        self._transcript.clear()
+
+    def tidy(self) -> None:
+        """Finish what was being deleted when the program was killed."""
+        finish_all(paths.conversations_dir())
+        clear_remains(paths.conversations_dir())
+
+    def continue_latest(self) -> None:
+        """Continue the conversation in progress when the program ended, if there is one; a notice says if
+        that is not possible."""
+        latest = latest_open(paths.conversations_dir())
+        if latest is None:
+            return
+        try:
+            self._bridge.send(how_to_continue(latest.folder))
+        except MossVoiceError as error:
+            _log.warning("the latest conversation cannot be continued: %s", error)
+            self._show_error(error)
+
+    def open_history(self, theme: Theme, icons: Icons) -> None:
+        """Show the list of kept conversations."""
+        dialog = HistoryDialog(paths.conversations_dir(), theme, icons, self._window)
+        dialog.play_wanted.connect(self._bridge.send)
+        dialog.continue_wanted.connect(self._continue)
+        dialog.exec()
+        dialog.deleteLater()
+
+    def save_reply(self, turn_id: int) -> None:
+        """Ask for a file and save the sound of a reply."""
+        pcm, rate = self._bridge.session.reply_audio(turn_id)
+        if not len(pcm):
+            self._banner.show_error(self.tr("The sound of that reply is not kept any more."), "")
+            return
+        title, kinds = self.tr("Reply as WAV"), self.tr("Recordings (*.wav)")
+        file = asked_file(self._window, title, f"moss-voice-{turn_id}.wav", kinds)
+        if file is not None:
+            self._save(file, lambda: write_wav(file, pcm, rate))
+
+    def save_text(self) -> None:
+        """Ask for a file and save the conversation on show as text, also one that is not kept."""
+        turns = self._transcript.turn_texts()
+        if not turns:
+            self._notice.show_notice(self.tr("Nothing has been said yet."))
+            return
+        title, kinds = self.tr("Conversation as text"), self.tr("Markdown (*.md);;Text (*.txt)")
+        file = asked_file(self._window, title, "moss-voice.md", kinds)
+        if file is not None:
+            self._save(file, lambda: write_text(file, turns, self._words()))
+
+    def copy_text(self) -> None:
+        """Copy the conversation on show to the clipboard."""
+        turns = self._transcript.turn_texts()
+        if not turns:
+            self._notice.show_notice(self.tr("Nothing has been said yet."))
+            return
+        QGuiApplication.clipboard().setText(as_text(turns, self._words(), is_markdown=False))
+        self._notice.show_notice(self.tr("The conversation is copied."))
+
+    def _words(self) -> Words:
+        return Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))
+
+    def _save(self, file: Path, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except MossVoiceError as error:
+            self._show_error(error)
+        else:
+            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))
+
+    def _show_error(self, error: MossVoiceError) -> None:
+        self._banner.show_error(error.what_is_wrong, error.what_to_do)
+
+    def _continue(self, folder: Path) -> None:
+        try:
+            command = how_to_continue(folder)
+        except MossVoiceError as error:
+            self._show_error(error)
+            return
+        self._bridge.send(NewConversation())
+        self._bridge.send(command)
+
+    def _show_continued(self, event: ConversationContinued) -> None:
+        try:
+            events = read_transcript(event.folder)
+        except MossVoiceError as error:
+            self._show_error(error)
+            return
+        self._transcript.show_recorded(events)
+        sound = event.folder / SOUND
+        known = {found.event.turn_id for found in events if isinstance(found.event, TurnOpened)}
+        self._earlier = {
+            turn_id: PlayRecording(sound, start, end - start)
+            for turn_id, (start, end) in spans_of(events).items()
+            if turn_id in known and sound.is_file()
+        }
+
+    def _play_again(self, turn_id: int) -> None:
+        self._bridge.send(self._earlier.get(turn_id) or PlayAgain(turn_id))
+
+    def _show_menu(self, turn_id: int, place: QPoint) -> None:
+        user, reply = self._transcript.bubbles(turn_id)
+        if user is not None:
+            self.menu.show(turn_id, user, reply, place)

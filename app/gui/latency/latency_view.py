@@ -1,0 +1,327 @@
+"""The live latency view: tiles, waterfall of the last turn, six plots. Takes timing events, draws on a timer.
+
+Events are collected as they arrive (`add_events`) and drawn at most ten times a second, and only while the
+view is visible. All shown values come from one `LatencyMetrics`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QGridLayout,
+    QHBoxLayout,
+    QPushButton,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.gui.common.follows_language import FollowsLanguage
+from app.gui.common.plain_text import MarkupLabel, PlainLabel, set_tip
+from app.gui.common.themes import Ink, Theme, Tone
+from app.gui.common.turn_times import LatencyStage
+from app.gui.latency.curves import CurveStyle
+from app.gui.latency.definitions import number
+from app.gui.latency.flow_steps_row import FlowStepsRow
+from app.gui.latency.metrics import LatencyMetrics, Metric
+from app.gui.latency.plots import LivePlot, PlotStyle
+from app.gui.latency.speculation_line import SpeculationLine
+from app.gui.latency.tiles import FigureTile
+from app.gui.latency.waterfall import WaterfallView
+from engine_runtime.timing import TimingEvent
+
+REDRAW_MS = 100
+
+_TILES: tuple[tuple[Metric, Ink], ...] = (
+    (Metric.VOICE_TO_VOICE, Tone.TEXT),
+    (Metric.TTFA, Tone.ACCENT),
+    (Metric.CONFIRM_TO_SOUND, Tone.ACCENT),
+    (Metric.RTF_TOTAL, Tone.ACCENT),
+    (Metric.RTF_STEADY, Tone.TEXT),
+    (Metric.FIRST_CHUNK_RATIO, Tone.MUTED),
+    (Metric.ENDPOINTING, LatencyStage.ENDPOINTING),
+    (Metric.PREFILL, LatencyStage.PREFILL),
+    (Metric.STEP, LatencyStage.STEP),
+    (Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL),
+    (Metric.VOCODER, LatencyStage.VOCODER),
+)
+_WIDE = 840
+_WIDE_COLUMNS, _NARROW_COLUMNS = (6, 3), (3, 2)
+"""Columns of tiles and of plots."""
+_PLOTS: dict[str, PlotStyle] = {
+    "response": PlotStyle(
+        (
+            CurveStyle(Metric.VOICE_TO_VOICE, Tone.TEXT, "s", percentiles=True),
+            CurveStyle(Metric.TTFA, Tone.ACCENT, "o", percentiles=True),
+        ),
+        smallest=200.0,
+    ),
+    "rtf": PlotStyle(
+        (
+            CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
+            CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
+        ),
+        smallest=1.1,
+        reference=1.0,
+    ),
+    "playback": PlotStyle(
+        (CurveStyle(Metric.PLAYBACK, LatencyStage.DEVICE, None, filled=True),), smallest=200.0, seconds=30.0
+    ),
+    "prefill": PlotStyle(
+        (
+            CurveStyle(Metric.PREFILL, LatencyStage.PREFILL, "o"),
+            CurveStyle(Metric.PREFILL_ROWS, Tone.MUTED, "s", dashed=True, on_right=True),
+        ),
+        smallest=10.0,
+    ),
+    "chunks": PlotStyle(
+        (
+            CurveStyle(Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL, "o"),
+            CurveStyle(Metric.VOCODER, LatencyStage.VOCODER, "s", dashed=True),
+        ),
+        smallest=20.0,
+    ),
+    "steps": PlotStyle(
+        (
+            CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),
+            CurveStyle(Metric.MEMORY, Tone.MUTED, "s", dashed=True, on_right=True),
+        ),
+        smallest=5.0,
+    ),
+}
+
+
+class LatencyView(FollowsLanguage, QScrollArea):
+    """Tiles, waterfall and plots of one session.
+
+    Signals:
+        cleared: the figures start over.
+
+    Attributes:
+        metrics: the model that is drawn.
+        longest_redraw_ms: the longest redraw of this view so far, drawing of tiles and curve data included.
+    """
+
+    cleared = Signal()
+
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.metrics = LatencyMetrics()
+        self.longest_redraw_ms = 0.0
+        self._seen = -1
+        self._columns = (0, 0)
+        self._title, self._waterfall_title = PlainLabel(), PlainLabel()
+        self.outages = PlainLabel()
+        self._waterfall_sum = MarkupLabel()
+        self.speculation = SpeculationLine()
+        self.flow_steps = FlowStepsRow()
+        self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
+        self.waterfall = WaterfallView(theme)
+        self.plots = {name: LivePlot(style, theme) for name, style in _PLOTS.items()}
+        self.clear_button = QPushButton()
+        self.clear_button.setProperty("role", "link")
+        self.clear_button.clicked.connect(self.clear)
+        self._lay_out()
+        self._timer = QTimer(self)
+        self._timer.setInterval(REDRAW_MS)
+        self._timer.timeout.connect(self.redraw)
+        self.retranslate()
+
+    def add_events(self, events: Iterable[TimingEvent]) -> None:
+        """Take events; they are drawn with the next tick of the timer."""
+        self.metrics.extend(events)
+
+    def redraw(self) -> None:
+        """Draw new values. Called by the timer; returns immediately if there are none."""
+        if self.metrics.version == self._seen:
+            return
+        started = time.perf_counter()
+        self._seen = self.metrics.version
+        for tile in self.tiles:
+            tile.refresh(self.metrics)
+        for plot in self.plots.values():
+            plot.refresh(self.metrics)
+        self.flow_steps.refresh(self.metrics)
+        self._show_waterfall()
+        self._show_outages()
+        self.longest_redraw_ms = max(self.longest_redraw_ms, (time.perf_counter() - started) * 1e3)
+
+    def clear(self) -> None:
+        """Start over with empty figures and the smallest scales."""
+        self.metrics = LatencyMetrics()
+        self._seen = -1
+        for plot in self.plots.values():
+            plot.reset()
+        self.flow_steps.refresh(self.metrics)
+        self.retranslate()
+        self.cleared.emit()
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        for tile in self.tiles:
+            tile.set_theme(theme)
+        for plot in self.plots.values():
+            plot.set_theme(theme)
+        self.waterfall.set_theme(theme)
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self._title.setText(self.tr("Latency, live"))
+        self.clear_button.setText(self.tr("Clear"))
+        set_tip(self.clear_button, self.tr("Reset figures, counters and exported timings"))
+        self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
+        outside = " " + self.tr("Triangles at the upper edge are values off the scale.")
+        spread = " " + self.tr("Bars reach from the smallest to the largest.") + outside
+        texts = {
+            "response": (self.tr("Response"), self.tr("By turn, in ms; dashed p50, dotted p95.")),
+            "rtf": (
+                self.tr("Real-time factor"),
+                self.tr("By turn. Dashed line: real time; below it a reply is generated faster than played."),
+            ),
+            "playback": (
+                self.tr("Playback"),
+                self.tr("Generated audio not yet played, in ms, over the last 30 seconds.")
+                + " "
+                + self.tr("▼ interrupted, ▲ resumed, ✕ cut."),
+            ),
+            "prefill": (
+                self.tr("Prefill"),
+                self.tr("By turn, median of its calls: ms at the left, rows at the right.") + spread,
+            ),
+            "chunks": (
+                self.tr("Chunks"),
+                self.tr("By turn, median of its chunks in ms: token2mel and vocoder.") + spread,
+            ),
+            "steps": (
+                self.tr("Steps"),
+                self.tr(
+                    "By turn: median in ms of the decode steps of the language model at the left, used "
+                    "memory in GB at the right."
+                )
+                + spread,
+            ),
+        }
+        for name, plot in self.plots.items():
+            plot.set_title(*texts[name])
+            plot.name_reference(self.tr("real time"))
+            plot.retranslate()
+        for tile in self.tiles:
+            tile.refresh(self.metrics, force=True)
+        self.waterfall.retranslate()
+        self.speculation.retranslate()
+        self.flow_steps.retranslate()
+        self._show_waterfall()
+        self._show_outages()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Draw while visible."""
+        self._timer.start()
+        super().showEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        """Stop drawing while hidden or minimized; events are still collected."""
+        self._timer.stop()
+        super().hideEvent(event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Use fewer columns if the view is narrow."""
+        self._place(_WIDE_COLUMNS if self.width() >= _WIDE else _NARROW_COLUMNS)
+        super().resizeEvent(event)
+
+    def _place(self, columns: tuple[int, int]) -> None:
+        if columns == self._columns:
+            return
+        self._columns = columns
+        # The sum is beside the title, or below it if both together are too wide.
+        self._caption.addWidget(self._waterfall_sum, *((0, 1) if columns == _WIDE_COLUMNS else (1, 0)))
+        self.flow_steps.set_wide(is_wide=columns == _WIDE_COLUMNS)
+        _fill(self._tile_grid, self.tiles, columns[0])
+        _fill(self._plot_grid, list(self.plots.values()), columns[1])
+
+    def _show_waterfall(self) -> None:
+        waterfall = self.metrics.waterfall()
+        self.waterfall.show_waterfall(waterfall)
+        if waterfall is None:
+            self._waterfall_sum.setText(self.tr("no spoken reply yet"))
+            return
+        if waterfall.reaches_device:
+            end = self.tr("to the loudspeaker")
+        elif waterfall.total_ms(LatencyStage.HOLD):
+            end = self.tr("to the start of playback")
+        else:
+            end = self.tr("to the first sample")
+        total, other = number(waterfall.end_ms, "ms"), number(waterfall.other_ms, "ms")
+        text = self.tr("<b>%1 ms</b> %2, %3 ms of it between the stages")
+        self._waterfall_sum.setText(text.replace("%1", total).replace("%2", end).replace("%3", other))
+
+    def _show_outages(self) -> None:
+        count = self.metrics.outages
+        self.outages.setText(self.tr("outages, not counted: %1").replace("%1", str(count)))
+        tip = self.tr(
+            "How often the computer slept or the server was away. What such a turn took is in no figure."
+        )
+        set_tip(self.outages, tip)
+        self.outages.setAccessibleDescription(tip)
+        self.outages.setVisible(count > 0)
+
+    def _lay_out(self) -> None:
+        self.setProperty("role", "plain")
+        self.setWidgetResizable(True)
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        for label, role in (
+            (self._title, "hint-title"),
+            (self._waterfall_title, "title"),
+            (self._waterfall_sum, "small"),
+            (self.outages, "small"),
+        ):
+            label.setProperty("role", role)
+        head = QHBoxLayout()
+        head.addWidget(self._title)
+        head.addStretch(1)
+        head.addWidget(self.outages)
+        head.addWidget(self.clear_button)
+        card = QFrame()
+        card.setProperty("role", "card")
+        self._waterfall_sum.setMinimumWidth(1)
+        self._caption = QGridLayout()
+        self._caption.setColumnStretch(0, 1)
+        self._caption.addWidget(self._waterfall_title, 0, 0)
+        inside = QVBoxLayout(card)
+        inside.setContentsMargins(14, 9, 14, 8)
+        inside.setSpacing(4)
+        inside.addLayout(self._caption)
+        inside.addWidget(self.waterfall)
+        inside.addWidget(self.speculation)
+        self._tile_grid, self._plot_grid = QGridLayout(), QGridLayout()
+        for grid in (self._tile_grid, self._plot_grid):
+            grid.setSpacing(8)
+        self._place(_WIDE_COLUMNS)
+        body = QWidget()
+        body.setProperty("role", "plain")
+        layout = QVBoxLayout(body)
+        layout.setContentsMargins(14, 12, 14, 12)
+        layout.setSpacing(8)
+        layout.addLayout(head)
+        layout.addLayout(self._tile_grid)
+        layout.addWidget(self.flow_steps)
+        layout.addWidget(card)
+        layout.addLayout(self._plot_grid, 1)
+        self.setWidget(body)
+
+
+def _fill(grid: QGridLayout, widgets: Sequence[QWidget], columns: int) -> None:
+    """Place widgets row by row. The first one is wide enough for the last row to be full."""
+    first, *rest = widgets
+    span = 1 + -len(widgets) % columns
+    grid.addWidget(first, 0, 0, 1, span)
+    for index, widget in enumerate(rest, start=span):
+        grid.addWidget(widget, index // columns, index % columns)
+    for column in range(grid.columnCount()):
+        grid.setColumnStretch(column, 1 if column < columns else 0)

@@ -1,0 +1,196 @@
+"""Model behind the latency view: timing events in; series, percentiles and the waterfall of a turn out.
+
+Qt-free and pure: no clock is read here, every time comes from the events. Fed and read by the GUI thread.
+`definitions.py` has the definition of each metric for the user.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from enum import Enum
+from statistics import median
+
+from app.gui.common.turn_times import TurnTimes, Waterfall, finite
+from app.gui.latency.series import SHOWN_TURNS, LevelSeries, SeriesSummary, TurnSeries
+from engine_runtime.timing import TimingEvent
+
+_MAX_MARKS = 64
+
+
+class Metric(str, Enum):
+    """A figure of the latency view. Durations in ms, memory in GB, RTF and the first-chunk ratio without
+    unit."""
+
+    PREFILL = "prefill_ms"
+    PREFILL_ROWS = "prefill_rows"
+    ROWS_AT_COMMIT = "rows_at_commit"
+    STEP = "step_ms"
+    TOKEN2MEL = "token2mel_ms"
+    VOCODER = "vocoder_ms"
+    CHUNK_AUDIO = "chunk_audio_ms"
+    TTFA = "ttfa_ms"
+    CONFIRM_TO_SOUND = "confirm_to_sound_ms"
+    ENDPOINTING = "endpointing_ms"
+    VOICE_TO_VOICE = "voice_to_voice_ms"
+    RTF_TOTAL = "rtf_total"
+    RTF_STEADY = "rtf_steady"
+    FIRST_CHUNK_RATIO = "first_chunk_ratio"
+    MEMORY = "memory_gb"
+    PLAYBACK = "playback_ms"
+
+
+_DURATIONS = {
+    "prefill": Metric.PREFILL,
+    "step": Metric.STEP,
+    "token2mel": Metric.TOKEN2MEL,
+    "vocoder": Metric.VOCODER,
+    "first_audio": Metric.TTFA,
+    "confirm_to_sound": Metric.CONFIRM_TO_SOUND,
+    "endpointing": Metric.ENDPOINTING,
+    "voice_to_voice": Metric.VOICE_TO_VOICE,
+}
+_ATTRIBUTES = {
+    "prefill": {"rows": Metric.PREFILL_ROWS, "rows_at_commit": Metric.ROWS_AT_COMMIT},
+    "vocoder": {"audio_ms": Metric.CHUNK_AUDIO},
+}
+_PER_CALL = {
+    Metric.PREFILL,
+    Metric.PREFILL_ROWS,
+    Metric.STEP,
+    Metric.TOKEN2MEL,
+    Metric.VOCODER,
+    Metric.CHUNK_AUDIO,
+}
+INTERRUPTIONS = ("interrupt", "resume", "cut")
+"""Decisions that are marked on the level of the playback."""
+_OF_REPLIES = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO, Metric.MEMORY)
+"""Attributes of a reply by the names of the figures."""
+
+
+class LatencyMetrics:
+    """Collects timing events.
+
+    Attributes:
+        series: one series by turn per figure.
+        playback: the level of the playback over seconds.
+        interruptions: when playback was interrupted, resumed or cut: kind of the decision and second.
+        turns: first and newest turn with a value, (0, 0) before.
+        underruns, dropped_input: how often playback starved, how much input was lost (samples).
+        outages: how often the computer slept or the server was away. What a turn took from then on says
+            nothing about the program, and is in no series.
+        rtf_by_flow_steps: median of the RTF of the latest spoken replies with each number of flow steps, the
+            latest number last.
+        version: grows with every event that was used; a view redraws when it has changed.
+    """
+
+    def __init__(self) -> None:
+        self.series: dict[Metric, TurnSeries] = {
+            metric: TurnSeries(per_call=metric in _PER_CALL)
+            for metric in Metric
+            if metric is not Metric.PLAYBACK
+        }
+        self.playback = LevelSeries()
+        self.interruptions: deque[tuple[str, float]] = deque(maxlen=_MAX_MARKS)
+        self.turns = (0, 0)
+        self.underruns = 0
+        self.dropped_input = 0
+        self.outages = 0
+        self.version = 0
+        self.rtf_by_flow_steps: dict[int, float] = {}
+        self._rtf_of_steps: dict[int, deque[float]] = {}
+        self._interrupted: set[int] = set()
+        """Turns with an outage."""
+        self._turns: OrderedDict[int, TurnTimes] = OrderedDict()
+        self._origin_ns: int | None = None
+        self._sounding: TurnTimes | None = None
+
+    def extend(self, events: Iterable[TimingEvent]) -> None:
+        """Add events in the order in which they were emitted."""
+        for event in events:
+            self.add(event)
+
+    def add(self, event: TimingEvent) -> None:
+        """Add one event. Unknown names and values that are not finite are passed over."""
+        if self._origin_ns is None:
+            self._origin_ns = event.start_ns
+        self.version += 1
+        self._note_newest(event.turn_id)
+        if (metric := _DURATIONS.get(event.name)) is not None:
+            self._put(metric, event.turn_id, event.duration_ms)
+        for name, metric in _ATTRIBUTES.get(event.name, {}).items():
+            self._put(metric, event.turn_id, event.attributes.get(name))
+        seconds = (event.start_ns - self._origin_ns) / 1e9
+        if event.name == "playback_buffer":
+            level_ms = finite(event.attributes.get("level_ms"))
+            if level_ms is not None:
+                self.playback.append(seconds, level_ms)
+        elif event.name == "underrun":
+            self.underruns += _count(event)
+        elif event.name == "dropped_input":
+            self.dropped_input += _count(event)
+        elif event.name == "outage":
+            self.outages += 1
+            self._interrupted.add(event.turn_id)
+        else:
+            if event.name == "decision" and event.attributes.get("kind") in INTERRUPTIONS:
+                self.interruptions.append((str(event.attributes["kind"]), seconds))
+            self._note_turn(event)
+
+    def summary(self, metric: Metric) -> SeriesSummary | None:
+        """Statistics of one figure over the turns that are shown, None without a value."""
+        return self.curve(metric).summary()
+
+    def curve(self, metric: Metric) -> TurnSeries | LevelSeries:
+        """The values of one figure."""
+        return self.playback if metric is Metric.PLAYBACK else self.series[metric]
+
+    def turn(self, turn_id: int) -> TurnTimes | None:
+        """Times of a turn, if it is one of the latest, which are shown."""
+        return self._turns.get(turn_id)
+
+    def waterfall(self) -> Waterfall | None:
+        """The waterfall of the last turn with a spoken reply; None if there is none yet."""
+        return None if self._sounding is None else self._sounding.waterfall()
+
+    def _put(self, metric: Metric, turn_id: int, value: object) -> None:
+        number, oldest = finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
+        if number is not None and turn_id >= oldest and turn_id not in self._interrupted:
+            self.series[metric].put(turn_id, number)
+
+    def _note_newest(self, turn_id: int) -> None:
+        first, newest = self.turns
+        if turn_id <= newest:
+            return
+        self.turns = (first or turn_id, turn_id)
+        for series in self.series.values():
+            series.drop_before(turn_id - SHOWN_TURNS + 1)
+
+    def _note_turn(self, event: TimingEvent) -> None:
+        turn = self._turns.get(event.turn_id)
+        if turn is None:
+            turn = self._turns[event.turn_id] = TurnTimes(event.turn_id)
+            if len(self._turns) > SHOWN_TURNS:
+                self._turns.popitem(last=False)
+        turn.note(event)
+        if event.name == "first_audio":
+            self._sounding = turn
+        elif event.name == "reply" and event.attributes.get("finish_reason") != "cancelled":
+            for metric in _OF_REPLIES:
+                self._put(metric, event.turn_id, event.attributes.get(metric.value))
+            total = finite(event.attributes.get(Metric.RTF_TOTAL.value))
+            turn.rtf_total = turn.rtf_total if total is None else total
+            if total is not None and event.turn_id not in self._interrupted:
+                self._note_flow_steps(finite(event.attributes.get("flow_steps")), total)
+
+    def _note_flow_steps(self, steps: float | None, rtf: float) -> None:
+        if steps is not None:
+            latest = self._rtf_of_steps.setdefault(int(steps), deque(maxlen=SHOWN_TURNS))
+            latest.append(rtf)
+            self.rtf_by_flow_steps.pop(int(steps), None)
+            self.rtf_by_flow_steps[int(steps)] = median(latest)
+
+
+def _count(event: TimingEvent) -> int:
+    value = event.attributes.get("count", 1)
+    return int(value) if isinstance(value, (int, float)) else 1

@@ -1,0 +1,149 @@
+"""The page of the settings about the GPU runtime: what is installed, installing with progress, removal.
+
+In: the installer's attributes. Out: calls of it. Changes no preferences. GUI thread.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
+
+from app.gui.common.plain_text import PlainLabel
+from app.gui.common.preferences import Preferences
+from app.gui.common.question import is_confirmed
+from app.gui.settings.gpu_installer import GpuInstaller
+from app.gui.settings.settings_page import SettingsPage
+
+_PER_MILLE = 1000
+"""Steps of the progress bar, whose range cannot hold gigabytes."""
+
+
+class GpuPage(SettingsPage):
+    """One button for what can be done, one that removes."""
+
+    def __init__(self, installer: GpuInstaller) -> None:
+        self._installer = installer
+        self.state, self.note = PlainLabel(), PlainLabel()
+        for label in (self.state, self.note):
+            label.setWordWrap(True)
+        self.progress = QProgressBar()
+        self.progress.setTextVisible(False)
+        self.install_button, self.cancel_button = QPushButton(), QPushButton(self.tr("Cancel"))
+        self.remove_button = QPushButton(self.tr("Remove …"))
+        buttons = QWidget()
+        row = QHBoxLayout(buttons)
+        row.setContentsMargins(0, 0, 0, 0)
+        for button in (self.install_button, self.cancel_button, self.remove_button):
+            row.addWidget(button)
+        row.addStretch(1)
+        super().__init__(
+            (
+                self.tr("GPU"),
+                self.state,
+                self.tr(
+                    "The program came with PyTorch for the processor. Large models need an NVIDIA GPU and "
+                    "PyTorch for it, which is downloaded from PyPI, checked, and tested before it is used. "
+                    "An interrupted download continues."
+                ),
+            ),
+            ("", self.note, ""),
+            ("", self.progress, ""),
+            ("", buttons, ""),
+        )
+        self.install_button.clicked.connect(installer.install)
+        self.cancel_button.clicked.connect(installer.cancel)
+        self.remove_button.clicked.connect(self._remove)
+        installer.changed.connect(self.show_status)
+        self.show_status()
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """The page has none."""
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """The page changes none."""
+        return preferences
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Look at what is installed now."""
+        self._installer.look()
+        super().showEvent(event)
+
+    def show_status(self) -> None:
+        """Show the installer's attributes."""
+        installer, status = self._installer, self._installer.status
+        is_busy = installer.is_installing
+        self.state.setText(self._state())
+        self.note.setText(self._note())
+        self.note.setVisible(bool(self.note.text()))
+        self.progress.setVisible(is_busy)
+        self.progress.setRange(0, _PER_MILLE if installer.total else 0)
+        self.progress.setValue(installer.done * _PER_MILLE // installer.total if installer.total else 0)
+        is_there = status.get("state") in ("active", "ready")
+        self.install_button.setText(self.tr("Check and test again") if is_there else self.tr("Install"))
+        self.install_button.setEnabled(bool(status) and not is_busy)
+        self.cancel_button.setVisible(is_busy and installer.part == "install")
+        self.remove_button.setEnabled(bool(status.get("size")) and not is_busy)
+
+    def _state(self) -> str:
+        """What is installed, or what is being done."""
+        if self._installer.is_installing:
+            return self._step()
+        status = self._installer.status
+        match status.get("state"):
+            case None:
+                return self.tr("Looking …")
+            case "active" | "ready" if status["folder"] in sys.path:
+                return self.tr("%1 is in use.").replace("%1", status["torch"])
+            case "active" | "ready":
+                text = self.tr("%1 is installed. Start the program again to use it.")
+                return text.replace("%1", status["torch"])
+            case "failed":
+                return self.tr("Not used: %1.").replace("%1", status["failure"])
+            case "untested":
+                return self.tr("Installed, but not tested successfully.")
+        text = self.tr("Not installed. %1 to download, %2 on the disk.")
+        return text.replace("%1", self._size(status["download"])).replace(
+            "%2", self._size(status["unpacked"])
+        )
+
+    def _step(self) -> str:
+        installer = self._installer
+        if installer.part == "remove":
+            return self.tr("Removing …")
+        names = {
+            "check": self.tr("Checking …"),
+            "download": self.tr("Downloading …"),
+            "unpack": self.tr("Unpacking …"),
+            "test": self.tr("Testing …"),
+        }
+        text = names.get(installer.step, self.tr("Starting …"))
+        if not installer.total:
+            return text
+        amount = self.tr("%1 of %2").replace("%1", self._size(installer.done))
+        return f"{text} {amount.replace('%2', self._size(installer.total))}"
+
+    def _note(self) -> str:
+        """An error, else what the test found."""
+        if self._installer.error:
+            return self._installer.error
+        status = self._installer.status
+        if self._installer.is_installing or status.get("state") not in ("active", "ready"):
+            return ""
+        lines = list(status["devices"]) or [self.tr("No GPU was found.")]
+        if status["no_triton"]:
+            lines.append(self.tr("Slower without Triton: %1.").replace("%1", status["no_triton"]))
+        return "\n".join(lines)
+
+    def _size(self, size: int) -> str:
+        return self.locale().formattedDataSize(size)
+
+    def _remove(self) -> None:
+        if is_confirmed(
+            self,
+            self.tr("Remove PyTorch for the GPU?"),
+            self.tr("The program runs on the processor from its next start on."),
+            self.tr("Remove"),
+        ):
+            self._installer.remove()

@@ -1,0 +1,110 @@
+"""The page of the settings about kept conversations: what is kept and where, its size, its deletion."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
+
+from app import paths
+from app.gui.common.error_texts import in_words
+from app.gui.common.plain_text import PlainLabel
+from app.gui.common.preferences import Keep, Preferences
+from app.gui.common.question import is_confirmed, open_outside, warn
+from app.gui.settings.settings_page import SettingsPage, choice_box, choose
+from app.session.conversation_folder import delete_all, list_conversations, size_bytes
+from engine_runtime.errors import MossVoiceError
+
+
+class KeepingPage(SettingsPage):
+    """What of conversations stays on the disk."""
+
+    def __init__(self) -> None:
+        self.keep_box = choice_box(
+            (
+                (self.tr("no"), "nothing"),
+                (self.tr("texts, decisions and timings"), "text"),
+                (self.tr("all, with the sound"), "sound"),
+            )
+        )
+        self.folder, self.total = PlainLabel(), PlainLabel()
+        self.open_button, self.delete_button = QPushButton(), QPushButton()
+        buttons = QWidget()
+        row = QHBoxLayout(buttons)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.addWidget(self.open_button)
+        row.addWidget(self.delete_button)
+        row.addStretch(1)
+        super().__init__(
+            (
+                self.tr("&Keep conversations"),
+                self.keep_box,
+                self.tr(
+                    "Off by default. Kept conversations continue after a restart, and are listed under "
+                    "Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user "
+                    "account can read the files, and none leaves this computer."
+                ),
+            ),
+            (self.tr("Folder"), self.folder, ""),
+            (self.tr("Size"), self.total, ""),
+            ("", buttons, ""),
+        )
+        self._is_forbidden = False
+        self.folder.setText(str(paths.conversations_dir()))
+        self.folder.setWordWrap(True)
+        self.open_button.setText(self.tr("Open the folder"))
+        self.delete_button.setText(self.tr("Delete all conversations …"))
+        self.open_button.clicked.connect(self._open)
+        self.delete_button.clicked.connect(self._delete)
+        self.show_size()
+
+    @property
+    def keep(self) -> Keep:
+        """What was chosen."""
+        chosen: Keep = self.keep_box.currentData()
+        return chosen
+
+    def forbid(self) -> None:
+        """For a second window, which leaves the conversations to the first."""
+        self._is_forbidden = True
+        self.keep_box.setEnabled(False)
+        self.show_size()
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        choose(self.keep_box, preferences.keep)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(preferences, keep=self.keep)
+
+    def show_size(self) -> None:
+        """Show how many conversations there are, and how large they are."""
+        root = paths.conversations_dir()
+        count = len(list_conversations(root))
+        text = self.tr("%1 kept, %2").replace("%1", str(count))
+        self.total.setText(text.replace("%2", self.locale().formattedDataSize(size_bytes(root))))
+        self.open_button.setEnabled(root.is_dir())
+        self.delete_button.setEnabled(size_bytes(root) > 0 and not self._is_forbidden)
+        if self._is_forbidden:
+            self.total.setText(self.tr("A second window keeps no conversation."))
+
+    def showEvent(self, event: QShowEvent) -> None:
+        """Show the size of now."""
+        self.show_size()
+        super().showEvent(event)
+
+    def _open(self) -> None:
+        open_outside(self, self.open_button.text(), paths.conversations_dir())
+
+    def _delete(self) -> None:
+        question, consequence = self.tr("Delete all kept conversations?"), self.tr("This cannot be undone.")
+        if not is_confirmed(self, question, consequence, self.tr("Delete all")):
+            return
+        try:
+            delete_all(paths.conversations_dir())
+        except MossVoiceError as error:
+            text = f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}"
+            warn(self, self.delete_button.text(), text)
+        self.show_size()

@@ -1,0 +1,174 @@
+"""The list of models: which one is used, and download, check and removal of their files.
+
+In: the models on this computer, progress and end of the jobs. Out: the chosen bundle; requests to the jobs.
+GUI thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QButtonGroup, QRadioButton, QVBoxLayout, QWidget
+
+from app import paths
+from app.gui.common.question import is_confirmed
+from app.gui.settings.file_field import FileField
+from app.gui.settings.model_jobs import Job, ModelJobs
+from app.gui.settings.model_row import ModelRow, size_in_words
+from app.installed_models import Model, find_models
+
+
+class ModelList(QWidget):
+    """One row for each model, and one for a bundle in any other folder, whose path `other` holds.
+
+    `jobs` outlives the list: a download continues when the settings are closed. Without it nothing can be
+    downloaded, checked or removed. `in_use` is the folder of the model that runs.
+
+    Signals:
+        changed: another model was chosen, or the other folder edited.
+        resized: rows have grown or shrunk.
+    """
+
+    changed = Signal()
+    resized = Signal()
+
+    def __init__(self, other: FileField, jobs: ModelJobs | None, in_use: Path | None = None) -> None:
+        super().__init__()
+        self.other, self._jobs, self._in_use = other, jobs, in_use
+        self.rows: list[ModelRow] = []
+        self._unfit: frozenset[ModelRow] = frozenset()
+        self.other_choice = QRadioButton(self.tr("A bundle in another folder"))
+        self._group = QButtonGroup(self)
+        self._group.addButton(self.other_choice)
+        self._rows = QVBoxLayout()
+        self._rows.setSpacing(8)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addLayout(self._rows)
+        layout.addWidget(self.other_choice)
+        layout.addWidget(other)
+        for model in find_models():
+            self._add_row(model, jobs)
+        self._group.buttonToggled.connect(self._choose)
+        other.changed.connect(self.changed)
+        if jobs is not None:
+            jobs.changed.connect(self._show_jobs)
+            jobs.finished.connect(self._finish)
+            jobs.failed.connect(self._fail)
+        self.refresh()
+
+    @property
+    def bundle(self) -> str:
+        """The chosen one as in the preferences: a path, "" for the one that came with the program."""
+        for row in self.rows:
+            if row.choice.isChecked():
+                folder = row.model.folder
+                return "" if folder == paths.default_bundle() else str(folder)
+        return self.other.path
+
+    @bundle.setter
+    def bundle(self, bundle: str) -> None:
+        folder = paths.user_path(bundle) if bundle else paths.default_bundle()
+        row = next((row for row in self.rows if row.model.folder == folder and row.choice.isEnabled()), None)
+        self.other.path = "" if row is not None else bundle
+        (self.other_choice if row is None else row.choice).setChecked(True)
+        self._choose()
+
+    def refresh(self) -> None:
+        """Look at the files again."""
+        found = {model.folder: model for model in find_models()}
+        for row in self.rows:
+            self._show(row, found.get(row.model.folder, row.model))
+
+    @property
+    def can_download(self) -> bool:
+        """Whether there is a model that is not installed."""
+        return any(not row.model.is_installed for row in self.rows)
+
+    def advise(self, name: str, text: str, *, fits: bool = True) -> None:
+        """Say where a model that is not installed could run; one that fits nowhere is downloaded only if the
+        user confirms it."""
+        for row in self.rows:
+            if row.model.folder.name == name:
+                self._unfit = self._unfit - {row} if fits else self._unfit | {row}
+                row.show_advice("" if row.model.is_installed else text)
+        self.resized.emit()
+
+    def _add_row(self, model: Model, jobs: ModelJobs | None) -> None:
+        row = ModelRow(model)
+        self._rows.addWidget(row)
+        self.rows.append(row)
+        self._group.addButton(row.choice)
+        if jobs is None:
+            return
+        row.pause_wanted.connect(jobs.stop)
+        row.remove_wanted.connect(partial(self._remove, row, jobs))
+        row.download_wanted.connect(partial(self._download, row, jobs))
+        row.verify_wanted.connect(lambda: jobs.verify(row.model))
+
+    def _download(self, row: ModelRow, jobs: ModelJobs) -> None:
+        model = row.model
+        if row in self._unfit and not model.loaded_bytes:
+            question = self.tr("Download %1, although it fits on no GPU of this computer?")
+            consequence = self.tr("About %1 are loaded and kept on the disk.")
+            if not is_confirmed(
+                self,
+                question.replace("%1", model.name),
+                consequence.replace("%1", size_in_words(model.bytes)),
+                row.download_button.text(),
+            ):
+                return
+        jobs.download(model)
+
+    def _remove(self, row: ModelRow, jobs: ModelJobs) -> None:
+        if row.model.is_installed:
+            question = self.tr("Remove %1 from this computer?")
+            consequence = self.tr("It can be downloaded again.")
+        else:
+            question = self.tr("Cancel the download of %1?")
+            consequence = self.tr("What was loaded of it is deleted.")
+        action = row.remove_button.text()
+        if is_confirmed(self, question.replace("%1", row.model.name), consequence, action):
+            jobs.remove(row.model)
+
+    def _choose(self) -> None:
+        self.other.setVisible(self.other_choice.isChecked())
+        self.changed.emit()
+        self.resized.emit()
+
+    def _show_jobs(self) -> None:
+        """Progress goes to its row; the files are looked at again when a job begins or ends."""
+        job = self._jobs.job if self._jobs is not None else None
+        if job is None or not job.step:
+            self.refresh()
+            return
+        for row in self.rows:
+            if row.model.folder == job.model.folder:
+                self._show(row, row.model)
+
+    def _show(self, row: ModelRow, model: Model) -> None:
+        height = row.sizeHint().height()
+        job = self._jobs.job if self._jobs is not None else None
+        row.show_model(model, job, is_in_use=model.folder == self._in_use)
+        if row.sizeHint().height() != height:
+            self.resized.emit()
+
+    def _finish(self, job: Job) -> None:
+        notes = {
+            "download": self.tr("Downloaded and checked."),
+            "verify": self.tr("All files are as they should be."),
+        }
+        if job.kind == "remove" and self.bundle == str(job.model.folder):
+            self.bundle = ""
+        self._note(job.model, notes.get(job.kind, ""), is_error=False)
+
+    def _fail(self, job: Job, message: str, what_to_do: str) -> None:
+        self._note(job.model, f"{message} {what_to_do}".strip(), is_error=True)
+
+    def _note(self, model: Model, text: str, *, is_error: bool) -> None:
+        for row in self.rows:
+            if row.model.folder == model.folder and text:
+                row.show_note(text, is_error=is_error)
+        self.resized.emit()

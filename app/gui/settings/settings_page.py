@@ -1,0 +1,120 @@
+"""One page of the settings dialog: rows of a name and a field, with a description below the field.
+
+In: preferences. Out: the same, with what was changed on the page. GUI thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QVBoxLayout, QWidget
+
+from app.gui.common.error_texts import in_words
+from app.gui.common.plain_text import PlainLabel
+from app.gui.common.preferences import Preferences
+from engine_runtime import installation
+
+_FIRST_LINE_PX = 50
+
+
+class SettingsPage(QWidget):
+    """`rows` are names (with their key), fields and hints ("" for none)."""
+
+    def __init__(self, *rows: tuple[str, QWidget, str]) -> None:
+        super().__init__()
+        grid = self._grid = QGridLayout(self)  # a form layout would guess how high a hint is that wraps
+        grid.setContentsMargins(18, 18, 18, 18)
+        grid.setHorizontalSpacing(16)
+        grid.setVerticalSpacing(6)
+        grid.setColumnStretch(1, 1)
+        for name, field, hint in rows:
+            row = grid.rowCount()
+            label = PlainLabel(name)
+            label.setBuddy(field)
+            # Aligned with the first line of a growing field, or of a list.
+            label.setFixedHeight(min(field.sizeHint().height(), _FIRST_LINE_PX))
+            field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
+            grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop)
+            grid.addWidget(field, row, 1)
+            if hint:
+                note = PlainLabel(hint)
+                note.setProperty("role", "small")
+                note.setWordWrap(True)
+                note.setContentsMargins(0, 0, 0, 6)
+                field.setAccessibleDescription(hint)
+                grid.addWidget(note, row + 1, 1)
+        grid.setRowStretch(grid.rowCount(), 1)
+
+    @property
+    def label_width(self) -> int:
+        """The least width of the names."""
+        grid = self._grid
+        places = (grid.itemAtPosition(row, 0) for row in range(grid.rowCount()))
+        return max((place.sizeHint().width() for place in places if place is not None), default=0)
+
+    def widen_labels(self, width: int) -> None:
+        """Give the names more width, as those of another page have."""
+        self._grid.setColumnMinimumWidth(0, width)
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        raise NotImplementedError
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        raise NotImplementedError
+
+
+def one_below_another(*pages: SettingsPage) -> QWidget:
+    """Pages that share a tab, with their fields in one column."""
+    whole = QWidget()
+    column = QVBoxLayout(whole)
+    column.setContentsMargins(0, 0, 0, 0)
+    column.setSpacing(0)
+    for page in pages:
+        page.widen_labels(max(other.label_width for other in pages))
+        column.addWidget(page)
+    column.addStretch(1)
+    return whole
+
+
+def missing_client() -> str:
+    """Why no server can be used, nor another Python, and what to do; "" where the client is installed."""
+    if find_spec("websockets") is not None:
+        return ""
+    text = QCoreApplication.translate("SettingsPage", "This needs the package websockets.")
+    return f"{text} {in_words(installation.add('client'))}"
+
+
+def keep_line(label: QLabel) -> None:
+    """Keep a line free for a text that comes later: the page would jump."""
+    policy = label.sizePolicy()
+    policy.setRetainSizeWhenHidden(True)
+    label.setSizePolicy(policy)
+    label.setMinimumHeight(label.fontMetrics().lineSpacing())
+    label.hide()
+
+
+def choice_box(choices: Iterable[tuple[str, object]]) -> QComboBox:
+    """A box of choices, each with its name and its value."""
+    box = QComboBox()
+    for name, value in choices:
+        box.addItem(name, value)
+    return box
+
+
+def choose(box: QComboBox, value: object) -> None:
+    """Select a value; one that is not offered selects the first."""
+    box.setCurrentIndex(max(0, box.findData(value)))
+
+
+def spin_box(low: int, high: int, *, step: int = 1, suffix: str = "", special: str = "") -> QSpinBox:
+    """A field for a number; `special` is what it shows in place of the lowest one."""
+    box = QSpinBox()
+    box.setRange(low, high)
+    box.setSingleStep(step)
+    box.setSuffix(suffix)
+    box.setSpecialValueText(special)
+    return box

@@ -1,0 +1,109 @@
+"""The page of the settings dialog about sound devices and the processing of the microphone.
+
+In: the devices that exist, preferences. Out: the edited preferences. GUI thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from PySide6.QtWidgets import QCheckBox
+
+from app.audio.echo_libraries import PACKAGES, is_installed
+from app.gui.common.device_box import DeviceBox
+from app.gui.common.preferences import LATENCIES_MS, Preferences
+from app.gui.settings.settings_page import SettingsPage, choice_box, choose
+from app.session.events import DevicesChanged
+
+
+class SoundPage(SettingsPage):
+    """Without `devices` only the chosen ones are listed."""
+
+    def __init__(self, devices: DevicesChanged | None) -> None:
+        self._devices = devices or DevicesChanged((), (), "", "")
+        self.input_box, self.output_box = DeviceBox(), DeviceBox()
+        self.input_box.set_default(self.tr("Default microphone"))
+        self.output_box.set_default(self.tr("Default loudspeaker"))
+        self.latency_box = choice_box(
+            (self.tr("%1 ms").replace("%1", str(latency)), latency) for latency in LATENCIES_MS
+        )
+        self.echo_box = choice_box(
+            ((self.tr("Automatic"), "auto"), (self.tr("On"), "on"), (self.tr("Off"), "off"))
+        )
+        self.echo_library_box = choice_box(
+            (
+                package if is_installed(library) else self.tr("%1 (not installed)").replace("%1", package),
+                library,
+            )
+            for library, package in PACKAGES.items()
+        )
+        self.noise_suppression = QCheckBox(self.tr("Reduce steady noise"))
+        self.gain_control = QCheckBox(self.tr("Adjust speech to a constant level"))
+        self.bystanders = QCheckBox(self.tr("Ignore quieter voices"))
+        super().__init__(
+            (self.tr("&Microphone"), self.input_box, ""),
+            (self.tr("&Loudspeaker"), self.output_box, ""),
+            (
+                self.tr("Device l&atency"),
+                self.latency_box,
+                self.tr("Lower is faster; raise it if the sound stutters."),
+            ),
+            (
+                self.tr("&Echo cancellation"),
+                self.echo_box,
+                self.tr(
+                    "Removes the assistant's voice from the microphone, so that a reply does not "
+                    "interrupt itself. Automatic turns it off while no echo is measured, for example "
+                    "with headphones."
+                ),
+            ),
+            (
+                self.tr("Echo &canceller"),
+                self.echo_library_box,
+                self.tr("Both are WebRTC's and cancel alike; livekit takes more memory."),
+            ),
+            (
+                self.tr("&Noise suppression"),
+                self.noise_suppression,
+                self.tr("For fans and traffic, about 12 dB. The voice changes a little."),
+            ),
+            (
+                self.tr("&Gain control"),
+                self.gain_control,
+                self.tr("For a microphone that is too quiet or far away."),
+            ),
+            (
+                self.tr("Other &people"),
+                self.bystanders,
+                self.tr(
+                    "After three of your turns, speech that is much quieter neither opens a turn nor "
+                    "interrupts a reply. Speech that is repeated within three seconds is heard."
+                ),
+            ),
+        )
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        known = self._devices
+        self.input_box.show_devices(known.inputs, known.descriptions, preferences.input_device)
+        self.output_box.show_devices(known.outputs, known.descriptions, preferences.output_device)
+        choose(self.latency_box, preferences.latency_ms)
+        choose(self.echo_box, preferences.echo_cancellation)
+        choose(self.echo_library_box, preferences.echo_library)
+        self.noise_suppression.setChecked(preferences.noise_suppression)
+        self.gain_control.setChecked(preferences.gain_control)
+        self.bystanders.setChecked(preferences.ignores_bystanders)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(
+            preferences,
+            input_device=str(self.input_box.currentData()),
+            output_device=str(self.output_box.currentData()),
+            latency_ms=int(self.latency_box.currentData()),
+            echo_cancellation=self.echo_box.currentData(),
+            echo_library=self.echo_library_box.currentData(),
+            noise_suppression=self.noise_suppression.isChecked(),
+            gain_control=self.gain_control.isChecked(),
+            ignores_bystanders=self.bystanders.isChecked(),
+        )

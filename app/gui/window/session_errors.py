@@ -1,0 +1,152 @@
+"""Errors of the session and of the program's start, shown in the banner.
+
+In: errors of the session, its loss, changes of the devices, engines that are ready, the GPU runtime that
+cannot be used. Out: the banner, whose button looks for devices again or opens the settings. GUI thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QWidget
+
+from app.gpu_runtime.activation import take_notice
+from app.gui.common.bridge import SessionBridge
+from app.gui.common.error_banner import ErrorBanner
+from app.gui.common.error_texts import in_words
+from app.gui.settings.engine_switch import EngineSwitch
+from app.session.commands import RescanDevices
+from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped
+from app.settings import NAMES_AN_ENGINE
+from engine_runtime.errors import split_sentences
+
+_log = logging.getLogger(__name__)
+
+
+class SessionErrors(QObject):
+    """An error stays until it is dismissed or over: that of a device when the device is back, that of an
+    engine when a chosen one is ready, that of a turn when the next one begins.
+
+    Signals:
+        settings_wanted: the remedy of an engine that could not be loaded: another model or device.
+    """
+
+    settings_wanted = Signal()
+
+    def __init__(
+        self, window: QWidget, bridge: SessionBridge, banner: ErrorBanner, engine: EngineSwitch
+    ) -> None:
+        super().__init__(window)
+        self._banner, self._bridge, self._engine = banner, bridge, engine
+        self._shown: ErrorRaised | RecordingStopped | None = None
+        """What the banner shows, unless something else has been shown there since."""
+        bridge.error_raised.connect(self._show_error)
+        bridge.recording_stopped.connect(self._show_error)
+        bridge.lost.connect(self._show_loss)
+        bridge.devices_changed.connect(self._follow_devices)
+        engine.chosen_runs.connect(self._follow_engine)
+        bridge.turn_opened.connect(self._follow_turns)
+        banner.remedied.connect(self._remedy)
+
+    def show_gpu_runtime(self) -> None:
+        """Show once why the GPU runtime is not used."""
+        if notice := take_notice():
+            _log.warning("%s", notice)
+            self._banner.show_error(notice.what_is_wrong, notice.what_to_do)
+
+    def show_damaged_settings(self, aside: Path) -> None:
+        """Show that the settings were lost, and where the damaged file is."""
+        self._banner.show_words(
+            lambda: (
+                self.tr("The settings file was damaged, so that the settings are the defaults again."),
+                self.tr("It is kept as %1.").replace("%1", str(aside)),
+                "",
+            )
+        )
+
+    def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
+        self._shown = event
+        if isinstance(event, RecordingStopped):
+            self._banner.show_words(lambda: self._words_of_recording(event))
+        elif event.is_fatal:
+            advice, stands_in = self._advice(event), self._engine.wanted.bundle.name
+            if self._engine.stands_in:
+                self._banner.show_words(lambda: self._words_of_stand_in(event, advice, stands_in))
+            else:
+                self._banner.show_words(lambda: self._words_of_engine(event, advice))
+        elif event.is_about_sound:
+            self._banner.show_words(
+                lambda: (
+                    in_words(event.message),
+                    in_words(event.what_to_do),
+                    self.tr("Look for devices again"),
+                )
+            )
+        else:
+            self._banner.show_error(event.message, event.what_to_do)
+
+    def _advice(self, event: ErrorRaised) -> str:
+        """What to do about an engine. Without options of the command line if that has not named it."""
+        if self._engine.failed is None or self._engine.failed.given & NAMES_AN_ENGINE:
+            return event.what_to_do
+        sentences = split_sentences(event.what_to_do)
+        return " ".join(sentence for sentence in sentences if "--" not in sentence)
+
+    def _words_of_recording(self, event: RecordingStopped) -> tuple[str, str, str]:
+        """NOTE: advice about a folder is for the command line, where the user names one."""
+        advice = self.tr(
+            "The conversation continues, but is not kept any more. Remove the cause and start the program "
+            "again to keep it."
+        )
+        own = in_words(event.what_to_do) if "folder" not in event.what_to_do else ""
+        return in_words(event.message), own or advice, ""
+
+    def _words_of_engine(self, event: ErrorRaised, advice: str) -> tuple[str, str, str]:
+        where = self.tr("Choose another one in the settings, on the page Model or Engine.")
+        return in_words(event.message), in_words(advice) or where, self.tr("Open the settings")
+
+    def _words_of_stand_in(self, event: ErrorRaised, advice: str, name: str) -> tuple[str, str, str]:
+        text = self.tr("The engine of the settings cannot be used: %1").replace("%1", in_words(event.message))
+        instead = self.tr("%1 answers in its place. Check the page Engine of the settings.")
+        return text, f"{in_words(advice)} {instead.replace('%1', name)}".strip(), self.tr("Open the settings")
+
+    def _remedy(self) -> None:
+        if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
+            self.settings_wanted.emit()
+        else:
+            self._bridge.send(RescanDevices())
+
+    def _show_loss(self, reason: str) -> None:
+        self._banner.show_words(
+            lambda: (
+                self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
+                self.tr("Close the window and start the program again. See the log file for details."),
+                "",
+            )
+        )
+
+    def _follow_devices(self, event: DevicesChanged) -> None:
+        if (
+            event.input
+            and event.output
+            and isinstance(self._shown, ErrorRaised)
+            and self._shown.is_about_sound
+        ):
+            self._end()
+
+    def _follow_engine(self) -> None:
+        if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
+            self._end()
+
+    def _follow_turns(self) -> None:
+        error = self._shown
+        if isinstance(error, ErrorRaised) and (error.is_past or error.turn_id is not None):
+            self._end()
+
+    def _end(self) -> None:
+        """What was shown is over."""
+        if self._shown is not None and in_words(self._shown.message) in self._banner.message:
+            self._banner.dismiss()
+        self._shown = None

@@ -1,0 +1,157 @@
+"""The badge with the state of the session: an icon, a word and a colour.
+
+In: the state of the session, and whether a source of speech is open and unmuted. GUI thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from PySide6.QtCore import Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QWidget
+
+from app.gui.common.follows_language import FollowsLanguage
+from app.gui.common.icons import Icons
+from app.gui.common.plain_text import PlainLabel, set_tip
+from app.gui.common.themes import Theme
+from app.session.events import SessionState
+
+_ICONS = {
+    SessionState.STOPPED: "pause",
+    SessionState.LOADING: "clock",
+    SessionState.LISTENING: "ear",
+    SessionState.HEARING: "microphone",
+    SessionState.THINKING: "settings",
+    SessionState.SPEAKING: "speaker",
+    SessionState.ERROR: "warning",
+    "no_input": "microphone-off",
+    "no_output": "speaker",
+    "muted": "microphone-off",
+    "silent": "microphone-off",
+    "push": "microphone",
+}
+InputState = Literal["open", "no_input", "no_output", "muted", "silent", "push"]
+"""Whether a conversation is possible: no_input and no_output while no microphone or no loudspeaker is open,
+muted while its sound is dropped, silent while it delivers none, push while it counts only with push-to-talk.
+"""
+
+
+class StateBadge(FollowsLanguage, QFrame):
+    """Shows one `SessionState`.
+
+    Signals:
+        changed: icon, word or colour may be different now.
+    """
+
+    changed = Signal()
+
+    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setProperty("role", "badge")
+        self._theme, self._icons = theme, icons
+        self.state = SessionState.LOADING
+        self.input: InputState = "open"
+        self.keys: tuple[str, ...] = ()
+        """Those of push-to-talk that work now, as the desktop writes them."""
+        self.word = ""
+        """The state in the language of the window."""
+        self._icon, self._word = PlainLabel(), PlainLabel()
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(10, 3, 12, 3)
+        layout.setSpacing(6)
+        layout.addWidget(self._icon)
+        layout.addWidget(self._word)
+        self.retranslate()
+
+    def show_state(self, state: SessionState) -> None:
+        """Show this state."""
+        self.state = state
+        self.retranslate()
+
+    def show_input(self, state: InputState, keys: Sequence[str] = ()) -> None:
+        """While the session listens, show whether speech can be heard at all, and with which keys."""
+        if (state, tuple(keys)) != (self.input, self.keys):
+            self.input, self.keys = state, tuple(keys)
+            self.retranslate()
+
+    @property
+    def _shown(self) -> SessionState | InputState:
+        return self.input if self.state is SessionState.LISTENING and self.input != "open" else self.state
+
+    @property
+    def icon_name(self) -> str:
+        """The icon of the state."""
+        return _ICONS[self._shown]
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._theme = theme
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        words = {
+            SessionState.STOPPED: (self.tr("Ready"), self.tr("Press Start to talk, or type a question.")),
+            SessionState.LOADING: (self.tr("Loading"), self.tr("The model is being loaded.")),
+            SessionState.LISTENING: (self.tr("Listening"), self.tr("Speak whenever you like.")),
+            SessionState.HEARING: (
+                self.tr("Hearing you"),
+                self.tr("Your speech is understood as it arrives."),
+            ),
+            SessionState.THINKING: (self.tr("Thinking"), self.tr("The reply is being generated.")),
+            SessionState.SPEAKING: (self.tr("Speaking"), self.tr("The reply is being played.")),
+            SessionState.ERROR: (self.tr("Not available"), self.tr("The model could not be loaded.")),
+            "no_input": (
+                self.tr("No microphone"),
+                self.tr("Connect one (it is used automatically), or type a question."),
+            ),
+            "no_output": (
+                self.tr("No loudspeaker"),
+                self.tr("Replies can only be read. Connect one; it is used automatically."),
+            ),
+            "muted": (self.tr("Muted"), self.tr("The microphone is muted. Press Ctrl+M to unmute it.")),
+            "silent": (
+                self.tr("No sound"),
+                self.tr(
+                    "The microphone delivers silence. Check that it is not muted, or choose another one."
+                ),
+            ),
+            "push": self._words_of_push(),
+        }
+        self.word, explanation = words[self._shown]
+        word, colour = self.word, self.colour
+        self._word.setText(word)
+        self._word.setStyleSheet(f"color: {colour}; font-weight: 600;")
+        ratio = self.devicePixelRatioF()
+        self._icon.setPixmap(self._icons.pixmap(self.icon_name, colour, 16, ratio))
+        set_tip(self, explanation)
+        self.setAccessibleName(self.tr("State: %1").replace("%1", word))
+        self.setAccessibleDescription(explanation)
+        self.changed.emit()
+
+    def _words_of_push(self) -> tuple[str, str]:
+        if not self.keys:
+            return self.tr("Hold the button to talk"), self.tr("Hold the button below while you speak.")
+        explanation = self.tr("Hold the button below, or %1, while you speak.")
+        keys = self.tr(" or ").join(self.keys)
+        return self.tr("Hold %1 to talk").replace("%1", self.keys[0]), explanation.replace("%1", keys)
+
+    @property
+    def colour(self) -> str:
+        """The colour of the state."""
+        theme = self._theme
+        return {
+            SessionState.STOPPED: theme.muted,
+            SessionState.LOADING: theme.caution,
+            SessionState.LISTENING: theme.positive,
+            SessionState.HEARING: theme.accent,
+            SessionState.THINKING: theme.caution,
+            SessionState.SPEAKING: theme.accent,
+            SessionState.ERROR: theme.danger,
+            "no_input": theme.danger,
+            "no_output": theme.danger,
+            "muted": theme.muted,
+            "silent": theme.danger,
+            "push": theme.positive,
+        }[self._shown]

@@ -1,0 +1,154 @@
+"""How much of the window is shown: with or without the latency view, which can be detached into a window of
+its own, or the compact window in its place.
+
+In: buttons of the header, the handle of the splitter. Out: which parts are visible. GUI thread.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QByteArray, QEvent, QObject, Signal
+from PySide6.QtWidgets import QMainWindow, QSplitter, QWidget
+
+from app.gui.window.compact_window import CompactWindow
+from app.gui.window.detached_view import DetachedView
+
+NARROWEST = 380
+"""Width of the latency view at which its texts are legible; dragged to less than half of it, it is hidden."""
+
+
+class WindowModes(QObject):
+    """The latency view keeps its width while it is hidden.
+
+    Signals:
+        panel_toggled: the latency view was shown or hidden (bool).
+        panel_detached: it was put into a window of its own, or back (bool).
+    """
+
+    panel_toggled = Signal(bool)
+    panel_detached = Signal(bool)
+
+    def __init__(
+        self,
+        window: QMainWindow,
+        splitter: QSplitter,
+        panel: QWidget,
+        compact: CompactWindow,
+        detached: DetachedView,
+    ) -> None:
+        super().__init__(window)
+        self._window, self._splitter, self._panel = window, splitter, panel
+        self.compact = compact
+        self.detached = detached
+        self.is_detached = False
+        """Whether the latency view is in a window of its own."""
+        panel.setMinimumWidth(NARROWEST)
+        splitter.setCollapsible(splitter.indexOf(panel), True)
+        self._sizes = splitter.sizes()
+        self._handle = splitter.saveState()
+        splitter.splitterMoved.connect(self._follow_handle)
+        self.detached.closed.connect(lambda: self.detach_panel(False))
+        compact.left.connect(self.show_large)
+        window.installEventFilter(self)
+
+    @property
+    def shows_panel(self) -> bool:
+        """Whether the latency view is shown."""
+        return not self._panel.isHidden()
+
+    @property
+    def handle(self) -> QByteArray:
+        """Where the handle of the splitter is, or was before the latency view was hidden."""
+        is_there = self.shows_panel and not self.is_detached
+        return self._splitter.saveState() if is_there else self._handle
+
+    def show_panel(self, on: bool) -> None:
+        """Show or hide the latency view."""
+        if on != self.shows_panel:
+            self._handle = self.handle
+            self._panel.setVisible(on)
+            self._show_detached()
+            self.panel_toggled.emit(on)
+
+    def toggle_panel(self) -> None:
+        """Show the latency view if it is hidden, else hide it. From the compact window it is shown."""
+        is_wanted = not self.shows_panel or self.compact.isVisible()
+        self.show_large()
+        self.show_panel(is_wanted)
+
+    def detach_panel(self, on: bool) -> None:
+        """Show the latency view in a window of its own, or in the main window again."""
+        if on == self.is_detached:
+            return
+        self._handle = self.handle
+        self.is_detached = on
+        if on:
+            self.detached.hold(self._panel)
+        else:
+            self._splitter.addWidget(self._panel)
+            self._restore_handle(self._handle)
+        self.show_panel(True)
+        self._show_detached()
+        self.panel_detached.emit(on)
+
+    def toggle_detached(self) -> None:
+        """Detach the latency view, or put it back."""
+        self.detach_panel(not self.is_detached)
+
+    def enter_compact(self) -> None:
+        """The compact window in place of the large one."""
+        self.compact.show()
+        self._window.hide()
+
+    def toggle_compact(self) -> None:
+        """The compact window in place of the large one, or back."""
+        if self.compact.isVisible():
+            self.show_large()
+        else:
+            self.enter_compact()
+
+    def show_large(self) -> None:
+        """The large window again, with the focus."""
+        self._window.show()
+        self._window.activateWindow()
+
+    def restore(
+        self, handle: QByteArray, detached: QByteArray, *, shows_panel: bool, is_detached: bool
+    ) -> None:
+        """As the window was left; `detached` is the geometry of the other one."""
+        self._restore_handle(handle)
+        self.detached.restoreGeometry(detached)
+        self.detach_panel(is_detached)
+        self.show_panel(shows_panel)
+
+    def close(self) -> None:
+        """The window closes for good."""
+        self.detached.hide()
+        self.compact.hide()
+        self.compact.deleteLater()
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Hide the compact window whenever the large one is shown; the detached view is shown and hidden with
+        it."""
+        if watched is self._window and not event.spontaneous():
+            if event.type() is QEvent.Type.Show:
+                self.compact.hide()
+            if event.type() in (QEvent.Type.Show, QEvent.Type.Hide):
+                self._show_detached()
+        return False
+
+    def _show_detached(self) -> None:
+        self.detached.setVisible(self.is_detached and self.shows_panel and self._window.isVisible())
+
+    def _restore_handle(self, handle: QByteArray) -> None:
+        self._splitter.restoreState(handle)
+        self._splitter.setChildrenCollapsible(False)  # both are in the state
+        self._splitter.setCollapsible(self._splitter.indexOf(self._panel), True)
+        self._sizes = self._splitter.sizes()
+
+    def _follow_handle(self) -> None:
+        sizes = self._splitter.sizes()
+        if sizes[self._splitter.indexOf(self._panel)]:
+            self._sizes = sizes
+            return
+        self._splitter.setSizes(self._sizes)
+        self.show_panel(False)

@@ -1,0 +1,220 @@
+"""Actions on turns and conversations in the window: menu, retry, delete, save, continue."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QFileDialog
+
+from app import paths
+from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.window.main_window import MainWindow
+from app.session.commands import (
+    ContinueConversation,
+    DeleteTurn,
+    NewConversation,
+    PlayAgain,
+    RetryTurn,
+)
+from app.session.events import (
+    ConversationContinued,
+    ReplyFinished,
+    TurnCommitted,
+    TurnOpened,
+    TurnsRemoved,
+)
+from engine_runtime.types import Modality
+from tests.doubles.scripted_session import ScriptedSession
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(paths, "conversations_dir", lambda: tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def feed_turn(window: MainWindow, session: ScriptedSession, turn_id: int, text: str) -> None:
+    session.feed(
+        TurnOpened(turn_id, "text", text),
+        TurnCommitted(turn_id, 0.0),
+        ReplyFinished(turn_id, Modality.SPEECH, 1.0, f"reply to {text}", 0, 12, "stop"),
+    )
+    window.bridge.poll()
+
+
+def trigger(window: MainWindow, turn_id: int, words: str) -> None:
+    user, reply = window.transcript.bubbles(turn_id)
+    assert user is not None
+    menu = window.conversations.menu.make(turn_id, user, reply)
+    (action,) = [action for action in menu.actions() if action.text().startswith(words)]
+    assert action.isEnabled()
+    action.trigger()
+    menu.deleteLater()
+
+
+@pytest.mark.slow
+def test_a_new_conversation_empties_the_view_after_a_question(
+    window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_turn(window, session, 1, "one")
+    session.commands.clear()
+    monkeypatch.setattr("app.gui.conversation.conversation_actions.is_confirmed", lambda *_: False)
+    window.conversations.start_new()
+    assert (session.commands, window.transcript.turn_count) == ([], 1)
+    monkeypatch.setattr("app.gui.conversation.conversation_actions.is_confirmed", lambda *_: True)
+    window.conversations.start_new()
+    assert (session.commands, window.transcript.turn_count) == ([NewConversation()], 0)
+
+
+@pytest.mark.slow
+def test_texts_are_copied(window: MainWindow, session: ScriptedSession) -> None:
+    feed_turn(window, session, 1, "one")
+    trigger(window, 1, "Copy the question")
+    assert QGuiApplication.clipboard().text() == "one"
+    trigger(window, 1, "Copy the reply")
+    assert QGuiApplication.clipboard().text() == "reply to one"
+
+
+def test_a_turn_is_asked_again_or_deleted(window: MainWindow, session: ScriptedSession) -> None:
+    for turn_id, text in ((1, "one"), (2, "two")):
+        feed_turn(window, session, turn_id, text)
+    trigger(window, 2, "Ask again")
+    assert session.commands[-1] == RetryTurn(2, "text", "two")
+    trigger(window, 1, "Delete")
+    assert session.commands[-1] == DeleteTurn(1)
+    session.feed(TurnsRemoved((1,)))
+    window.bridge.poll()
+    assert window.transcript.bubbles(1) == (None, None)
+    assert window.transcript.turn_count == 1
+
+
+@pytest.mark.slow
+def test_the_button_of_a_reply_opens_its_menu(
+    window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_turn(window, session, 1, "one")
+    _, reply = window.transcript.bubbles(1)
+    assert reply is not None
+    shown: list[int] = []
+    monkeypatch.setattr(window.conversations.menu, "show", lambda turn_id, *_: shown.append(turn_id))
+    reply.more.click()
+    assert shown == [1]
+
+
+@pytest.mark.slow
+def test_the_sound_of_a_reply_is_saved(
+    window: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed_turn(window, session, 1, "one")
+    sound = np.full(100, 0.5, np.float32)
+    monkeypatch.setattr(session, "reply_audio", lambda _: (sound, 24_000), raising=False)
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "r.wav"), ""))
+    trigger(window, 1, "Save the reply")
+    assert soundfile.info(tmp_path / "r.wav").frames == 100
+
+
+@pytest.mark.slow
+def test_the_conversation_on_show_is_copied_and_saved(
+    window: MainWindow, session: ScriptedSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is not kept."""
+    window.header.text_action.trigger()
+    assert window.notice.text() == "Nothing has been said yet."
+    feed_turn(window, session, 1, "one")
+    window.transcript._put_away(1)  # as after forty turns
+    session.feed(
+        TurnOpened(2, "voice"),
+        TurnCommitted(2, 1.24),
+        ReplyFinished(2, Modality.SPEECH, 3.0, "", 0, 12, "stop"),
+        TurnOpened(3, "voice"),
+    )
+    window.bridge.poll()
+    window.header.copy_action.trigger()
+    assert QGuiApplication.clipboard().text() == (
+        "You: one\n\nMOSS: reply to one\n\nYou (spoke 1.2 s)\n\nMOSS (spoke 3.0 s)\n"
+    )
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "c"), ""))
+    window.header.text_action.trigger()
+    assert (tmp_path / "c.md").read_text().endswith("**You (spoke 1.2 s)**\n\n**MOSS (spoke 3.0 s)**\n")
+    assert window.notice.text() == f"Saved as {tmp_path / 'c.md'}."
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "no" / "c.md"), ""))
+    window.header.text_action.trigger()
+    assert "there is no folder" in window.banner.message
+
+
+@pytest.mark.slow
+def test_what_a_kill_has_left_is_finished_at_the_start(
+    session: ScriptedSession, store: PreferenceStore, folder: Path
+) -> None:
+    kept = write_conversation(folder, is_ended=False)
+    (kept / "erased.json").write_text('{"turn_ids": [4]}')
+    (kept / ".history.json.abc.part").write_text("what was said")
+    os.utime(kept / ".history.json.abc.part", (0, 0))
+    window = MainWindow(session, store=store)  # type: ignore[arg-type]
+    window.begin()
+    window.close()
+    window.deleteLater()
+    assert not (kept / "erased.json").exists()
+    assert not (kept / ".history.json.abc.part").exists()
+    assert "one" not in (kept / "events.jsonl").read_text()
+
+
+def write_conversation(folder: Path, *, is_ended: bool) -> Path:
+    about = {
+        "format": 1, "started": "2026-11-20T10:00:00+00:00", "seconds": 3.0, "turns": 1, "first_words": "one",
+        "is_ended": is_ended,
+    }  # fmt: skip
+    lines = [
+        {"t": 1.0, "event": "TurnOpened", "turn_id": 4, "source": "text", "text": "one"},
+        {"t": 1.0, "event": "TurnCommitted", "turn_id": 4, "seconds": 0.0},
+        {"t": 2.0, "event": "ReplyFinished", "turn_id": 4, "modality": "speech", "seconds": 1.0,
+         "text": "two", "user_codes": 0, "codes": 12, "finish_reason": "stop"},
+    ]  # fmt: skip
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "conversation.json").write_text(json.dumps(about))
+    (folder / "a" / "history.json").write_text(json.dumps({"seed": 1}))
+    (folder / "a" / "events.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder / "a"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("keep", "is_ended"), [("text", False), ("text", True), ("nothing", False)])
+def test_the_latest_conversation_continues_after_a_restart(
+    session: ScriptedSession, store: PreferenceStore, folder: Path, keep: str, is_ended: bool
+) -> None:
+    latest = write_conversation(folder, is_ended=is_ended)
+    store.save(dataclasses.replace(store.load(), keep=keep))  # type: ignore[arg-type]
+    window = MainWindow(session, store=store)  # type: ignore[arg-type]
+    window.begin()
+    sent = [command for command in session.commands if isinstance(command, ContinueConversation)]
+    if keep == "nothing" or is_ended:
+        assert sent == []
+    else:
+        assert sent == [ContinueConversation(latest, {"seed": 1}, 4, 2.0)]
+        session.feed(ConversationContinued(latest))
+        window.bridge.poll()
+        user, reply = window.transcript.bubbles(4)
+        assert user is not None
+        assert reply is not None
+        assert (user.body.text(), reply.body.text()) == ("one", "two")
+        reply.again.click()
+        assert session.commands[-1] == PlayAgain(4)  # there is no sound
+    window.close()
+    window.deleteLater()
+
+
+def test_keeping_is_off_by_default(folder: Path) -> None:
+    assert Preferences().session_settings().recording is None
+    kept = Preferences(keep="sound").session_settings().recording
+    assert kept is not None
+    assert (kept.root, kept.with_sound) == (folder, True)
+    text = Preferences(keep="text").session_settings().recording
+    assert text is not None
+    assert not text.with_sound

@@ -1,0 +1,155 @@
+"""The list of kept conversations, on real folders that a session recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import soundfile
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QFileDialog
+from pytestqt.qtbot import QtBot
+
+from app.gui.common.icons import Icons
+from app.gui.common.themes import Theme
+from app.gui.conversation.history_dialog import HistoryDialog
+from app.session.commands import AskText, NewConversation, PlayRecording
+from app.session.conversation_folder import list_conversations
+from app.session.events import PlaybackFinished
+from app.session.recording import Recording
+from app.session.session_settings import SessionSettings
+from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.tools.session_driver import running
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two conversations of one turn each."""
+    root = tmp_path_factory.mktemp("kept")
+    settings = SessionSettings(recording=Recording(root))
+    with running(ScriptedEngine(Script(chunks=1)), settings) as driver:
+        for count, question in enumerate(("what is two plus three", "who are you"), 1):
+            driver.session.send(AskText(question))
+            driver.await_event(PlaybackFinished, count)
+            driver.session.send(NewConversation())
+    return root
+
+
+@pytest.fixture
+def root(recorded: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    import shutil
+
+    shutil.copytree(recorded, tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def dialog(qtbot: QtBot, root: Path, theme: Theme, icons: Icons) -> Iterator[HistoryDialog]:
+    dialog = HistoryDialog(root, theme, icons)
+    dialog.show()
+    yield dialog
+    dialog.deleteLater()
+
+
+def choose(dialog: HistoryDialog, words: str) -> None:
+    for row in range(dialog.list.topLevelItemCount()):
+        item = dialog.list.topLevelItem(row)
+        if item is not None and item.text(4) == words:
+            dialog.list.setCurrentItem(item)
+            return
+    raise AssertionError(f"no conversation begins with {words}")
+
+
+@pytest.mark.slow
+def test_conversations_are_listed_and_shown(dialog: HistoryDialog, root: Path) -> None:
+    assert dialog.list.topLevelItemCount() == 2
+    choose(dialog, "who are you")
+    user, reply = dialog.transcript.bubbles(2)
+    assert user is not None
+    assert reply is not None
+    assert user.body.text() == "who are you"
+    assert reply.body.text().strip() == "word0"
+    assert str(root) in dialog.summary.text()
+
+
+@pytest.mark.slow
+def test_a_turn_is_played_from_the_record(qtbot: QtBot, dialog: HistoryDialog) -> None:
+    choose(dialog, "what is two plus three")
+    _, reply = dialog.transcript.bubbles(1)
+    assert reply is not None
+    with qtbot.waitSignal(dialog.play_wanted) as caught:
+        reply.again.click()
+    (command,) = caught.args
+    assert isinstance(command, PlayRecording)
+    assert command.path.is_file()
+    sound, rate = soundfile.read(command.path)
+    first, last = round(command.start_s * rate), round((command.start_s + command.seconds) * rate)
+    assert sound[first : last + rate // 10, 1].any()
+    assert not sound[last + rate // 10 :, 1].any()
+
+
+@pytest.mark.slow
+def test_text_and_sound_are_exported(
+    dialog: HistoryDialog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(dialog, "who are you")
+    exports = {"c.md": dialog.text_button, "c.txt": dialog.text_button, "c.wav": dialog.sound_button}
+    for name, button in exports.items():
+        monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, name=name: (str(tmp_path / name), ""))
+        button.click()
+        assert dialog.notice.text() == f"Saved as {tmp_path / name}."
+    assert (tmp_path / "c.md").read_text() == "**You:** who are you\n\n**MOSS:** word0\n"
+    assert (tmp_path / "c.txt").read_text() == "You: who are you\n\nMOSS: word0\n"
+    assert soundfile.info(tmp_path / "c.wav").channels == 2
+
+
+@pytest.mark.slow
+def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, asked = False, []
+    monkeypatch.setattr(
+        "app.gui.conversation.history_dialog.is_confirmed", lambda _, *words: asked.append(words) or answer
+    )
+    choose(dialog, "who are you")
+    dialog.delete_button.click()
+    assert len(list_conversations(root)) == 2
+    assert asked == [("Delete this conversation?", "This cannot be undone.", "Delete")]
+    answer = True
+    dialog.delete_button.click()
+    assert [found.first_words for found in list_conversations(root)] == ["what is two plus three"]
+    assert dialog.list.topLevelItemCount() == 1
+    dialog.delete_all_button.click()
+    assert list_conversations(root) == []
+    assert "No conversation is kept" in dialog.summary.text()
+    assert not dialog.continue_button.isEnabled()
+
+
+@pytest.mark.slow
+def test_one_can_be_continued(qtbot: QtBot, dialog: HistoryDialog, root: Path) -> None:
+    choose(dialog, "who are you")
+    with qtbot.waitSignal(dialog.continue_wanted) as caught:
+        dialog.continue_button.click()
+    assert caught.args[0].parent == root
+    assert not dialog.isVisible()
+
+
+@pytest.mark.slow
+def test_a_player_that_does_not_open_is_reported(
+    dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("app.gui.common.question.warn", lambda _parent, _title, text: warnings.append(text))
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url.toLocalFile()) or True)
+    choose(dialog, "who are you")
+    assert dialog.chosen is not None
+    sound = dialog.chosen.folder / "conversation.wav"
+    dialog.play_button.click()
+    assert (opened, warnings) == ([str(sound)], [])
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda _: False)
+    dialog.play_button.click()
+    assert "no program" in warnings[-1]
+    sound.unlink()
+    dialog.play_button.click()
+    assert "not there any more" in warnings[-1]

@@ -1,0 +1,359 @@
+"""The latency view with the timings of a conversation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.gui.common.themes import DARK, Theme, mix
+from app.gui.common.turn_times import LOCAL_STAGES, LatencyStage
+from app.gui.latency.curves import with_gaps
+from app.gui.latency.definitions import define, number, stage_name, tooltip
+from app.gui.latency.latency_view import LatencyView
+from app.gui.latency.metrics import Metric
+from app.gui.latency.plots import LivePlot, turn_window
+from app.gui.latency.series import MAX_LEVELS, SHOWN_TURNS
+from app.gui.latency.tiles import FigureTile
+from app.gui.latency.waterfall import axis_marks
+from app.session.events import SpeculationMeasured
+from app.session.speculation_policy import SpeculationStats
+from engine_runtime.timing import TimingEvent
+from tests.doubles.scripted_session import all_timings
+
+
+@pytest.fixture
+def view(qtbot: QtBot, theme: Theme) -> LatencyView:
+    view = LatencyView(theme)
+    qtbot.addWidget(view)
+    view.resize(960, 780)
+    view.show()
+    return view
+
+
+def tile(view: LatencyView, metric: Metric) -> FigureTile:
+    return next(tile for tile in view.tiles if tile.figure is metric)
+
+
+@pytest.mark.slow
+def test_tiles_show_last_value_and_percentiles(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    for metric in (each.figure for each in view.tiles):
+        summary = view.metrics.summary(metric)
+        assert summary is not None
+        shown = tile(view, metric)
+        unit = define(metric).unit
+        assert shown._value.text() == number(summary.last, unit)
+        assert number(summary.p50, unit) in shown._below.text()
+        assert number(summary.p95, unit) in shown._below.text()
+
+
+def test_a_tile_without_a_value_reads_its_definition_alone(view: LatencyView) -> None:
+    for each in view.tiles:
+        assert each.accessibleDescription() == define(each.figure).text
+
+
+def test_every_tile_explains_its_figure(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    for each in view.tiles:
+        definition = define(each.figure)
+        assert definition.text in each.toolTip()
+        assert definition.text in each.accessibleDescription()
+
+
+def test_the_figures_asked_for_are_all_there(view: LatencyView) -> None:
+    shown = {tile.figure for tile in view.tiles}
+    shown |= {curve.metric for plot in view.plots.values() for curve in plot.style_of_plot.curves}
+    assert shown >= {
+        Metric.PREFILL,
+        Metric.PREFILL_ROWS,
+        Metric.TOKEN2MEL,
+        Metric.VOCODER,
+        Metric.RTF_TOTAL,
+        Metric.RTF_STEADY,
+        Metric.TTFA,
+        Metric.VOICE_TO_VOICE,
+        Metric.PLAYBACK,
+        Metric.MEMORY,
+    }
+
+
+def ranges(plot: LivePlot) -> tuple[list[float], list[float]]:
+    """The ranges of x and y on show."""
+    x, y = plot.plot.getPlotItem().getViewBox().viewRange()
+    return x, y
+
+
+def test_curves_hold_the_series(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    response = view.plots["response"]
+    x, y = response.curves[Metric.TTFA].line.getData()
+    points = view.metrics.series[Metric.TTFA].points()
+    np.testing.assert_array_equal(x, points.turns)
+    np.testing.assert_array_equal(y, points.medians)
+    assert ranges(response)[1][1] >= view.metrics.series[Metric.VOICE_TO_VOICE].points().highest.max()
+
+
+@pytest.mark.parametrize(
+    ("upper_ms", "labels"),
+    [
+        (4.3, ["0 ms", "0.8", "1.6", "2.4", "3.2", "4.0"]),
+        (6.9, ["0 ms", "1.5", "3.0", "4.5", "6.0"]),
+        (1.0, ["0 ms", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (1000.0, ["0 ms", "200", "400", "600", "800", "1000"]),
+    ],
+)
+def test_the_marks_of_the_waterfall_differ_in_their_labels(upper_ms: float, labels: list[str]) -> None:
+    marks = axis_marks(upper_ms)
+    assert [label for _, label in marks] == labels
+    assert [value for value, _ in marks[1:]] == pytest.approx([float(label) for label in labels[1:]])
+
+
+def test_the_plots_share_one_axis_of_turns(view: LatencyView) -> None:
+    view.add_events(all_timings(rounds=9))  # 72 turns
+    view.redraw()
+    low, high = turn_window(1, 72)
+    for name, plot in view.plots.items():
+        if name == "playback":
+            continue
+        assert ranges(plot)[0] == pytest.approx([low, high])
+        for metric, curve in plot.curves.items():
+            x, y = curve.line.getData()
+            assert low <= x.min() <= x.max() <= high
+            shown = [each for each in view.tiles if each.figure is metric]
+            for each in shown:
+                assert each._value.text() == number(y[-1], define(metric).unit)
+    typed = [turn for turn in range(33, 73) if (turn - 1) % 8 in (3, 5)]
+    spoken = view.plots["response"].curves[Metric.VOICE_TO_VOICE].line.getData()[0]
+    assert sorted([*spoken, *typed]) == list(range(33, 73))
+
+
+@pytest.mark.parametrize(
+    ("first", "newest", "window"),
+    [(1, 1, (0.5, 20.5)), (1, 20, (0.5, 20.5)), (1, 21, (0.5, 40.5)), (57, 99, (59.5, 99.5))],
+)
+def test_the_axis_of_turns(first: int, newest: int, window: tuple[float, float]) -> None:
+    assert turn_window(first, newest) == window
+
+
+def test_an_outlier_is_marked_and_does_not_change_the_scale(view: LatencyView) -> None:
+    times_ms = [300.0] * 6 + [30_000.0] + [310.0] * 3
+    view.add_events(
+        TimingEvent("first_audio", turn, turn, int(ms * 1e6), "engine") for turn, ms in enumerate(times_ms, 1)
+    )
+    view.redraw()
+    plot = view.plots["response"]
+    upper = ranges(plot)[1][1]
+    assert 310 <= upper <= 500
+    x, y = plot.curves[Metric.TTFA].edge.getData()
+    assert x.tolist() == [7.0]
+    assert 0.9 * upper < y[0] < upper
+
+
+def test_never_more_points_than_agreed(view: LatencyView) -> None:
+    view.add_events(TimingEvent("step", 1 + index // 50, index, 1_000_000, "engine") for index in range(5000))
+    view.add_events(
+        TimingEvent("playback_buffer", 1, index * 50_000_000, 0, "dialog", {"level_ms": 100.0})
+        for index in range(5000)
+    )
+    view.redraw()
+    for name, plot in view.plots.items():
+        for curve in plot.curves.values():
+            x, _ = curve.line.getData()
+            assert x is None or len(x) <= (MAX_LEVELS if name == "playback" else SHOWN_TURNS)
+
+
+def test_curves_are_cheap_to_draw(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    for plot in view.plots.values():
+        for curve in plot.curves.values():
+            assert curve.line.opts["antialias"] is False
+            assert curve.line.opts["skipFiniteCheck"] is True
+            assert curve.line.opts["pen"].width() <= 1
+        assert plot.plot.getPlotItem().getViewBox().autoRangeEnabled() == [False, False]
+
+
+@pytest.mark.slow
+def test_nothing_is_drawn_while_hidden(qtbot: QtBot, view: LatencyView) -> None:
+    view.hide()
+    view.add_events(all_timings())
+    qtbot.wait(250)
+    assert tile(view, Metric.TTFA)._value.text() == "–"
+    view.show()
+    qtbot.waitUntil(lambda: tile(view, Metric.TTFA)._value.text() != "–", timeout=10_000)
+
+
+def test_waterfall_and_its_sum(view: LatencyView) -> None:
+    assert "no spoken reply" in view._waterfall_sum.text()
+    view.add_events(all_timings())
+    view.redraw()
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    assert number(waterfall.end_ms, "ms") in view._waterfall_sum.text()
+    described = view.waterfall.accessibleDescription()
+    for stage in LOCAL_STAGES:
+        assert f"{stage_name(stage)} {number(waterfall.total_ms(stage), 'ms')} ms" in described
+
+
+@pytest.mark.slow
+def test_the_answers_of_the_detector_are_marks_with_a_definition(view: LatencyView, theme: Theme) -> None:
+    assert "perhaps finished" not in view.waterfall.row_text(LatencyStage.ENDPOINTING)
+    view.add_events(all_timings())
+    view.redraw()
+    text = view.waterfall.row_text(LatencyStage.ENDPOINTING)
+    assert "from Smart Turn, pitch and level at a pause" in text
+    assert "0.86 after 224 ms: perhaps finished" in text
+    assert "Smart Turn" not in view.waterfall.row_text(LatencyStage.VOCODER)
+    assert "End of turn: 0.86 after 224 ms" in view.waterfall.accessibleDescription()
+    marked = view.waterfall.grab().toImage()
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    view.waterfall.show_waterfall(dataclasses.replace(waterfall, ratings=()))
+    plain = view.waterfall.grab().toImage()
+    changed = {
+        marked.pixelColor(x, y).name()
+        for x in range(marked.width())
+        for y in range(marked.height())
+        if marked.pixel(x, y) != plain.pixel(x, y)
+    }
+    assert QColor(theme.text).name() in changed
+
+
+@pytest.mark.slow
+def test_waterfall_is_painted_in_the_colours_of_its_stages(view: LatencyView, theme: Theme) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    QApplication.processEvents()
+    picture = view.waterfall.grab().toImage()
+    colours = {
+        picture.pixelColor(x, y).name() for x in range(picture.width()) for y in range(picture.height())
+    }
+    assert {theme.stages[stage] for stage in LOCAL_STAGES} <= colours
+
+
+def test_interruptions_are_marked_on_the_playback(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.add_events(
+        TimingEvent("decision", 24, second * 10**9, 0, "dialog", {"kind": kind, "at_s": float(second)})
+        for second, kind in ((60, "interrupt"), (61, "resume"), (63, "cut"))
+    )
+    view.redraw()
+    marks = view.plots["playback"].marks
+    assert marks is not None
+    origin_s = all_timings()[0].start_ns / 1e9
+    x, y = marks.item.getData()
+    assert x.tolist() == pytest.approx([60 - origin_s, 61 - origin_s, 63 - origin_s])
+    assert (y < ranges(view.plots["playback"])[1][1]).all()
+    assert [spot.symbol() for spot in marks.item.points()] == ["t", "t1", "x"]
+    view.clear()
+    assert len(marks.item.points()) == 0
+
+
+@pytest.mark.slow
+def test_lighter_bars_are_work_before_the_turn_was_sure(view: LatencyView, theme: Theme) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    assert "Lighter" not in view.waterfall.row_text(LatencyStage.STEP)
+    bars = tuple(
+        dataclasses.replace(bar, is_speculative=bar.stage is LatencyStage.TOKEN2MEL) for bar in waterfall.bars
+    )
+    view.waterfall.show_waterfall(dataclasses.replace(waterfall, bars=bars))
+    assert "Lighter bars" in view.waterfall.row_text(LatencyStage.STEP)
+    assert "Lighter bars" in view.waterfall.accessibleDescription()
+    picture = view.waterfall.grab().toImage()
+    colours = {
+        picture.pixelColor(x, y).name() for x in range(picture.width()) for y in range(picture.height())
+    }
+    assert mix(theme.stages[LatencyStage.TOKEN2MEL], theme.surface, 0.5) in colours
+
+
+def test_clear_starts_over(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    view.add_events([TimingEvent("first_audio", 99, 0, 30_000_000_000, "engine")] * 3)
+    view.redraw()
+    view.clear()
+    assert tile(view, Metric.TTFA)._value.text() == "–"
+    assert ranges(view.plots["response"]) == ([0.5, 20.5], [0.0, 200.0])
+    view.add_events([TimingEvent("first_audio", 1, 0, 250_000_000, "engine")])
+    view.redraw()
+    assert tile(view, Metric.TTFA)._value.text() == "250"
+
+
+@pytest.mark.slow
+def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    view.set_theme(DARK)
+    view.resize(600, 780)
+    QApplication.processEvents()
+    assert view._columns == (3, 2)
+    pen = view.plots["chunks"].curves[Metric.TOKEN2MEL].line.opts["pen"]
+    assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(960, 6), (600, 3)])
+def test_no_tile_is_left_over(view: LatencyView, width: int, columns: int) -> None:
+    view.resize(width, 780)
+    grid = view._tile_grid
+    cells = [grid.getItemPosition(grid.indexOf(tile)) for tile in view.tiles]
+    covered = [(row, column + extra) for row, column, _, span in cells for extra in range(span)]  # type: ignore[misc]
+    rows = len(covered) // columns
+    assert sorted(covered) == [(row, column) for row in range(rows) for column in range(columns)]
+
+
+def test_a_line_of_text_does_not_stretch_the_plots(view: LatencyView) -> None:
+    before = view.widget().height()
+    view.speculation.show_speculation(SpeculationMeasured(SpeculationStats(speculated=7, confirmed=5)))
+    QApplication.processEvents()
+    assert view.widget().height() <= before + 40
+
+
+def test_gaps_of_a_time_series_drop_to_zero() -> None:
+    x, y = np.array([0.0, 0.1, 5.0, 5.1]), np.array([50.0, 60.0, 70.0, 80.0])
+    drawn_x, drawn_y = with_gaps(x, y)
+    assert drawn_y.tolist() == [50.0, 60.0, 0.0, 0.0, 70.0, 80.0]
+    assert (np.diff(drawn_x) > 0).all()
+    same_x, _ = with_gaps(x[:2], y[:2])
+    assert same_x is not drawn_x
+    assert same_x.tolist() == [0.0, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(1234.5, "ms", "1234"), (12.34, "ms", "12.3"), (0.318, "", "0.32"), (13.24, "GB", "13.2")],
+)
+def test_numbers_are_short(value: float, unit: str, text: str) -> None:
+    assert number(value, unit) == text
+
+
+@pytest.mark.parametrize("metric", list(Metric))
+def test_every_metric_is_defined(metric: Metric) -> None:
+    definition = define(metric)
+    assert definition.name
+    assert definition.text.endswith((".", "starves.", "chunk."))
+    assert definition.name in tooltip(metric, None)
+
+
+def test_outages_are_said_beside_the_figures_that_leave_them_out(qtbot: QtBot, theme: Theme) -> None:
+    view = LatencyView(theme)
+    qtbot.addWidget(view)
+    view.show()
+    view.redraw()
+    assert not view.outages.isVisible()
+    view.add_events([TimingEvent("outage", 1, 0, 13_000_000_000, "remote", {"reason": "connection"})])
+    view.redraw()
+    assert view.outages.isVisible()
+    assert view.outages.text() == "outages, not counted: 1"
+    view.clear()
+    assert not view.outages.isVisible()

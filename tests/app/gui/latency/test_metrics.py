@@ -1,0 +1,115 @@
+"""The Qt-free model behind the latency view."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from app.gui.latency.metrics import LatencyMetrics, Metric
+from app.gui.latency.series import SHOWN_TURNS
+from tests.doubles.timed_turns import event, spoken_turn, typed_turn
+
+
+def test_events_become_series() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn())
+    held = {metric: series.points().medians.tolist() for metric, series in metrics.series.items()}
+    assert held[Metric.PREFILL] == [16.0]
+    assert held[Metric.PREFILL_ROWS] == [11.0]
+    assert held[Metric.ROWS_AT_COMMIT] == [6.0]
+    assert held[Metric.STEP] == [10.0]
+    assert metrics.series[Metric.STEP].summary().count == 3  # type: ignore[union-attr]
+    assert held[Metric.TTFA] == [200.0]
+    assert held[Metric.VOICE_TO_VOICE] == [840.0]
+    assert held[Metric.RTF_STEADY] == [0.25]
+    assert held[Metric.CHUNK_AUDIO] == [400.0]
+    assert held[Metric.MEMORY] == [13.2]
+    turn = metrics.turn(1)
+    assert turn is not None
+    assert turn.ttfa_ms == 200.0
+    assert turn.rtf_total == 0.3
+
+
+def test_every_point_stands_at_its_turn() -> None:
+    metrics = LatencyMetrics()
+    spoken, everyone = [], list(range(1, 101))
+    for turn_id in everyone:
+        is_spoken = turn_id % 3 == 0
+        spoken += [turn_id] if is_spoken else []
+        metrics.extend((spoken_turn if is_spoken else typed_turn)(turn_id, turn_id * 10_000.0))
+    assert metrics.turns == (1, 100)
+    shown = everyone[-SHOWN_TURNS:]
+    for metric, series in metrics.series.items():
+        of_speech = metric in (Metric.VOICE_TO_VOICE, Metric.CONFIRM_TO_SOUND, Metric.ENDPOINTING)
+        expected = [turn for turn in shown if turn in spoken] if of_speech else shown
+        assert series.points().turns.tolist() == expected, metric
+        assert series.summary().last == series.points().medians[-1]  # type: ignore[union-attr]
+
+
+def test_figures_of_turns_that_left_the_axis_are_gone() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn(1))
+    for turn_id in range(2, SHOWN_TURNS + 2):
+        metrics.extend(typed_turn(turn_id, turn_id * 10_000.0))
+    assert metrics.summary(Metric.VOICE_TO_VOICE) is None
+    metrics.add(event("voice_to_voice", 1000, 840, turn_id=1))  # late
+    assert metrics.summary(Metric.VOICE_TO_VOICE) is None
+    assert metrics.summary(Metric.TTFA) is not None
+
+
+def test_playback_level_is_drawn_over_seconds() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("playback_buffer", 1000, 0, level_ms=120.0))
+    metrics.add(event("playback_buffer", 1500, 0, level_ms=80.0))
+    assert metrics.playback.x.tolist() == [0.0, 0.5]
+    assert metrics.playback.y.tolist() == [120.0, 80.0]
+
+
+def test_interruptions_stand_on_the_axis_of_the_playback() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("playback_buffer", 1000, 0, level_ms=120.0))
+    for at_ms, kind in ((1200, "interrupt"), (1900, "resume"), (2000, "confirm"), (2500, "cut")):
+        metrics.add(event("decision", at_ms, 0, kind=kind, at_s=at_ms / 1e3))
+    assert list(metrics.interruptions) == [("interrupt", 0.2), ("resume", 0.9), ("cut", 1.5)]
+
+
+def test_counters_add_up() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("underrun", 0, 0))
+    metrics.add(event("underrun", 1, 0, count=2))
+    metrics.add(event("dropped_input", 2, 0, count=480))
+    assert (metrics.underruns, metrics.dropped_input) == (3, 480)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "n/a"])
+def test_values_that_are_no_numbers_are_passed_over(value: float | str) -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("reply", 0, 10, rtf_total=value))
+    assert metrics.summary(Metric.RTF_TOTAL) is None
+
+
+def test_cancelled_reply_does_not_count_as_rtf() -> None:
+    metrics = LatencyMetrics()
+    metrics.add(event("reply", 0, 10, rtf_total=0.9, finish_reason="cancelled"))
+    assert metrics.summary(Metric.RTF_TOTAL) is None
+
+
+def test_what_a_turn_took_from_an_outage_on_is_counted_apart() -> None:
+    metrics = LatencyMetrics()
+    metrics.extend(spoken_turn(1))
+    metrics.add(event("endpointing", 20_000, 600, 2))
+    metrics.add(event("outage", 21_000, 13_000, 2, reason="connection"))
+    metrics.add(event("first_audio", 20_600, 13_633, 2))
+    metrics.add(event("voice_to_voice", 20_000, 14_700, 2))
+    metrics.add(event("reply", 20_600, 15_000, 2, rtf_total=4.0, finish_reason="stop"))
+    metrics.extend(spoken_turn(3, 60_000.0))
+    metrics.add(event("outage", 90_000, 3_600_000, 0, reason="standstill"))
+    metrics.extend(spoken_turn(4, 4_000_000.0))
+    assert metrics.outages == 2
+    for metric, value in ((Metric.TTFA, 200.0), (Metric.VOICE_TO_VOICE, 840.0), (Metric.RTF_TOTAL, 0.3)):
+        assert metrics.series[metric].points().medians.tolist() == [value] * 3, metric
+    assert metrics.series[Metric.ENDPOINTING].points().turns.tolist() == [1, 2, 3, 4]
+    turn = metrics.turn(2)
+    assert turn is not None
+    assert turn.ttfa_ms == 13_633.0, "the turn itself shows how long it took"

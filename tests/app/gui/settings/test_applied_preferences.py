@@ -1,0 +1,120 @@
+"""Preferences in force: sent to the session when they change it, saved, and reported where that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtWidgets import QWidget
+from pytestqt.qtbot import QtBot
+
+from app.gui.common.bridge import SessionBridge
+from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.settings.applied_preferences import AppliedPreferences
+from app.session.commands import ApplySettings, SetDevices
+from app.settings import StartSettings
+from engine_runtime.options import EngineOptions
+from tests.doubles.scripted_session import ScriptedSession
+
+
+@pytest.fixture
+def host(qtbot: QtBot) -> QWidget:
+    host = QWidget()
+    qtbot.addWidget(host)
+    return host
+
+
+@pytest.fixture
+def applied(host: QWidget, session: ScriptedSession, store: PreferenceStore) -> AppliedPreferences:
+    return AppliedPreferences(
+        host, SessionBridge(session, host), store, StartSettings(seed=7, given=frozenset({"seed"}))
+    )
+
+
+def test_changed_settings_reach_the_session_once(
+    qtbot: QtBot, applied: AppliedPreferences, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    chosen = dataclasses.replace(applied.current, endpointing_ms=900)
+    with qtbot.waitSignal(applied.changed):
+        applied.apply(chosen)
+    assert session.commands == [ApplySettings(applied.session_settings())]
+    assert applied.session_settings().turn_taking.end_ms == 900
+    assert store.load() == dataclasses.replace(chosen, seed=None), "that of the command line is not saved"
+    applied.apply(chosen)
+    applied.apply(dataclasses.replace(chosen, language="zh_CN"))
+    assert len(session.commands) == 1
+
+
+def test_a_seed_of_the_settings_replaces_that_of_the_command_line(applied: AppliedPreferences) -> None:
+    assert applied.session_settings().seed == 7
+    applied.apply(dataclasses.replace(applied.current, seed=4))
+    assert applied.session_settings().seed == 4
+    applied.apply(dataclasses.replace(applied.current, seed=None))
+    assert applied.session_settings().seed is None
+
+
+SESSION_OPTIONS = {
+    "eagerness": ("patient", "eager", lambda settings: settings.turn_taking.eagerness),
+    "input_mode": ("push", "both", lambda settings: settings.turn_taking.input_mode),
+    "speculate": ("off", "on", lambda settings: settings.speculate),
+    "echo_library": ("livekit", "pywebrtc", lambda settings: settings.audio_processing.library),
+    "seed": (7, 4, lambda settings: settings.seed),
+}
+
+
+@pytest.mark.parametrize("option", SESSION_OPTIONS)
+def test_what_the_user_changes_takes_effect_over_the_command_line(
+    host: QWidget, session: ScriptedSession, store: PreferenceStore, option: str
+) -> None:
+    values: dict[str, Any] = {name: given for name, (given, _, _) in SESSION_OPTIONS.items()}
+    given = StartSettings(**values, given=frozenset(values))
+    applied = AppliedPreferences(host, SessionBridge(session, host), store, given)
+    assert {name: getattr(applied.current, name) for name in values} == values
+    _, chosen, of = SESSION_OPTIONS[option]
+    applied.apply(dataclasses.replace(applied.current, **{option: chosen}))
+    (command,) = session.commands
+    assert isinstance(command, ApplySettings)
+    assert of(command.settings) == chosen
+    for name in values.keys() - {option}:
+        assert SESSION_OPTIONS[name][2](command.settings) == values[name], "was not changed"
+        assert getattr(store.load(), name) == getattr(Preferences(), name), "was not chosen"
+    assert getattr(store.load(), option) == chosen
+
+
+def test_every_option_that_a_preference_has_can_be_given_and_changed() -> None:
+    """No list of fields: an option of the command line that has a preference of its name follows the rule."""
+    names = {known.name for kind in (StartSettings, EngineOptions) for known in dataclasses.fields(kind)}
+    shared = sorted(names & {known.name for known in dataclasses.fields(Preferences)} - {"engine"})
+    assert {"seed", "eagerness", "trt_codec", "engine_python", "voice", "server"} <= set(shared)
+    for name in shared:
+        value: Any = f"of the command line: {name}"
+        own = {"given": frozenset({name})} | ({} if hasattr(EngineOptions(), name) else {name: value})
+        start = StartSettings(**own)
+        if hasattr(start.engine, name):
+            object.__setattr__(start.engine, name, value)
+        in_force = Preferences().with_given(start)
+        assert getattr(in_force, name) == value
+        edited = dataclasses.replace(in_force, **{name: "of the window"})
+        assert name not in start.released(edited.releases(in_force)).given
+
+
+def test_devices_are_sent_without_the_other_settings(
+    applied: AppliedPreferences, session: ScriptedSession, store: PreferenceStore
+) -> None:
+    applied.choose_devices("USB headset", "")
+    assert session.commands == [SetDevices("USB headset", None)]
+    assert store.load().input_device == "USB headset"
+
+
+def test_preferences_that_cannot_be_saved_still_apply(
+    qtbot: QtBot, host: QWidget, session: ScriptedSession, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").write_text("a file where the folder would be")
+    store = PreferenceStore(tmp_path / "folder" / "window.ini")
+    applied = AppliedPreferences(host, SessionBridge(session, host), store, StartSettings())
+    with qtbot.waitSignal(applied.failed) as failed:
+        applied.apply(Preferences(endpointing_ms=900))
+    assert str(store.file) in failed.args[1]
+    assert session.commands == [ApplySettings(applied.session_settings())]

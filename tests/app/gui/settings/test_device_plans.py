@@ -1,0 +1,42 @@
+"""The devices' memory, from a command in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QWidget
+from pytestqt.qtbot import QtBot
+
+from app.gui.settings.device_plans import DevicePlans
+
+LIMIT_MS = 90_000
+
+
+@pytest.fixture
+def plans(qtbot: QtBot) -> Iterator[DevicePlans]:
+    host = QWidget()
+    qtbot.addWidget(host)
+    plans = DevicePlans(host)
+    yield plans
+    plans.close()
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_bundle_is_found(qtbot: QtBot, plans: DevicePlans, random_bundle: Path) -> None:
+    with qtbot.waitSignal(plans.found, timeout=LIMIT_MS) as found:
+        plans.ask(str(random_bundle))
+        plans.ask(str(random_bundle))
+    assert found.args == [str(random_bundle)]
+    processor = plans.rooms[str(random_bundle)][0]
+    assert processor.is_processor
+    assert 0 < processor.needs["native", False] < processor.total_bytes
+    assert 0 < processor.free_bytes <= processor.total_bytes
+
+
+@pytest.mark.slow
+def test_a_bundle_that_cannot_be_read_has_none(qtbot: QtBot, plans: DevicePlans, tmp_path: Path) -> None:
+    with qtbot.waitSignal(plans.found, timeout=LIMIT_MS):
+        plans.ask(str(tmp_path / "none"))
+    assert plans.rooms == {}

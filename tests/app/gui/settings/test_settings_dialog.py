@@ -1,0 +1,103 @@
+"""The settings dialog: values are preserved, and invalid ones are rejected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication, QDialogButtonBox, QLabel
+from pytestqt.qtbot import QtBot
+
+from app.gui.common.preferences import Preferences
+from app.gui.common.themes import ThemeChoice
+from app.gui.settings.settings_dialog import SettingsDialog
+from app.gui.window.shortcuts_dialog import ShortcutsDialog
+from app.session.events import DevicesChanged
+from engine_runtime.types import Modality
+
+DEVICES = DevicesChanged(("pulse", "USB"), ("pulse",), "pulse", "pulse")
+
+
+def make(qtbot: QtBot, preferences: Preferences, devices: DevicesChanged | None = DEVICES) -> SettingsDialog:
+    dialog = SettingsDialog(preferences, devices)
+    qtbot.addWidget(dialog)
+    return dialog
+
+
+@pytest.mark.parametrize("devices", [DEVICES, None], ids=["devices", "none"])
+def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: DevicesChanged | None) -> None:
+    (tmp_path / "bundle.toml").write_text("")
+    preferences = Preferences(
+        theme=ThemeChoice.DARK,
+        language="zh_CN",
+        reply=Modality.TEXT,
+        input_device="USB",
+        output_device="a loudspeaker that is away",
+        latency_ms=20,
+        endpointing_ms=800,
+        eagerness="off",
+        speculate="on",
+        input_mode="push",
+        hotkey="Ctrl+Alt+Space",
+        interruption="half_second",
+        echo_cancellation="on",
+        echo_library="livekit",
+        noise_suppression=True,
+        gain_control=True,
+        ignores_bystanders=False,
+        seed=0,
+        flow_steps=1,
+        flow_schedule="quadratic",
+        codec_dtype="float16",
+        exact_encoding=True,
+        backend="trtllm",
+        engine=str(tmp_path),
+        engine_python=str(tmp_path / "python"),
+        trt_codec=True,
+        bundle=str(tmp_path),
+        voice=str(tmp_path / "me.wav"),
+        vocoder=str(tmp_path / "vocoder.safetensors"),
+        closes_to_tray=True,
+        starts_minimised=True,
+    )
+    assert make(qtbot, preferences, devices).preferences() == preferences
+
+
+def test_restore_defaults(qtbot: QtBot) -> None:
+    dialog = make(qtbot, Preferences(seed=3, endpointing_ms=900))
+    dialog.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults).click()
+    assert dialog.preferences() == Preferences()
+
+
+def test_files_that_would_not_load_cannot_be_accepted(qtbot: QtBot, tmp_path: Path) -> None:
+    dialog = make(qtbot, Preferences(voice=str(tmp_path / "gone.wav")))
+    okay = dialog.buttons.button(QDialogButtonBox.StandardButton.Ok)
+    assert "There is no file" in dialog.model.voice.note.text()
+    assert not okay.isEnabled()
+    dialog.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults).click()
+    assert okay.isEnabled()
+    dialog.model.models.other_choice.setChecked(True)
+    assert okay.isEnabled()
+    dialog.model.bundle.path = str(tmp_path)
+    assert not okay.isEnabled()
+
+
+@pytest.mark.slow
+def test_text_that_wraps_gets_the_height_that_it_takes(qtbot: QtBot) -> None:
+    dialog = make(qtbot, Preferences())
+    dialog.model.voice.say("word " * 20, is_usable=False)
+    dialog.show()
+    width = dialog.tabs.currentWidget().width()
+    for page in map(dialog.tabs.widget, range(dialog.tabs.count())):
+        assert page.minimumHeight() == max(0, page.heightForWidth(width))
+        dialog.tabs.setCurrentWidget(page)
+        QApplication.processEvents()
+        for text in filter(QLabel.wordWrap, page.findChildren(QLabel)):
+            assert not text.isVisible() or text.height() == text.heightForWidth(text.width())
+
+
+def test_every_shortcut_has_words(qtbot: QtBot) -> None:
+    keys = ["Ctrl+Space", "Ctrl+M", "Ctrl+I", "Esc", "F1"]
+    dialog = ShortcutsDialog(keys, [])
+    qtbot.addWidget(dialog)
+    assert all(dialog._words()[key] for key in keys)

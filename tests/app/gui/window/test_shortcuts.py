@@ -1,0 +1,136 @@
+"""The shortcuts work in each window of the program, and each window shows errors."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import QApplication, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.gui.common.plain_text import PlainLabel
+from app.gui.window.main_window import MainWindow
+from app.session.commands import CancelTurn, Mute, RescanDevices
+from app.session.events import DeviceNoticed, ErrorRaised
+from tests.doubles.scripted_session import ScriptedSession, opening
+
+CTRL, NONE = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.NoModifier
+
+
+@pytest.fixture
+def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
+    session.feed(*opening())
+    window.bridge.poll()
+    session.commands.clear()
+    return window
+
+
+def other_window(qtbot: QtBot, window: MainWindow, kind: str) -> QWidget:
+    """The compact or the detached window, with the focus."""
+    if kind == "compact":
+        window.modes.enter_compact()
+        other: QWidget = window.modes.compact
+    else:
+        window.modes.detach_panel(True)
+        other = window.modes.detached
+    QApplication.processEvents()
+    other.activateWindow()
+    qtbot.waitActive(other)
+    QApplication.processEvents()
+    return other
+
+
+def test_all_windows_have_the_same_shortcuts(ready: MainWindow) -> None:
+    kept = Qt.FindChildOption.FindDirectChildrenOnly
+    windows = (ready, ready.modes.compact, ready.modes.detached)
+    keys = [
+        {found.key().toString(QKeySequence.SequenceFormat.PortableText) for found in shortcuts}
+        for shortcuts in (window.findChildren(QShortcut, options=kept) for window in windows)
+    ]
+    assert {"Esc", "F1", "F9", "F10", "Ctrl+M", "Ctrl+Q"} <= keys[0]
+    assert keys[0] == keys[1] == keys[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["compact", "detached"])
+def test_keys_act_in_the_other_windows(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession, kind: str
+) -> None:
+    other = other_window(qtbot, ready, kind)
+    for key, modifier in ((Qt.Key.Key_Escape, NONE), (Qt.Key.Key_M, CTRL), (Qt.Key.Key_R, CTRL)):
+        qtbot.keyClick(other.windowHandle(), key, modifier)
+    assert session.commands == [CancelTurn(), Mute(True), RescanDevices()]
+    assert other.isVisible()
+    qtbot.keyClick(other.windowHandle(), Qt.Key.Key_F10)
+    assert (ready.isVisible(), ready.modes.compact.isVisible()) == (kind == "compact", kind != "compact")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["compact", "detached"])
+def test_f9_in_the_other_windows(qtbot: QtBot, ready: MainWindow, kind: str) -> None:
+    other = other_window(qtbot, ready, kind)
+    qtbot.keyClick(other.windowHandle(), Qt.Key.Key_F9)
+    assert ready.isVisible()
+    assert not other.isVisible()
+    assert ready.modes.shows_panel is (kind == "compact")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["compact", "detached"])
+def test_the_program_ends_from_the_other_windows(qtbot: QtBot, ready: MainWindow, kind: str) -> None:
+    other = other_window(qtbot, ready, kind)
+    with qtbot.waitSignal(ready.closed):
+        qtbot.keyClick(other.windowHandle(), Qt.Key.Key_Q, CTRL)
+
+
+@pytest.mark.slow
+def test_the_question_field_is_in_the_large_window(qtbot: QtBot, ready: MainWindow) -> None:
+    other = other_window(qtbot, ready, "compact")
+    qtbot.keyClick(other.windowHandle(), Qt.Key.Key_L, CTRL)
+    qtbot.waitActive(ready)
+    qtbot.waitUntil(ready.composer.edit.hasFocus)
+    assert not other.isVisible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["compact", "detached"])
+def test_errors_and_notices_are_in_every_window(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession, kind: str
+) -> None:
+    other = other_window(qtbot, ready, kind)
+    banner, notice = other.banner, other.notice  # type: ignore[attr-defined]
+    error = ErrorRaised("No microphone was found.", "Connect one.", is_about_sound=True)
+    session.feed(error, error, DeviceNoticed("The microphone a is back."))
+    ready.bridge.poll()
+    assert banner.isVisible()
+    assert banner.message == ready.banner.message == "No microphone was found."
+    assert notice.text() == "The microphone a is back."
+    ready.toggle_language()
+    qtbot.waitUntil(lambda: ready.banner.message != "No microphone was found.")
+    assert banner.message == ready.banner.message
+    banner.remedy_button.click()
+    assert session.commands[-1] == RescanDevices()
+    banner.close_button.click()
+    assert ready.banner.message == ""
+    assert not banner.isVisible()
+
+
+@pytest.mark.slow
+def test_the_compact_window_has_room_for_a_banner(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession
+) -> None:
+    compact = other_window(qtbot, ready, "compact")
+    height = compact.height()
+    session.feed(ErrorRaised("The microphone 'a' cannot be opened.", "Choose another one. " * 6))
+    ready.bridge.poll()
+    banner = ready.modes.compact.banner
+
+    def fits(label: PlainLabel) -> bool:
+        is_high = label.height() >= label.heightForWidth(label.width())
+        return is_high and banner.rect().contains(label.geometry())
+
+    qtbot.waitUntil(lambda: compact.height() > height)
+    labels = list(filter(PlainLabel.isVisible, banner.findChildren(PlainLabel)))
+    qtbot.waitUntil(lambda: all(map(fits, labels)))
+    ready.banner.dismiss()
+    qtbot.waitUntil(lambda: compact.height() == height)
