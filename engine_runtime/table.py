@@ -52,14 +52,18 @@ class Section:
         """The same for a Markdown file: heading, table, note, definitions."""
         lines = [f"### {self.title}", ""]
         if self.rows:
-            head, *body = ([cell.replace("|", "\\|") for cell in cells] for cells in self._cells())
-            lines += [_markdown_row(head), _markdown_row(["---", *["---:"] * (len(head) - 1)])]
-            lines += [*map(_markdown_row, body), ""]
+            lines += [*self.markdown_table(), ""]
         if self.note:
             lines += [self.note, ""]
         if defined := self.columns | self.terms:
             lines += [*(f"- `{name}`: {meaning}" for name, meaning in defined.items()), ""]
         return lines
+
+    def markdown_table(self) -> list[str]:
+        """The table alone, for Markdown."""
+        head, *body = ([cell.replace("|", "\\|") for cell in cells] for cells in self._cells())
+        rule = _markdown_row(["---", *["---:"] * (len(head) - 1)])
+        return [_markdown_row(head), rule, *map(_markdown_row, body)]
 
     def _cells(self) -> list[list[str]]:
         """The header and the rows as text."""

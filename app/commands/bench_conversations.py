@@ -15,7 +15,7 @@ from app.commands.engine_options import add_sharing_options, shared_engine, star
 from app.commands.live_report import live_report
 from app.commands.option_types import integers, number
 from app.commands.questions import check_question, read_question
-from app.progress import json_document, progress_bar
+from app.progress import progress_bar
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.table import Section
 
@@ -74,11 +74,11 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     check_formats(options)
     ceilings = measure_ceilings(device)
     with (
-        json_document(arguments.json) as document,
-        live_report("moss-voice bench --conversations", arguments.markdown) as report,
+        live_report("moss-voice bench --conversations", arguments) as report,
         MemoryCourse(device) as course,
         engine_factory(settings)() as engine,
     ):
+        document = report.document
         engine.warm_up()
         course.mark("load")
         environment = {

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from app import paths
 from app.commands.engine_options import add_echo_library_option, start_settings
+from app.commands.live_report import live_report
 from app.commands.option_types import LARGEST_COUNT, integer, number
 from app.duplex.groups import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
-from app.progress import json_document, progress_bar
+from app.progress import progress_bar
 
 if TYPE_CHECKING:
     from app.duplex.scenario import RecordedScenario, Scenario
@@ -128,7 +129,7 @@ def run_duplex(arguments: argparse.Namespace) -> int:
         "eagerness": settings.eagerness or "balanced",
         "clock": _clock_name(arguments),
     }
-    with json_document(arguments.json) as document:
+    with live_report("moss-voice bench --duplex", arguments) as report:
         try:
             for place, recording in enumerate(_record(arguments, settings, session_settings), 1):
                 recordings.append(recording)
@@ -136,11 +137,14 @@ def run_duplex(arguments: argparse.Namespace) -> int:
                     write_record(arguments.duplex_out, f"{place:02}-{recording.name}", recording)
         finally:  # a conversation that fails does not lose those before it
             if recordings:
-                report = DuplexReport(recordings, session_settings.turn_taking, settings.engine.device)
-                header = [f"# {name}: {value}" for name, value in environment.items()]
-                print("\n".join([*header, *report.lines()]), flush=True)
-                document |= {"environment": environment} | report.document()
-                is_met = not unmet(report.targets)
+                found = DuplexReport(recordings, session_settings.turn_taking, settings.engine.device)
+                report.facts(environment)
+                for part, section in found.sections():
+                    if part != report.part:
+                        report.heading(part)
+                    report.add(section)
+                report.document |= {"environment": environment} | found.document()
+                is_met = not unmet(found.targets)
     return 1 if arguments.check and not is_met else 0
 
 

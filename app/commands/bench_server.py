@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
@@ -18,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app import paths
+from app.commands.live_report import live_report
 from app.commands.option_types import LARGEST_COUNT, integer, span
 from app.server_address import read_key
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.table import Section
 
 if TYPE_CHECKING:
     from app.remote.dialect import ServerSession
@@ -43,6 +44,22 @@ _SPREAD_S = 15.0
 """Between the first questions of all users, at most."""
 _MOST_QUESTION_S = 30
 _MOST_TOKENS = 4_096
+_CLIENT_FACTS = ("system", "processor", "cores", "python")
+_COLUMNS = {
+    "users": "who talk at once, at the pace of real time",
+    "replies": "replies of all users",
+    "audio_s": "audio of these",
+    "ttfa_ms": "end of the question to the first audio at the client, median",
+    "ttfa_ms_p95": "95th percentile",
+    "network_ms": "the part of it outside of the server; - if the server does not report its own, median",
+    "network_ms_p95": "95th percentile",
+    "network_share": "network_ms / ttfa_ms in percent",
+    "late_ms": "longest gap of a reply that is played at once, without buffering, median",
+    "late_ms_p95": "95th percentile",
+    "gap_ms": "the longest of all",
+    "gaps": "how often a client had played everything that had come",
+    "replies_with_gaps": "replies in which that happened",
+}
 _DRAWN_TURNS = 16
 """Lengths that are drawn for a user, who then begins again."""
 _TOLERANCE = 0.1
@@ -77,6 +94,7 @@ def add_server_bench_options(parser: argparse.ArgumentParser) -> None:
 def run_server(arguments: argparse.Namespace) -> int:
     """Talk, check every reply, print. MossVoiceError names the first reply that is none."""
     from app.main import server_address
+    from engine_runtime import hardware
 
     address = server_address(arguments.server, read_key(arguments.server_key_file))
     from app.remote.load_user import LoadUser
@@ -92,12 +110,12 @@ def run_server(arguments: argparse.Namespace) -> int:
         until_s = asyncio.get_running_loop().time() + (arguments.minutes or _MINUTES) * 60
         await asyncio.gather(*(user.converse(until_s) for user in users))
 
-    asyncio.run(converse())
-    document = report([user.replies for user in users])
-    for line in lines_of(document):
-        print(line)
-    if arguments.json:
-        print(json.dumps(document))
+    with live_report("moss-voice bench --server", arguments) as report:
+        asyncio.run(converse())
+        report.document |= measured([user.replies for user in users])
+        client = hardware.environment()
+        report.facts({name: client[name] for name in _CLIENT_FACTS})
+        report.add(users_section(report.document))
     return 0
 
 
@@ -160,7 +178,7 @@ def _repeated(name: str, rate: int) -> Pcm:
     return np.resize(dict(_recordings(rate))[name], _MOST_QUESTION_S * rate)
 
 
-def report(users: list[list[LoadReply]]) -> dict[str, Any]:
+def measured(users: list[list[LoadReply]]) -> dict[str, Any]:
     """The measured quantities. MossVoiceError if a reply is none."""
     from engine_runtime.bench import summarize
 
@@ -196,21 +214,14 @@ def _length_problem(reply: LoadReply, code_s: float) -> str:
     return f"{reply.audio_s:.2f} s of audio for {reply.codes} codes of {code_s:.3f} s"
 
 
-def lines_of(document: dict[str, Any]) -> list[str]:
-    """The report for a reader."""
-
-    def percentiles(name: str) -> str:
-        known = document[name]
-        return "not reported" if known is None else f"p50 {known['p50']:.1f} ms, p95 {known['p95']:.1f} ms"
-
-    share = ""
-    if document["network_ms"] is not None and not math.isclose(document["ttfa_ms"]["p50"], 0.0):
-        share = f" ({document['network_ms']['p50'] / document['ttfa_ms']['p50']:.1%} of TTFA at p50)"
-    return [
-        f"{document['users']} users, {document['replies']} replies, {document['audio_s']:.1f} s of speech",
-        f"TTFA       {percentiles('ttfa_ms')}",
-        f"network    {percentiles('network_ms')}{share}",
-        f"lateness   {percentiles('lateness_ms')}",
-        f"gaps       {document['gaps']}, in {document['replies_with_gaps']} replies, the longest "
-        f"{document['lateness_ms']['max']:.0f} ms (without buffering)",
-    ]
+def users_section(document: dict[str, Any]) -> Section:
+    """The same as a table."""
+    ttfa, network, lateness = (document[name] for name in ("ttfa_ms", "network_ms", "lateness_ms"))
+    row = {name: document[name] for name in ("users", "replies", "audio_s", "gaps", "replies_with_gaps")}
+    row |= {"ttfa_ms": ttfa["p50"], "ttfa_ms_p95": ttfa["p95"]}
+    if network is not None:
+        row |= {"network_ms": network["p50"], "network_ms_p95": network["p95"]}
+        if not math.isclose(ttfa["p50"], 0.0):
+            row["network_share"] = 100 * network["p50"] / ttfa["p50"]
+    row |= {"late_ms": lateness["p50"], "late_ms_p95": lateness["p95"], "gap_ms": lateness["max"]}
+    return Section("users of a server", _COLUMNS, [row])

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from app import paths
-from app.commands.bench_variants import list_variants
+from app.commands.bench_engine import list_variants
 from app.commands.engine_options import add_engine_options, start_settings
 from app.commands.option_types import integer
 from app.commands.verify_kernels import verify_kernel_paths

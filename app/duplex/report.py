@@ -1,12 +1,12 @@
 """The report of the duplex bench: tables with definitions, counts and targets, and one JSON document.
 
-In: recordings. Out: lines, plain values, and the targets with their verdicts. Pure.
+In: recordings. Out: sections (engine_runtime/table.py), plain values, targets with their verdicts. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from app.duplex.segments import bridge, find_segments
 from app.duplex.session_measures import SessionMeasures, measure_sessions, resumed_s, yielded_s
 from app.duplex.simulator import DuplexRecord
 from app.duplex.statistics import LEAST_EVENTS, Share, Spread
+from engine_runtime.table import Cell, Section
 
 Surroundings = Literal["clean", "echo", "noise"]
 _TITLES: dict[Surroundings, str] = {
@@ -26,12 +27,38 @@ _TITLES: dict[Surroundings, str] = {
     "echo": "open loudspeaker",
     "noise": "background noise",
 }
-_NAME_WIDTH = 22
+_ALL = "all conversations"
+_SHARE_COLUMNS = {
+    "share of": "see below",
+    "rate": f"hits / events; - of fewer than {LEAST_EVENTS} events",
+    "hits": "events of which it is true",
+    "events": "those that count",
+}
+_SPREAD_COLUMNS = {
+    "latency": "see below",
+    "p50": "median",
+    "p95": "95th percentile",
+    "events": "those that count",
+}
+_CURVE_COLUMNS = {
+    "ends by": "what ends a turn: silence alone, or a policy",
+    "wait_ms": "mean silence until the commit at the ends of turns",
+    "cut_off": "turns whose wait would end in a pause of at most 1 s",
+    "turns": "those with such a pause",
+    "silence_alone": "the rate of silence alone with the same wait",
+}
+_TARGET_COLUMNS = {
+    "target": "the figure, with its unit",
+    "measured": "its value; - if it was not measured",
+    "limit": "what it has to keep",
+    "result": "met, NOT MET, or not measured",
+}
 _IGNORED = {"S_BC": 0.9, "S_VT": 0.95, "S_ND": 0.8}
 """Shares of what was rightly ignored, with their targets."""
 _RESUMED = {
-    "S_.. resumed": "the same; by the session's report, a reply that pauses and is resumed, or that ends by "
-    "itself, has not yielded"
+    f"{name} resumed": f"{name}; by the session's report, a reply that pauses and is resumed, or that ends "
+    "by itself, has not yielded"
+    for name in _IGNORED
 }
 
 
@@ -44,7 +71,6 @@ class Target:
     limit: float
     is_upper: bool
     """The value has to be at most the limit, else at least."""
-    unit: str = ""
 
     @property
     def is_met(self) -> bool | None:
@@ -53,12 +79,16 @@ class Target:
             return None
         return self.value <= self.limit if self.is_upper else self.value >= self.limit
 
-    def line(self) -> str:
-        """For a reader."""
-        verdict = {True: "met", False: "NOT MET", None: "not measured"}[self.is_met]
-        value = "-" if self.value is None else f"{self.value:.4g}{self.unit}"
+    def row(self) -> dict[str, Cell]:
+        """As a row of a table."""
         sign = "<=" if self.is_upper else ">="
-        return f"{self.name:<46}{value:>12}  {sign} {self.limit:.4g}{self.unit:<4} {verdict}"
+        result = {True: "met", False: "NOT MET", None: "not measured"}[self.is_met]
+        return {
+            "target": self.name,
+            "measured": self.value,
+            "limit": f"{sign} {self.limit:.4g}",
+            "result": result,
+        }
 
 
 class DuplexReport:
@@ -129,24 +159,34 @@ class DuplexReport:
             Target("KV blocks lost", self._all.counts["KV blocks lost"], 0, True),
         ]
 
-    def lines(self) -> list[str]:
-        """Definitions, tables, targets."""
+    def sections(self) -> Iterator[tuple[str, Section]]:
+        """Tables, each with the part of the report that it belongs to."""
         known = measures.DEFINITIONS | _RESUMED | session_measures.DEFINITIONS
-        lines = [f"# {name:<{_NAME_WIDTH}}  {text}" for name, text in known.items()]
-        lines.append(f"# a share of fewer than {LEAST_EVENTS} events is not shown")
         for place, panel in self._panels.items():
             chosen = [recording for recording in self._recordings if _surroundings(recording) == place]
             minutes = sum(recording.seconds for recording in chosen) / 60
-            lines += ["", f"== {_TITLES[place]}: {len(chosen)} conversations, {minutes:.1f} minutes"]
-            lines += [_share_line(name, share) for name, share in panel.shares.items()]
-            lines += [_spread_line(name, spread, "s") for name, spread in panel.spreads.items()]
+            part = f"{_TITLES[place]}: {len(chosen)} conversations, {minutes:.1f} minutes"
             session = self._sessions[place]
-            lines += [_spread_line(name, spread, "ms") for name, spread in session.spreads.items()]
-            lines += [f"{name:<{_NAME_WIDTH}}{count:>10}" for name, count in session.counts.items()]
-        lines += _curve_lines(self._curve)
+            for section in (
+                _shares_section(panel.shares),
+                _spreads_section("latencies, s", panel.spreads),
+                _spreads_section("latencies by the session, ms", session.spreads),
+                Section(
+                    "counts",
+                    {"count of": "see below", "count": "of the conversations above"},
+                    [{"count of": name, "count": count} for name, count in session.counts.items()],
+                ),
+            ):
+                first = next(iter(section.columns))
+                names = [str(row[first]) for row in section.rows]
+                section.terms = {name: known[name] for name in names if name in known}
+                yield part, section
         errors = Counter(error for recording in self._recordings for error in recording.errors)
-        lines += [f"# {count} x {error}" for error, count in errors.items()]
-        return [*lines, "", "== targets", *(target.line() for target in self.targets)]
+        if self._curve:
+            yield _ALL, _curve_section(self._curve)
+        targets = Section("targets", _TARGET_COLUMNS, [target.row() for target in self.targets])
+        targets.note = "; ".join(f"{count} x {error}" for error, count in errors.items())
+        yield _ALL, targets
 
     def document(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -177,36 +217,34 @@ def _conversation(recording: DuplexRecord) -> dict[str, Any]:
     }
 
 
-def _share_line(name: str, share: Share) -> str:
-    rate = "-" if share.rate is None else f"{share.rate:.3f}"
-    return f"{name:<{_NAME_WIDTH}}{rate:>10}  {share.hits} of {share.total}"
-
-
-def _spread_line(name: str, spread: Spread, unit: str) -> str:
-    if spread.p50 is None or spread.p95 is None:
-        return f"{name:<{_NAME_WIDTH}}{'-':>10}"
-    digits = 2 if unit == "s" else 0
-    return (
-        f"{name:<{_NAME_WIDTH}}{spread.p50:>10.{digits}f}  p95 {spread.p95:.{digits}f} {unit}, "
-        f"{spread.count} events"
-    )
-
-
-def _curve_lines(curve: Sequence[CurvePoint]) -> list[str]:
-    if not curve:
-        return []
-    lines = [
-        "",
-        "== cut-offs against latency, computed from the pauses above",
-        "# wait: mean silence until the commit at the ends of turns, ms; cut off: turns whose wait would end "
-        "in a pause of at most 1 s;",
-        "# silence alone: the rate of silence alone with the same wait",
-        f"{'':<{_NAME_WIDTH}}{'wait':>10}{'cut off':>12}{'silence alone':>16}",
+def _shares_section(shares: Mapping[str, Share]) -> Section:
+    rows: list[dict[str, Cell]] = [
+        {"share of": name, "rate": share.rate, "hits": share.hits, "events": share.total}
+        for name, share in shares.items()
     ]
-    for point in curve:
-        cut = f"{point.cut_off.hits} of {point.cut_off.total}"
-        lines.append(f"{point.name:<{_NAME_WIDTH}}{point.wait_ms:>10.0f}{cut:>12}{point.vad_cut_off:>16.3f}")
-    return lines
+    return Section("shares", _SHARE_COLUMNS, rows)
+
+
+def _spreads_section(title: str, spreads: Mapping[str, Spread]) -> Section:
+    rows: list[dict[str, Cell]] = [
+        {"latency": name, "p50": spread.p50, "p95": spread.p95, "events": spread.count}
+        for name, spread in spreads.items()
+    ]
+    return Section(title, _SPREAD_COLUMNS, rows)
+
+
+def _curve_section(curve: Sequence[CurvePoint]) -> Section:
+    rows: list[dict[str, Cell]] = [
+        {
+            "ends by": point.name,
+            "wait_ms": point.wait_ms,
+            "cut_off": point.cut_off.hits,
+            "turns": point.cut_off.total,
+            "silence_alone": point.vad_cut_off,
+        }
+        for point in curve
+    ]
+    return Section("cut-offs against latency, computed from the pauses above", _CURVE_COLUMNS, rows)
 
 
 def unmet(targets: Iterable[Target]) -> list[Target]:

@@ -41,11 +41,16 @@ DEFINITIONS = {
     "doubled at a resume": "the same, of what is heard twice; what was faded out is faded in again",
     "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",
     "answers to itself": "committed turns during which no user spoke",
-    "interrupts": "replies paused because somebody spoke; resumes: continued; cuts: ended",
-    "speculative replies": "replies begun at a candidate pause; rolled back: those discarded",
+    "interrupts": "replies paused because somebody spoke",
+    "resumes": "of these, replies that continued",
+    "cuts": "replies that ended because somebody spoke",
+    "speculative replies": "replies begun at a candidate pause",
+    "rolled back": "of these, replies discarded because the user continued",
+    "reopened turns": "turns that were continued after their commit",
     "under-runs": "gaps in the playback",
     "samples lost": "on capture",
     "KV blocks lost": "in use after the conversation was forgotten",
+    "errors": "reported by the session",
 }
 
 

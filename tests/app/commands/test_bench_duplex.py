@@ -27,6 +27,7 @@ def test_a_round_of_one_group_is_measured_and_written(
     assert conversation["segments"] == {"turn": 3}
     assert document["panels"]["clean"]["shares"]["R_R"]["total"] == 3
     assert any(line.startswith("# R_R ") for line in lines)
+    assert "# headphones, no noise: 1 conversations, " in "\n".join(lines)
     assert "== targets" in lines
     (written,) = read_scenarios(tmp_path)
     assert [segment.kind for segment in written.segments] == ["turn"] * 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.commands.bench_server import lines_of, questions_at, report, turns_at
+from app.commands.bench_server import measured, questions_at, turns_at, users_section
 from app.remote.dialect import ServerSession
 from app.remote.load_user import LoadReply
 from engine_runtime.errors import MossVoiceError
@@ -32,30 +32,32 @@ def reply(**values: object) -> LoadReply:
 )
 def test_no_times_without_replies(wrong: dict[str, object], problem: str) -> None:
     with pytest.raises(MossVoiceError, match=f"User 2 got no reply to a.wav: {problem}. No times"):
-        report([[reply()], [reply(), reply(**wrong)]])
+        measured([[reply()], [reply(), reply(**wrong)]])
 
 
 def test_quantities_of_all_users() -> None:
-    document = report([[reply(), reply(gaps=2, lateness_ms=40.0)], [reply(ttfa_ms=200.0)]])
+    document = measured([[reply(), reply(gaps=2, lateness_ms=40.0)], [reply(ttfa_ms=200.0)]])
     assert (document["users"], document["replies"], document["audio_s"]) == (2, 3, 3.0)
     assert document["ttfa_ms"]["p50"] == 100.0
     assert (document["gaps"], document["replies_with_gaps"]) == (2, 1)
-    lines = lines_of(document)
-    assert lines[0] == "2 users, 3 replies, 3.0 s of speech"
-    assert "5.0% of TTFA" in lines[2]
-    assert "2, in 1 replies, the longest 40 ms" in lines[4]
+    section = users_section(document)
+    (row,) = section.rows
+    assert set(row) <= set(section.columns)
+    assert row["network_share"] == pytest.approx(5.0)
+    assert (row["gaps"], row["replies_with_gaps"], row["gap_ms"]) == (2, 1, 40.0)
 
 
 def test_the_audio_of_a_reply_is_as_long_as_its_codes() -> None:
     """However it ended: a reply at its limit may have gone over to text before."""
     replies = [reply(codes=50, audio_s=4.0), reply(codes=100, audio_s=8.0), reply(audio_s=1.3)]
-    assert report([replies])["replies"] == 3
+    assert measured([replies])["replies"] == 3
     with pytest.raises(MossVoiceError, match=r"5.00 s of audio for 100 codes of 0.080 s"):
-        report([[*replies, reply(codes=100, audio_s=5.0)]])
+        measured([[*replies, reply(codes=100, audio_s=5.0)]])
 
 
 def test_a_server_without_timings_has_no_network_share() -> None:
-    assert "not reported" in lines_of(report([[reply(network_ms=None)]]))[2]
+    (row,) = users_section(measured([[reply(network_ms=None)]])).rows
+    assert not {"network_ms", "network_ms_p95", "network_share"} & set(row)
 
 
 def test_users_ask_in_different_orders_and_nano_is_checked() -> None:

@@ -37,8 +37,13 @@ def test_a_target_is_met_missed_or_not_measured() -> None:
     assert Target("under-runs", 0, 0, True).is_met is True
     assert Target("R_Y", 0.9, 0.97, False).is_met is False
     assert Target("R_Y", None, 0.97, False).is_met is None
-    assert "NOT MET" in Target("R_Y", 0.9, 0.97, False).line()
-    assert "not measured" in Target("R_Y", None, 0.97, False).line()
+    assert Target("R_Y", 0.9, 0.97, False).row() == {
+        "target": "R_Y",
+        "measured": 0.9,
+        "limit": ">= 0.97",
+        "result": "NOT MET",
+    }
+    assert Target("R_Y", None, 0.97, False).row()["result"] == "not measured"
 
 
 def test_the_sum_of_candidate_pause_and_ttfa_is_the_limit_of_voice_to_voice() -> None:
@@ -61,12 +66,27 @@ def test_surroundings_are_apart_and_few_events_have_no_rate() -> None:
         ],
         TurnTakingSettings(),
     )
-    text = "\n".join(report.lines())
-    assert "== headphones, no noise: 1 conversations" in text
-    assert "== open loudspeaker: 1 conversations" in text
-    assert "== background noise: 1 conversations" in text
-    rows = [line.split() for line in text.splitlines() if line.startswith("R_R ") and " of " in line]
-    assert [row[1] for row in rows if "answered:" not in row] == ["1.000", "-", "-"]
+    parts = [part.partition(",")[0] for part, _ in report.sections()]
+    assert list(dict.fromkeys(parts)) == [
+        "headphones",
+        "open loudspeaker: 1 conversations",
+        "background noise: 1 conversations",
+        "all conversations",
+    ]
+    shares = [section for _, section in report.sections() if section.title == "shares"]
+    answered_rows = [row for section in shares for row in section.rows if row["share of"] == "R_R"]
+    assert [(row["rate"], row["hits"], row["events"]) for row in answered_rows] == [
+        (1.0, 12, 12),
+        (None, 3, 3),
+        (None, 3, 3),
+    ]
+
+
+def test_every_share_and_latency_is_defined() -> None:
+    for _, section in DuplexReport([answered(12, 0.4)], TurnTakingSettings()).sections():
+        if "see below" in section.columns.values():
+            first = next(iter(section.columns))
+            assert {str(row[first]) for row in section.rows} == section.terms.keys()
 
 
 def test_the_document_is_plain() -> None:

@@ -1,34 +1,126 @@
-"""Stage benchmarks of `moss-voice bench`, for each variant of the language model: weight formats under torch,
-and an engine.
+"""moss-voice bench of an engine by itself: complete replies, single stages against the ceilings of the
+machine, and comparisons.
 
-Variants are loaded one at a time: two may not fit into memory. If one cannot be measured, the reason is
-printed and the others are measured.
+It measures each variant of the language model: weight formats under torch, and a TensorRT-LLM engine. Replies
+are those of the first one. Variants are loaded one at a time: two may not fit into memory. If one cannot be
+measured, the reason is printed and the others are measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from app.commands.live_report import LiveReport
+import psutil
+
+from app.commands.engine_options import start_settings
+from app.commands.live_report import LiveReport, live_report
+from app.commands.questions import check_question, read_question
 from app.commands.verify_options import prompts_of
+from app.progress import progress_bar
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions, WeightFormat
 from engine_runtime.table import Section
 
 if TYPE_CHECKING:
-    from engine_runtime.bench import BenchReport
     from engine_runtime.bench.ceilings import Ceilings
     from engine_runtime.bench.memory_course import MemoryCourse
+    from engine_runtime.bench.replies import BenchReport
     from engine_runtime.bench.stages import StageBench
+    from engine_runtime.bench.targets import Limits
     from engine_runtime.engine import Engine
     from engine_runtime.types import Pcm, SamplingParams
 
 ENGINE = "trtllm"
+_QUESTION_S = 5.0
+_RANDOM_NOTE = (
+    "random weights: the output is meaningless; a small text tokenizer yields prompts of about as many rows "
+    "as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"
+)
+_PROCESS_COLUMNS = {
+    "start_to_ready_s": "start of the process until the engine is loaded and warmed up, without the ceilings",
+    "load_s": "the part of loading and warming up",
+    "resident_mb": "resident memory after the replies (10^6 bytes)",
+    "peak_resident_mb": "largest until then",
+}
+_CACHED_ROWS = 512
+"""Of the steps that sampling is measured in."""
+
+
+def run_engine(arguments: argparse.Namespace) -> int:
+    """Load, warm up, measure, print. Replies are those of the first variant; stages those of all."""
+    from engine_runtime.bench.busy import busy_processes
+    from engine_runtime.bench.memory_course import MemoryCourse
+    from engine_runtime.bench.targets import Limits, missed
+    from engine_runtime.hardware import usable_device
+
+    limits = Limits.parse(arguments.targets)
+    settings = start_settings(arguments)
+    question = check_question(arguments.question)
+    variants = list_variants(settings.engine, arguments.formats)
+    settings = replace(settings, engine=next(iter(variants.values())))
+    with (
+        live_report("moss-voice bench", arguments) as report,
+        MemoryCourse(usable_device(settings.engine.device)) as course,
+    ):
+        measured = StageMeasurements(
+            settings,
+            variants,
+            arguments,
+            report,
+            course,
+            question_of=lambda engine: _question(question, engine.input_sample_rate, settings.engine),
+            params_of=lambda engine: _params(engine, settings, arguments),
+        )
+        measured.check_variants()
+        measured.measure_ceilings()  # first, because the device is the same for all variants
+        course.mark("ceilings")
+        try:
+            with busy_processes(arguments.busy):
+                _measure(measured)
+        finally:
+            report.add(course.section())
+            report.document["memory_course"] = course.document()
+        targets = _judge(limits, measured)
+    is_missed = arguments.check and bool(missed(targets))
+    return 0 if measured.is_complete and not is_missed else 1
+
+
+def _measure(measured: StageMeasurements) -> None:
+    """Measure replies, stages and a conversation, and fill in the document."""
+    first, document = next(iter(measured.variants)), measured.document
+    if not measured.has_failed(first):
+        try:
+            measure_first(measured)
+        except MossVoiceError as error:
+            if len(measured.variants) == 1:
+                raise
+            measured.fail(first, error)
+    measured.run()
+    minutes = measured.arguments.realtime_minutes
+    if minutes > 0 and "metrics" in document:
+        from app.commands.conversation import converse, realtime_line
+
+        document["realtime"] = converse(measured.settings, minutes)
+        measured.report.remark(realtime_line(document["realtime"]))
+        measured.course.mark("conversation")
+
+
+def _judge(limits: Limits, measured: StageMeasurements) -> Section:
+    """The targets."""
+    from engine_runtime.bench.targets import targets_section
+
+    document = measured.document
+    on_gpu = measured.settings.engine.device != "cpu"
+    section = targets_section(limits, document.get("metrics", {}), document["stages"], on_gpu=on_gpu)
+    document["targets"] = measured.report.add(section)
+    return section
 
 
 def list_variants(options: EngineOptions, formats: Sequence[WeightFormat] | None) -> dict[str, EngineOptions]:
@@ -47,7 +139,6 @@ class StageMeasurements:
     """All variants.
 
     Attributes:
-        document: what is reported, as plain values.
         question_of, params_of: question and sampling parameters for a loaded engine.
         replies: those of the first variant, None until they are measured.
     """
@@ -56,7 +147,6 @@ class StageMeasurements:
     variants: dict[str, EngineOptions]
     arguments: argparse.Namespace
     report: LiveReport
-    document: dict[str, Any]
     course: MemoryCourse
     question_of: Callable[[Engine], Pcm]
     params_of: Callable[[Engine], SamplingParams | None]
@@ -68,6 +158,11 @@ class StageMeasurements:
     _engine: tuple[Engine, float] | None = None
     _failures: dict[str, str] = field(default_factory=dict)
     """Reasons why variants have no times, or not all."""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What is reported, as plain values."""
+        return self.report.document
 
     def measure_ceilings(self) -> Ceilings:
         """Bandwidth and matrix rate of the machine, measured once: before an engine fills its memory."""
@@ -239,3 +334,130 @@ def _title(variant: str, device: str) -> str:
     return (
         f"weights: {variant} (on a CPU rounded to this format and stored in full: its floor does not apply)"
     )
+
+
+def measure_first(measured: StageMeasurements) -> None:
+    """Load the first variant and report its replies; the engine is passed to `measured`."""
+    from app.main import engine_factory
+    from engine_runtime.bench.stages import load_timed
+
+    settings = measured.settings
+    engine, load_s = load_timed(engine_factory(settings), settings.engine)
+    measured.course.mark("load")
+    try:
+        _measure_replies(engine, measured, load_s)
+    except BaseException:
+        engine.close()
+        raise
+    measured.take(engine, load_s)
+
+
+def _measure_replies(engine: Engine, measured: StageMeasurements, load_s: float) -> None:
+    from engine_runtime.bench.heads import measure_heads
+    from engine_runtime.bench.language_model import LMBench
+    from engine_runtime.bench.networks import kv_budget_section, networks_section
+    from engine_runtime.bench.replies import run_bench
+    from engine_runtime.bench.reply_tables import figures_section, runs_section, shares_section
+
+    arguments, report, document = measured.arguments, measured.report, measured.document
+    ready = {"start_to_ready_s": _since_process_start() - measured.ceilings_s, "load_s": load_s}
+    question, params = measured.question_of(engine), measured.params_of(engine)
+    with progress_bar("replies", arguments.runs + arguments.warm_up) as progress:
+        replies = run_bench(
+            engine, question, runs=arguments.runs, warm_up=arguments.warm_up, params=params, progress=progress
+        )
+    measured.replies = replies
+    process = ready | _memory()
+    measured.course.mark("replies")
+    document["environment"] = _environment(engine, measured, question, replies)
+    report.facts(document["environment"])
+    report.remark(_counted(replies))
+    report.add(Section("process", _PROCESS_COLUMNS, [dict(process)]))
+    if measured.settings.engine.random_weights is not None:
+        report.remark(_RANDOM_NOTE)
+    document["process"] = process
+    document["networks"] = report.add(networks_section(engine.stages))
+    document["runs"] = report.add(runs_section(replies))
+    report.add(figures_section(replies))
+    document["metrics"] = {name: asdict(summary) for name, summary in replies.metrics.items()}
+    document["warm_up_ttfa_ms"] = replies.warm_up_ttfa_ms
+    lm = LMBench(engine.stages, measured.measure_ceilings(), arguments.repeats)
+    sampling_ms = lm.sampling_in_step_ms(min(_CACHED_ROWS, engine.stages.lm.max_rows - 1))
+    document["shares"] = report.add(shares_section(replies, sampling_ms))
+    document["kv_budget"] = report.add(kv_budget_section(engine.stages))
+    if arguments.heads:
+        document["heads"] = report.add(measure_heads(engine, question, params, arguments.heads))
+    if replies.failure is not None:
+        raise replies.failure
+    if (endurance := _endure(engine, question, params, arguments.endurance_minutes)) is not None:
+        document["endurance"] = report.add(endurance)
+
+
+def _environment(
+    engine: Engine, measured: StageMeasurements, question: Pcm, replies: BenchReport
+) -> dict[str, Any]:
+    from engine_runtime import hardware
+
+    options, threads = measured.settings.engine, engine.stages.cpu_threads
+    return {
+        "bundle": engine.bundle.name,
+        **hardware.environment(options.device, options.lm_dtype),
+        "torch_threads": threads.most,
+        "torch_threads_now": threads.present,
+        "backend": options.backend,
+        "weights": options.weight_format,
+        **engine.stages.kernel_paths,
+        "speech_encoder": engine.stages.speech_tokenizer.backend,
+        "question_s": round(len(question) / engine.input_sample_rate, 2),
+        "reply_codes": replies.codes_per_reply,
+        "busy_processes": measured.arguments.busy,
+    }
+
+
+def _endure(engine: Engine, question: Pcm, params: SamplingParams | None, minutes: float) -> Section | None:
+    """The table of turns without a pause; None if none were requested."""
+    if minutes <= 0:
+        return None
+    from engine_runtime.bench.endurance import measure_endurance
+
+    with progress_bar("endurance", minutes * 60) as progress:
+        return measure_endurance(engine, question, minutes, params, progress)
+
+
+def _since_process_start() -> float:
+    return time.time() - float(psutil.Process().create_time())
+
+
+def _memory() -> dict[str, float]:
+    resident = psutil.Process().memory_info().rss
+    # The kernel updates the peak less often than the present size.
+    peak = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, resident)
+    return {"resident_mb": resident / 1e6, "peak_resident_mb": peak / 1e6}
+
+
+def _counted(replies: BenchReport) -> str:
+    return (
+        f"replies measured: {replies.replies}, after {replies.warm_up} for warm-up; every reply was checked: "
+        "finite, not silent, of the right length, the same codes in each run"
+    )
+
+
+def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
+    """None: those of the bundle. With random weights a reply does not end, so its length is fixed."""
+    sampling = engine.bundle.lm.sampling_speech
+    if settings.engine.random_weights is not None:
+        codes = min(arguments.reply_codes, engine.stages.max_codes)
+        sampling = replace(sampling, do_sample=True, min_new=codes + 1, max_new=codes)
+    if settings.seed is not None:
+        sampling = replace(sampling, seed=settings.seed)
+    return None if sampling == engine.bundle.lm.sampling_speech else sampling
+
+
+def _question(path: Path, rate: int, options: EngineOptions) -> Pcm:
+    """The question at the rate of the engine; for random weights 5 s long."""
+    converted = read_question(path, rate)
+    if options.random_weights is not None:
+        from engine_runtime.bench.conversation import question_of
+
+        return question_of(converted, _QUESTION_S, rate)
+    return converted

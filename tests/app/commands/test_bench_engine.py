@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from app.cli import main
-from app.commands.bench_variants import list_variants
+from app.commands.bench_engine import list_variants
 from engine_runtime.bench import ceilings, stages
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
