@@ -87,9 +87,9 @@ def test_a_run_that_failed_has_no_time(
     failure: str,
 ) -> None:
     """From the first long prefill on, steps fail, or always return the same."""
-    from tests.doubles import trtllm as trtllm_double
+    from tests.doubles.tensorrt import llm_engine
 
-    compute, kept = trtllm_double.compute, {}
+    compute, kept = llm_engine.compute, {}
 
     def failing(build: object, device: dict, host: dict, slots: torch.Tensor) -> dict:  # type: ignore[type-arg]
         result = compute(build, device, host, slots)  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ def test_a_run_that_failed_has_no_time(
         return kept.setdefault("first", result)
 
     engine_world.build(random_bundle, tmp_path / "engine")
-    monkeypatch.setattr(trtllm_double, "compute", failing)
+    monkeypatch.setattr(llm_engine, "compute", failing)
     assert main([*words, "--formats", "native"]) == 1
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {(row["variant"], row["work"]): row for row in document["side_by_side"]["rows"]}
