@@ -21,7 +21,7 @@ from app.dialog.vad import Vad
 from app.session.capture import Capture
 from app.session.end_of_turn_worker import Pause
 from app.session.engine_jobs import Hear, JobQueue
-from app.session.speech_feed import SpeechFeed
+from app.session.voice_stream import SpeechFeed
 from engine_runtime.types import Pcm
 
 _RING_S = 1
@@ -69,7 +69,8 @@ class VoiceInput:
         self._capture = Capture(vad, round(WINDOW_S * 1000))
         self._engine_rate = engine_rate
         self._jobs = jobs
-        self._feed = SpeechFeed(self._capture, jobs)
+        self._stream = self._capture.stream
+        self._feed = SpeechFeed(self._stream, jobs)
         self._feed.set_rate(engine_rate)
         self._earlier_ms = 0.0
         """Length of what came at another rate before."""
@@ -101,10 +102,8 @@ class VoiceInput:
         for start in range(0, len(pcm), size):
             self._microphone.ring.write(pcm[start : start + size])
             for frame in self._capture.frames(is_muted=False):
-                capture = self._capture
-                yield from self.turn_taking.update(
-                    frame.probability, capture.ms_of(frame.start), capture.ms_of(frame.end), frame.level_db
-                )
+                start_ms, end_ms = self._stream.ms_of(frame.start), self._stream.ms_of(frame.end)
+                yield from self.turn_taking.update(frame.probability, start_ms, end_ms, frame.level_db)
 
     def open(self, event: TurnEvent) -> float:
         """The speech of `event` begins a turn; returns where its audio begins, in ms of the session."""
@@ -131,8 +130,8 @@ class VoiceInput:
     def pause(self, turn_id: int, event: TurnEvent) -> Pause:
         """The question for the end-of-turn detector about a pause."""
         window_ms = event.at_ms - WINDOW_S * 1e3
-        start = self._capture.samples_of(max(self._start_ms(event), window_ms, 0.0))
-        return Pause(turn_id, event.speech_end_ms, event.silence_ms, self._capture.utterance.since(start))
+        start = self._stream.samples_of(max(self._start_ms(event), window_ms, 0.0))
+        return Pause(turn_id, event.speech_end_ms, event.silence_ms, self._stream.utterance.since(start))
 
     def _start_ms(self, event: TurnEvent) -> float:
         return event.speech_start_ms - self.turn_taking.settings.pre_roll_ms

@@ -1,6 +1,7 @@
-"""Capture: resampling, echo cancellation, voice activity detection, utterance buffer and input level.
+"""Capture: resampling, echo cancellation and input level of a microphone, or of a file in its place.
 
-In: the ring of a microphone or of a file in its place. Out: one `VadFrame` per 32 ms. Dialog thread.
+In: the ring of the source. Out: the frames of its `VoiceStream`, and when and where each was spoken. Dialog
+thread.
 """
 
 from __future__ import annotations
@@ -16,29 +17,12 @@ from app.audio.resample import Resampler
 from app.audio.ring import Ring
 from app.audio.streams import AudioInput
 from app.audio.wav_streams import WavMicrophone
-from app.dialog.speech_end import speech_end
-from app.dialog.utterance import UtteranceBuffer
 from app.dialog.vad import Vad
-from app.dialog.voice_level import voiced_level
+from app.session.voice_stream import VadFrame, VoiceStream
 from engine_runtime.types import Pcm
 
 _MOST_BEHIND_MS = 500.0
 """Limit of the time from sound in the air to its frame, where the clock of a device says otherwise."""
-
-
-@dataclass(frozen=True, slots=True)
-class VadFrame:
-    """A frame of the stream, by sample index at the rate of the Vad, and how likely it is speech."""
-
-    start: int
-    end: int
-    probability: float
-    level_db: float | None = None
-    """In dBFS, None for a hiss, which says nothing about the distance (voice_level), and in a file."""
-    may_be_echo: bool = False
-    """It may hold an echo that is not cancelled yet."""
-    has_echo: bool = False
-    """An echo is cancelled in it, which attenuates who speaks at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +42,23 @@ class CapturedBlock:
 
 
 class Capture:
-    """The current source and the state of its stream. Sample indices start at 0 with each source."""
+    """The current source; `stream` is its voice."""
 
     def __init__(self, vad: Vad, keep_ms: int, processor: CaptureProcessor | None = None) -> None:
-        """`keep_ms` of audio are kept, for the pre-roll of a turn and for the end-of-turn detector. The
-        `processor` gets what a microphone captures, not files."""
-        self._vad = vad
+        """`keep_ms` as in `VoiceStream`. The `processor` gets what a microphone captures, not files."""
+        self.stream = VoiceStream(vad, keep_ms)
         self.processor = processor
         self._reported: set[str] = set()
         """Problems of the processor."""
-        self._keep_samples = keep_ms * vad.sample_rate // 1000
         self._resampler = Resampler(vad.sample_rate, vad.sample_rate)
         self._ring: Ring | None = None
         self._origin = 0
-        self._rest = np.zeros(0, dtype=np.float32)
         self._energy = 0.0
         self._energy_samples = 0
         self._peak_probability = 0.0
         self._silent_samples = 0
         """Number of latest samples of the source in a row without any sound."""
-        self.sample_rate = vad.sample_rate
         self.source: AudioInput | None = None
-        self.utterance = UtteranceBuffer(self._keep_samples)
         self.listener: Callable[[CapturedBlock], None] | None = None
         """Gets what is captured, for a recording."""
 
@@ -87,13 +66,11 @@ class Capture:
         """Listen to `source` from now on; samples already in its ring are skipped."""
         self.source = source
         self._silent_samples = 0
-        self.utterance = UtteranceBuffer(self._keep_samples)
-        self._rest = np.zeros(0, dtype=np.float32)
-        self._vad.reset()
+        self.stream.restart(is_file=self.is_file)
         self._ring = None
         if source is not None:
             self._ring = source.ring
-            self._resampler = Resampler(source.sample_rate, self._vad.sample_rate)
+            self._resampler = Resampler(source.sample_rate, self.stream.sample_rate)
             self._ring.read(self._ring.available)
             self._origin = self._ring.consumed
         if self.processor is not None:
@@ -132,18 +109,11 @@ class Capture:
         self._pass_on(pcm, first)
         self._energy += float(np.dot(pcm, pcm))
         self._energy_samples += len(pcm)
-        self._rest = np.concatenate([self._rest, resampled])
         may_be_echo = self.processor is not None and self.processor.suspects_echo
         has_echo = self.processor is not None and not self.is_file and self.processor.cancels_echo
-        size = self._vad.frame_samples
-        while len(self._rest) >= size:
-            frame, self._rest = self._rest[:size], self._rest[size:]
-            probability = self._vad.probability(frame)
-            self._peak_probability = max(self._peak_probability, probability)
-            start = self.utterance.end
-            self.utterance.append(frame)
-            level_db = None if self.is_file else voiced_level(frame)
-            yield VadFrame(start, start + size, probability, level_db, may_be_echo, has_echo)
+        for frame in self.stream.frames(resampled, may_be_echo=may_be_echo, has_echo=has_echo):
+            self._peak_probability = max(self._peak_probability, frame.probability)
+            yield frame
 
     def _pass_on(self, pcm: Pcm, first: int) -> None:
         if self.listener is not None and self.source is not None and len(pcm):
@@ -175,21 +145,14 @@ class Capture:
 
     def ms_at(self, time_ns: int) -> float:
         """Index in the stream of the sound that is in the air at `time_ns`; it is captured a little later."""
-        end = self.utterance.end
-        late_ms = (time_ns - self.spoken_at_ns(end)) / 1e6
-        return self.ms_of(end) + min(max(late_ms, 0.0), _MOST_BEHIND_MS)
-
-    def end_of_sound(self, vad_end: int) -> int:
-        """Where the speech of the open turn ends that the VAD took to end at `vad_end`."""
-        recent = self.utterance.since(self.utterance.end - self._keep_samples)
-        first = self.utterance.end - len(recent)
-        return first + speech_end(recent, self.sample_rate, vad_end - first)
+        late_ms = (time_ns - self.spoken_at_ns(self.stream.utterance.end)) / 1e6
+        return self.stream.end_ms + min(max(late_ms, 0.0), _MOST_BEHIND_MS)
 
     def place_s(self, sample: float) -> float:
         """Where `sample` is in the captured audio, or in the file that is the source."""
         if isinstance(self.source, WavMicrophone):
             return self.source.file_position_s(self.source_index(sample))
-        return sample / self.sample_rate
+        return sample / self.stream.sample_rate
 
     @property
     def echo(self) -> EchoMeasurement:
@@ -215,11 +178,3 @@ class Capture:
         probability = self._peak_probability
         self._energy, self._energy_samples, self._peak_probability = 0.0, 0, 0.0
         return level, probability
-
-    def samples_of(self, ms: float) -> int:
-        """Milliseconds of the stream as samples."""
-        return round(ms * self.sample_rate / 1000)
-
-    def ms_of(self, sample: float) -> float:
-        """Samples of the stream as milliseconds."""
-        return sample * 1000.0 / self.sample_rate

@@ -193,7 +193,7 @@ class CommandRunner:
             if self._sources.has_sample:
                 self._turns.cancel("replaced")
                 self._sources.end_sample()
-        self._turns.voice.hold(on)
+        self._turns.hold(on)
 
     def _start(self) -> None:
         if self.has_failed:

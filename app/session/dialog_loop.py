@@ -137,13 +137,13 @@ class DialogLoop:
         sources.service(now_ns, is_held=is_held, is_idle=state is None)
         self._go_on(self._standstill.check(with_devices=True))
         self._take_results()
-        turns.voice.take_ratings()
+        turns.take_ratings()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._sound_check.is_active:
                 self._sound_check.hear(frame.probability)
                 frame = replace(frame, probability=0.0)
             if self._runner.is_loaded:
-                turns.voice.hear(frame)
+                turns.hear(frame)
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem, _ECHO_ADVICE))
         turns.service(now_ns)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from app.dialog.smart_turn import EndOfTurnDetector
 from app.session.pending_work import PendingWork
@@ -66,6 +66,14 @@ class EndOfTurnWorker:
         of the queue. Without a detector there will be no answer."""
         self._pending.begin()
         self._pauses.put((pause, give or self.answers.put))
+
+    def take_answers(self) -> Iterator[PauseRated]:
+        """The answers in the queue since the last call."""
+        while True:
+            try:
+                yield self.answers.get_nowait()
+            except Empty:
+                return
 
     def close(self) -> None:
         """End the thread after the queued pauses."""

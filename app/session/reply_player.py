@@ -24,26 +24,9 @@ from app.session.events import (
 )
 from app.session.playback import Playback
 from app.session.speculation import HeldReply
+from app.session.turn_driver import UserTurn
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
-
-
-@dataclass(slots=True)
-class UserTurn:
-    """What the user said or typed in the turn in progress, or in the earlier one that is played again."""
-
-    turn_id: int
-    modality: Modality
-    """Of the reply."""
-    scope: CancelScope = field(default_factory=CancelScope)
-    """Cancelled when the turn is dropped or its reply stopped."""
-    commit: CancelScope | None = None
-    """Of the latest commit, within `scope`; cancelled when the user continues."""
-    user_codes: int = 0
-    last_speech_ns: int | None = None
-    """When the user spoke last, by the session's clock; None for a typed question."""
-    last_speech_wall_ns: int = 0
-    """The same by the clock of the timing bus."""
+from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
 
 @dataclass(slots=True)

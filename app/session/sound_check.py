@@ -68,6 +68,7 @@ class SoundCheck:
     def __init__(
         self, capture: Capture, playback: Playback, clock: Clock, emit: Callable[[Event], None]
     ) -> None:
+        self._stream = capture.stream
         self._capture, self._playback, self._clock, self._emit = capture, playback, clock, emit
         self._first_sample: int | None = None
         """Of the recording."""
@@ -84,7 +85,7 @@ class SoundCheck:
     def record(self) -> None:
         """Record the next seconds, then play them."""
         self.cancel()
-        self._utterance = self._capture.utterance
+        self._utterance = self._stream.utterance
         self._first_sample, self._probability = self._utterance.end, 0.0
         self._emit(SoundChecked("recording"))
 
@@ -116,7 +117,7 @@ class SoundCheck:
 
     def service(self) -> None:
         """Advance the check once enough was recorded, or all was played."""
-        first, rate, utterance = self._first_sample, self._capture.sample_rate, self._capture.utterance
+        first, rate, utterance = self._first_sample, self._stream.sample_rate, self._stream.utterance
         if first is not None and utterance is not self._utterance:
             self.cancel()  # the microphone went, or another one takes its place
         elif first is not None and utterance.end - first >= RECORD_S * rate:

@@ -1,8 +1,8 @@
 """Speculative reply: generated at the candidate pause and held, then released or discarded.
 
-In: pauses, confirmations and roll backs of `VoiceTurns`, the events of the speculative reply. Out: jobs for
-the engine; the held events, once confirmed; what was discarded, as SpeculationMeasured and as the timing
-roll_back. Dialog thread.
+In: pauses, confirmations and roll backs of `TurnDriver`, the events of the speculative reply. Out: jobs for
+the engine; the held events, once confirmed; what was discarded, as `SpeculationStats` and as the timing
+roll_back. Dialog thread, or event loop.
 
 Until the turn is confirmed nobody else sees the reply: its events are held here, its durations in
 `HeldTimings`, and a roll back removes it from the history of the engine's conversation.
@@ -15,15 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from app.dialog.turn_events import TurnEvent
-from app.session.clocks import Clock
-from app.session.engine_jobs import Commit, Confirm, Interrupt, JobQueue, Reopen, RolledBack
-from app.session.events import Event, SpeculationMeasured
+from app.session.engine_jobs import Commit, Confirm, Interrupt, JobQueue, Reopen, ReplyMade, RolledBack
 from app.session.held_timings import HeldTimings
 from app.session.reply_run import HELD_S
 from app.session.speculation_policy import OffReason, SpeculationPolicy, SpeculationStats
 from app.settings import SpeculationMode
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import CancelScope, ReplyAudio, ReplyEvent
+from engine_runtime.types import CancelScope, ReplyAudio, ReplyDone, ReplyEvent
 
 
 @dataclass(slots=True)
@@ -39,6 +37,8 @@ class HeldReply:
     asked_ns: int
     timings: HeldTimings
     events: list[tuple[ReplyEvent, int]] = field(default_factory=list)
+    made: ReplyMade | None = None
+    """Once all of it was made."""
     rolled_back_ns: int = 0
     """By the clock of the timing bus."""
 
@@ -58,10 +58,13 @@ class Speculation:
     """One speculative reply at a time: `begin`, `hold` for each event, then `confirm`, `roll_back` or
     `drop`."""
 
-    def __init__(self, worker: JobQueue, clock: Clock, emit: Callable[[Event], None]) -> None:
-        self._worker = worker
-        self._clock = clock
-        self._emit = emit
+    def __init__(
+        self, jobs: JobQueue, now_ns: Callable[[], int], on_stats: Callable[[SpeculationStats], None]
+    ) -> None:
+        """`now_ns` is the session's clock."""
+        self._jobs = jobs
+        self._now_ns = now_ns
+        self._on_stats = on_stats
         self._policy = SpeculationPolicy()
         self._stats = SpeculationStats()
         self._held: HeldReply | None = None
@@ -94,11 +97,11 @@ class Speculation:
             commit.scope,
             pause.speech_end_ms,
             pause.silence_ms,
-            self._clock.now_ns(),
+            self._now_ns(),
             HeldTimings(timing),
         )
         self._held = held
-        self._worker.submit(replace(commit, timings=held.timings))
+        self._jobs.submit(replace(commit, timings=held.timings))
         self._count(speculated=self._stats.speculated + 1)
 
     def held_of(self, scope: CancelScope) -> HeldReply | None:
@@ -109,13 +112,21 @@ class Speculation:
         """Keep the next event if it is of the speculative reply; whether it is."""
         held = self.held_of(scope)
         if held is not None:
-            held.events.append((event, self._clock.now_ns()))
+            held.events.append((event, self._now_ns()))
         return held is not None
+
+    def keep(self, made: ReplyMade) -> bool:
+        """Keep what was measured of the speculative reply, if all of that was made; whether it was."""
+        held = self._held
+        if held is None or not any(isinstance(event, ReplyDone) for event, _ in held.events):
+            return False
+        held.made = made
+        return True
 
     def confirm(self) -> HeldReply:
         """The user has finished: the reply, the rest of which follows. Its durations count from now on."""
         held = self._take()
-        self._worker.submit(Confirm(held.turn_id))
+        self._jobs.submit(Confirm(held.turn_id))
         held.timings.release()
         self._count(confirmed=self._stats.confirmed + 1)
         return held
@@ -123,13 +134,13 @@ class Speculation:
     def roll_back(self) -> HeldReply:
         """The user continues the turn: drop the held reply."""
         held = self._discard()
-        self._worker.submit(Reopen(held.turn_id, held.scope))
+        self._jobs.submit(Reopen(held.turn_id, held.scope))
         return held
 
     def drop(self) -> None:
         """The turn is dropped, and the held reply with it. The caller cancels the scope of the turn."""
         held = self._discard()
-        self._worker.submit(Interrupt(held.turn_id, 0, 0))
+        self._jobs.submit(Interrupt(held.turn_id, 0, 0))
 
     # ---- what it is worth ----
 
@@ -185,4 +196,4 @@ class Speculation:
         stats = replace(self._stats, **changes)  # type: ignore[arg-type]
         if stats != self._stats:
             self._stats = stats
-            self._emit(SpeculationMeasured(stats))
+            self._on_stats(stats)

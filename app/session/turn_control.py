@@ -1,53 +1,62 @@
-"""The turns of a conversation: what asks, answers, cancels or repeats one, and the state that follows.
+"""The turns of the window: what asks, answers, cancels or repeats one, how it is played, and what is shown.
 
-In: typed questions, cancels, results of the engine; `voice` takes the frames of the microphone. Out: jobs for
-the engine, reply events for the player, the events TurnCommitted of complete questions and ErrorRaised.
-Dialog thread.
+In: typed questions, cancels, the button, results of the engine; frames and pauses go to the driver. Out:
+`TurnDriver` gets the turns, `ReplyPlayer` the replies; the transcript; events of turns, the endpointing time,
+ErrorRaised. Dialog thread.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from app.dialog.conversation import ConversationRecord, TranscriptTurn
-from app.dialog.turn_taking import TurnTaking
+from app.dialog.turn_events import TurnEvent
 from app.session.capture import Capture
 from app.session.clocks import Clock
-from app.session.decisions import Decisions
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
     Ask,
     AskAgain,
     Forget,
-    Heard,
     JobQueue,
     Load,
     Loaded,
     ReplyMade,
-    ReplyResult,
-    RolledBack,
     TurnFailed,
     UseFlowSteps,
 )
 from app.session.engine_source import EngineSource
-from app.session.events import CancelReason, ErrorRaised, Event, SessionState, TurnCommitted, TurnSource
+from app.session.events import (
+    CancelReason,
+    ErrorRaised,
+    Event,
+    ReplyCut,
+    SessionState,
+    SpeculationMeasured,
+    TurnCancelled,
+    TurnCommitted,
+    TurnExtended,
+    TurnOpened,
+    TurnSource,
+)
 from app.session.playback import Playback
 from app.session.reply_player import ReplyPlayer
 from app.session.session_settings import SessionSettings
-from app.session.speculation import Speculation
-from app.session.speech_feed import SpeechFeed
-from app.session.turn_lifecycle import TurnLifecycle
-from app.session.voice_turns import VoiceTurns
+from app.session.speculation import HeldReply
+from app.session.speculation_policy import SpeculationStats
+from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, TurnResult, UserTurn
+from app.session.voice_stream import VadFrame
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import CancelScope, ReplyEvent, TurnEndPrediction
+from engine_runtime.types import ReplyEvent
 
 
 class TurnControl:
-    """One turn at a time, from its first speech or its question to the last sample of its reply."""
+    """The hooks of a `TurnDriver` that plays its replies, and the commands of the user."""
 
     def __init__(
         self,
-        worker: JobQueue,
+        jobs: JobQueue,
         end_of_turn: EndOfTurnWorker | None,
         capture: Capture,
         playback: Playback,
@@ -57,34 +66,24 @@ class TurnControl:
     ) -> None:
         self.settings = settings
         self.transcript = ConversationRecord()
-        self._worker = worker
+        self._jobs = jobs
+        self._end_of_turn = end_of_turn
+        self._capture = capture
+        self._stream = capture.stream
+        self._clock = clock
         self._emit = emit
-        self._turn_taking = TurnTaking(settings.turn_taking)
-        self._decisions = Decisions(clock)
-        self._feed = SpeechFeed(capture, worker)
-        self.speculation = Speculation(worker, clock, emit)
         self._player = ReplyPlayer(playback, self.transcript, clock, emit, settings.playback_start_ms)
-        self._turns = TurnLifecycle(
-            worker, self._feed, self.speculation, self._player, self.transcript, self._decisions, emit
-        )
-        self.voice = VoiceTurns(
-            self._turns,
-            self._turn_taking,
-            end_of_turn,
-            capture,
-            clock,
-            self.transcript,
-            self._decisions,
-            emit,
-            settings,
-        )
+        self._cut: ReplyCut | None = None
+        """What was cut of the reply that is being stopped."""
+        ask = None if end_of_turn is None else end_of_turn.submit
+        self._driver = TurnDriver(self._stream, jobs, self, clock.now_ns, _driver_settings(settings), ask)
 
     # ---- state for the loop ----
 
     @property
     def state(self) -> SessionState | None:
         """The state of the current turn, None if there is none."""
-        if self._turns.turn is None:
+        if self._driver.turn is None:
             return None
         if not self._player.has_reply or self.is_paused:
             return SessionState.HEARING
@@ -93,37 +92,63 @@ class TurnControl:
     @property
     def is_paused(self) -> bool:
         """Whether the user speaks over a reply that is not cut yet."""
-        return self._turn_taking.is_interrupted
+        return self._driver.is_interrupted
 
     @property
     def turn_id(self) -> int:
         """The turn in progress, or the latest one."""
-        return self._turns.turn_id
+        return self._driver.turn_id
 
     @property
     def timing(self) -> TimingBus:
         """Where timings are put: the engine's bus once it is loaded."""
-        return self._decisions.timing
+        return self._driver.timing
 
     def use_timing(self, timing: TimingBus) -> None:
         """Put timings there from now on. Engine thread."""
-        self._decisions.timing = self._player.timing = timing
+        self._driver.timing = self._player.timing = timing
 
     def use_engine(self, engine: Loaded) -> None:
         """The engine is ready."""
-        self.speculation.use_engine(is_remote=engine.is_remote)
+        self._driver.use_engine(engine.input_sample_rate, is_remote=engine.is_remote)
         self._player.use_engine(engine)
-        self._feed.set_rate(engine.input_sample_rate)
 
     def apply(self, settings: SessionSettings) -> None:
         """Use these settings from the next frame and turn on."""
-        if settings.flow_steps != self.settings.flow_steps:
-            self._worker.submit(UseFlowSteps(settings.flow_steps))
-        self.settings = settings
-        self.voice.apply(settings)
+        before, self.settings = self.settings, settings
+        if settings.flow_steps != before.flow_steps:
+            self._jobs.submit(UseFlowSteps(settings.flow_steps))
+        if settings.audio_processing != before.audio_processing:
+            self._driver.forget_levels()
+        self._driver.apply(_driver_settings(settings))
         self._player.least_ms = settings.playback_start_ms
 
-    # ---- the user ----
+    # ---- the user's voice ----
+
+    def hear(self, frame: VadFrame) -> None:
+        """The next frame of the microphone."""
+        self._driver.hear(frame)
+
+    def hold(self, on: bool) -> None:
+        """The button of push-to-talk went down or came up; a source has to be attached when it goes down."""
+        if on:
+            self._driver.press(self._capture.ms_at(self._clock.now_ns()))
+        elif self._capture.source is not None:
+            self._driver.release(self._capture.ms_at(self._clock.now_ns()))
+
+    def take_ratings(self) -> None:
+        """What the end-of-turn detector answered since the last round."""
+        if self._end_of_turn is not None:
+            for rated in self._end_of_turn.take_answers():
+                self._driver.take_rating(rated)
+
+    def cancel_speech(self) -> None:
+        """Drop what the user is saying: its source is gone. A reply continues."""
+        self._driver.forget_speech()
+        if self.state is SessionState.HEARING:
+            self.cancel("stopped")
+
+    # ---- commands ----
 
     def ask(self, text: str) -> None:
         """A typed question; it replaces the turn in progress."""
@@ -145,11 +170,10 @@ class TurnControl:
     def answer(self, source: TurnSource, text: str, give: Callable[[int], Ask | AskAgain]) -> None:
         """A complete question, which `give` makes the job of for a turn; it replaces the turn in progress."""
         self.cancel("replaced")
-        turn = self._turns.open(source, self.settings.reply, text)
-        self._worker.submit(give(turn.turn_id))
-        self._turn_taking.begin_reply()
+        turn = self._driver.open(lambda turn: self._show_turn(turn, source, text))
+        self._jobs.submit(give(turn.turn_id))
         self._emit(TurnCommitted(turn.turn_id, 0.0))
-        self._turns.commit(turn, self.settings.seed)
+        self._driver.answer(turn)
 
     def repeat(self, turn_id: int) -> None:
         """Play the reply of an earlier turn again."""
@@ -165,83 +189,148 @@ class TurnControl:
 
     def play(self, spoken: TranscriptTurn) -> None:
         """Play the audio of a turn again; a reply in progress is cancelled, or starts over if it is its."""
-        turn = self._turns.turn
+        turn = self._driver.turn
         if turn is None or turn.turn_id != spoken.turn_id or self._player.is_repetition:
             self.cancel("replaced")
-            self._turns.repeat(spoken.turn_id, spoken.modality)
-            self._turn_taking.begin_reply()
+            turn = self._driver.repeat(spoken.turn_id, spoken.modality)
+            self._player.begin(turn, is_repetition=True)
         self._player.start_over(spoken)
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancel the current turn or stop its reply; does nothing if there is none."""
-        turn = self._turns.turn
-        if turn is None:
-            return
-        self._turns.stop(turn, reason)
-        self._turn_taking.end_turn()
-
-    def cancel_speech(self) -> None:
-        """Drop what the user is saying: its source is gone. A reply continues."""
-        self.voice.forget_speech()
-        if self.state is SessionState.HEARING:
-            self.cancel("stopped")
+        self._driver.stop(reason)
 
     def continue_after(self, last_turn_id: int) -> None:
         """Turn ids continue after those of an earlier run of the program."""
-        self._turns.continue_after(last_turn_id)
+        self._driver.continue_after(last_turn_id)
 
     def new_conversation(self) -> None:
         """Forget the conversation so far."""
         self.cancel("replaced")
-        self.voice.forget_voices()
+        self._driver.forget_voices()
         self.transcript.clear()
-        self._worker.submit(Forget())
+        self._jobs.submit(Forget())
 
     # ---- the engine ----
 
     def load_engine(self, factory: EngineSource) -> None:
         """Load another engine in place of the present one."""
         self.cancel("replaced")
-        self._worker.submit(Load(factory))
+        self._jobs.submit(Load(factory))
 
-    def on_result(self, result: Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed) -> None:
+    def on_result(self, result: TurnResult) -> None:
         """Handle a result of the engine; stale results are dropped."""
-        turn = self._turns.turn
-        if isinstance(result, TurnFailed):
-            self._on_failure(result)
-        elif isinstance(result, ReplyMade):
-            self.speculation.note_reply(result.rtf_total)
-        elif isinstance(result, RolledBack):
-            self.speculation.note_roll_back(result, self.timing)
-        elif turn is None:
-            return
-        elif isinstance(result, Heard):
-            if result.turn_id == turn.turn_id:
-                turn.user_codes += result.codes
-        elif not result.scope.is_cancelled:
-            self._on_reply_event(result.scope, result.event)
-
-    def _on_reply_event(self, scope: CancelScope, event: ReplyEvent) -> None:
-        if isinstance(event, TurnEndPrediction):
-            self.voice.take_prediction(scope, event)
-        elif not self.speculation.hold(scope, event):
-            self._player.add(event)
+        self._driver.on_result(result)
 
     def service(self, now_ns: int) -> None:
         """Advance the playback; notice its first and its last sample."""
         player = self._player
         if player.service(now_ns):
-            self._turn_taking.reply_heard()
-            self._feed.close()
+            self._driver.reply_heard()
         if player.is_lost:
             self.cancel("output_lost")
         elif player.is_played:
-            self._turns.end()
-            self._turn_taking.end_turn()
+            self._driver.end_turn()
+            player.end()
+            self._driver.rest()
 
-    def _on_failure(self, failure: TurnFailed) -> None:
-        turn = self._turns.turn
+    # ---- hooks of the driver: the turn ----
+
+    def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
+        """As in `TurnHooks`."""
+        self._show_turn(turn, "sample" if self._stream.is_file else "voice")
+
+    def turn_committed(self, turn: UserTurn, event: TurnEvent) -> bool:
+        """As in `TurnHooks`: the place of the turn, its length, and the time since its last speech."""
+        capture, stream = self._capture, self._stream
+        start = stream.samples_of(event.speech_start_ms)
+        end = stream.samples_of(event.speech_end_ms)
+        turn.last_speech_ns = capture.spoken_at_ns(end if event.press_end else stream.end_of_sound(end))
+        endpointing_ns = self._clock.now_ns() - turn.last_speech_ns
+        turn.last_speech_wall_ns = time.perf_counter_ns() - endpointing_ns
+        seconds = (end - start) / stream.sample_rate
+        known = self.transcript.get(turn.turn_id)
+        if known is not None:
+            known.user_s = seconds
+        self._emit(TurnCommitted(turn.turn_id, seconds, capture.place_s(start)))
+        self.timing.emit(
+            "endpointing",
+            turn.turn_id,
+            turn.last_speech_wall_ns,
+            endpointing_ns,
+            reason=event.reason,
+            silence_ms=event.silence_ms,
+        )
+        return True
+
+    def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
+        """As in `TurnHooks`."""
+        self._player.take_back()
+        self._emit(TurnExtended(turn.turn_id))
+
+    def turn_stopped(self, turn: UserTurn, reason: CancelReason, stopped: StoppedReply | None) -> None:
+        """As in `TurnHooks`."""
+        if stopped is None:
+            self.transcript.drop(turn.turn_id)
+        self._emit(TurnCancelled(turn.turn_id, reason))
+        cut, self._cut = self._cut, None
+        if cut is not None:
+            heard_ms, made_ms = cut.heard_s * 1e3, cut.made_s * 1e3
+            self._driver.report("cut", turn.turn_id, reason=reason, heard_ms=heard_ms, made_ms=made_ms)
+
+    def turn_failed(self, failure: TurnFailed) -> None:
+        """As in `TurnHooks`."""
+        turn = self._driver.turn
         if turn is None or turn.turn_id != failure.turn_id or self._player.is_repetition:
             return
         self._emit(ErrorRaised(failure.message, failure.what_to_do, turn.turn_id))
         self.cancel("error")
+
+    # ---- hooks of the driver: the reply ----
+
+    def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
+        """As in `TurnHooks`."""
+        if held is None:
+            self._player.begin(turn)
+        else:
+            self._player.begin_held(turn, held)
+
+    def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
+        """As in `TurnHooks`."""
+        self._player.add(event)
+
+    def reply_made(self, made: ReplyMade) -> None:
+        """As in `TurnHooks`; the player knows by the end of the reply."""
+
+    def pause_reply(self, event: TurnEvent) -> None:
+        """As in `TurnHooks`: the reply is faded out, and the engine continues with it."""
+        self._player.pause()
+        onset_ns = self._capture.spoken_at_ns(self._stream.samples_of(event.speech_start_ms))
+        self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9)
+
+    def resume_reply(self) -> None:
+        """As in `TurnHooks`."""
+        self._player.resume()
+
+    def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
+        """As in `TurnHooks`."""
+        if self._player.is_complete:
+            self._player.end()
+            return StoppedReply("complete")
+        reply = self._player.stop()
+        if reply is None:
+            return None
+        self._cut = self._player.cut(reply, reason)
+        return StoppedReply("cut", reply.samples_heard, len(reply.text))
+
+    def speculated(self, stats: SpeculationStats) -> None:
+        """As in `TurnHooks`."""
+        self._emit(SpeculationMeasured(stats))
+
+    def _show_turn(self, turn: UserTurn, source: TurnSource, text: str = "") -> None:
+        self._emit(TurnOpened(turn.turn_id, source, text))
+        self.transcript.open(turn.turn_id, turn.modality, text)
+
+
+def _driver_settings(settings: SessionSettings) -> DriverSettings:
+    return DriverSettings(settings.turn_taking, settings.reply, settings.speculate or "auto", settings.seed)

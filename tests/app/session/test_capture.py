@@ -14,7 +14,8 @@ from app.audio.ring import Ring
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
 from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
-from app.session.capture import Capture, VadFrame
+from app.session.capture import Capture
+from app.session.voice_stream import VadFrame
 from tests.doubles.scripted_engine import LoudnessVad
 from tests.doubles.scripted_microphone import ScriptedMicrophone
 from tests.tools.session_driver import silence, speech
@@ -49,7 +50,7 @@ def test_frames_carry_speech_time_and_place(tmp_path: Path, rate: int) -> None:
     frames = captured(capture, microphone, 7_000, 8_100)
     assert [frame.start for frame in frames] == [512 * index for index in range(len(frames))]
     first = next(frame for frame in frames if frame.probability > 0.5)
-    assert capture.ms_of(first.start) == pytest.approx(500, abs=33)
+    assert capture.stream.ms_of(first.start) == pytest.approx(500, abs=33)
     assert capture.spoken_at_ns(first.start) == pytest.approx(7_500 * MS, abs=33 * MS)
     assert capture.place_s(first.start) == pytest.approx(0.5, abs=0.033)
     assert capture.is_file
@@ -160,5 +161,5 @@ def test_an_echo_captured_at_another_rate_is_cancelled(rate: int) -> None:
     assert capture.echo.erle_db is not None
     assert capture.echo.erle_db > 12
     assert capture.take_problem() == ""
-    heard = capture.utterance.since(capture.utterance.end - 2 * RATE)
+    heard = capture.stream.utterance.since(capture.stream.utterance.end - 2 * RATE)
     assert dbfs(rms(heard)) < -40

@@ -16,7 +16,8 @@ from app.session.events import (
     ReplyTextDelta,
 )
 from app.session.playback import Playback
-from app.session.reply_player import ReplyPlayer, UserTurn
+from app.session.reply_player import ReplyPlayer
+from app.session.turn_driver import UserTurn
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
 

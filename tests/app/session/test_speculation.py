@@ -17,6 +17,7 @@ from app.session.commands import (
     Start,
     Stop,
 )
+from app.session.engine_jobs import ReplyMade
 from app.session.events import (
     EngineReady,
     Event,
@@ -36,6 +37,8 @@ from app.session.events import (
 from app.session.headless import run_file
 from app.session.reply_run import HELD_S
 from app.session.session_settings import SessionSettings
+from app.session.speculation import HeldReply
+from app.session.turn_driver import UserTurn
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from tests.doubles.scripted_engine import Script, ScriptedEngine
@@ -137,14 +140,14 @@ def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
 def test_the_engine_does_not_run_ahead_of_the_confirmation(question: Path) -> None:
     engine, counts = ScriptedEngine(Script(chunks=40)), []
     with running(engine, ON) as driver:
-        hold = driver.session._loop.turns.speculation.confirm
+        turns = driver.session._loop.turns
+        begin = turns.begin_reply
 
-        def confirm() -> Any:
-            held = hold()
-            counts.append(held.audio_s)
-            return held
+        def begin_reply(turn: UserTurn, held: HeldReply | None) -> None:
+            counts.append(0.0 if held is None else held.audio_s)
+            begin(turn, held)
 
-        driver.session._loop.turns.speculation.confirm = confirm  # type: ignore[method-assign]
+        turns.begin_reply = begin_reply  # type: ignore[method-assign]
         driver.session.send(PlaySample(question))
         driver.await_event(SampleFinished)
     assert counts == [pytest.approx(HELD_S, abs=0.4)]
@@ -191,7 +194,7 @@ def test_automatic_stops_on_an_engine_that_is_slower_than_real_time(tmp_path: Pa
     path = write_question(tmp_path / "two.wav", silence(0.4), *parts)
     with running(ScriptedEngine(), SessionSettings(hear_samples=False)) as driver:
         driver.await_event(EngineReady)  # which forgets the speed of the engine before
-        driver.session._loop.turns.speculation.note_reply(1.5)
+        driver.session._loop.turns.on_result(ReplyMade(1.5))
         driver.session.send(PlaySample(path))
         driver.await_event(SampleFinished)
     # The scripted replies are fast: after one of them nothing is in the way.

@@ -1,0 +1,562 @@
+"""The driver of turn-taking: makes work for the engine of what the user does, for the window and the server.
+
+In: frames of the user's voice, the button, answers of the end-of-turn detector, results of the engine, and
+turns that are opened, answered or stopped otherwise. Out: jobs (OpenTurn, Hear, Commit, Confirm, Reopen,
+Cancel, Interrupt); pauses for the detector; decisions as timing events; calls of `TurnHooks`, which play the
+reply or send it. Dialog thread, or event loop.
+
+    turn-taking     what the driver does
+    open            opens a turn, or continues one that was not answered; hands its speech over from now on
+    silence         commits speculatively: the reply is made and held, the language model rates the pause
+    pause           asks the detector about it
+    commit          closes the speech; then the held reply is confirmed, or a reply requested
+    drop            cancels the turn
+    reopen          takes back the commit and its reply
+    interrupt       pauses the reply; resume_reply resumes it; barge_in stops it and opens the next turn
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from app.dialog.end_of_turn import Stage
+from app.dialog.smart_turn import WINDOW_S
+from app.dialog.turn_events import TurnAction, TurnEvent
+from app.dialog.turn_taking import TurnTaking
+from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.voice_calibration import VoiceCalibration
+from app.dialog.voice_level import VoiceLevel
+from app.session.end_of_turn_worker import Pause, PauseRated
+from app.session.engine_jobs import (
+    Cancel,
+    Commit,
+    Heard,
+    Interrupt,
+    JobQueue,
+    OpenTurn,
+    Reopen,
+    ReplyMade,
+    ReplyResult,
+    RolledBack,
+    TurnFailed,
+)
+from app.session.events import CancelReason
+from app.session.speculation import HeldReply, Speculation
+from app.session.speculation_policy import SpeculationStats
+from app.session.voice_stream import SpeechFeed, VadFrame, VoiceStream
+from app.settings import SpeculationMode
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import CancelScope, Modality, ReplyEvent, TurnEndPrediction
+
+DecisionKind = Literal[
+    "pause", "speculate", "predict", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"
+]
+TurnResult = Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed
+
+
+@dataclass(slots=True)
+class UserTurn:
+    """What the user said or typed in the turn in progress, or in the earlier one that is played again."""
+
+    turn_id: int
+    modality: Modality
+    """Of the reply."""
+    scope: CancelScope = field(default_factory=CancelScope)
+    """Cancelled when the turn is dropped or its reply stopped."""
+    commit: CancelScope | None = None
+    """Scope of the latest commit, within `scope`; None while the user has the turn."""
+    user_codes: int = 0
+    last_speech_ns: int | None = None
+    """When the user spoke last, by the session's clock; None for a typed question."""
+    last_speech_wall_ns: int = 0
+    """The same by the clock of the timing bus."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedReply:
+    """How a reply was stopped. cut: that much of it was heard, in samples and characters as in `Interrupt`;
+    complete: all of it was, so that nothing is to be cut; unheard: nothing was, and the question waits for
+    another reply."""
+
+    outcome: Literal["cut", "complete", "unheard"]
+    samples: int = 0
+    characters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSettings:
+    """What the driver goes by."""
+
+    turn_taking: TurnTakingSettings
+    """When turns start and end."""
+    reply: Modality = Modality.SPEECH
+    """Kind of reply, from the next turn on."""
+    speculate: SpeculationMode = "auto"
+    """Whether a reply is made and held before the turn is confirmed."""
+    seed: int | None = None
+    """Of the sampling, None for the bundle's."""
+    max_new: int | None = None
+    """Limit of a reply, as in `Commit`."""
+    reports_stages: bool = False
+    """As in `Commit`."""
+
+
+class TurnHooks(Protocol):
+    """What a turn and its reply mean to the user of the driver."""
+
+    def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
+        """The user speaks, or pressed the button: audio from `start_ms` of the stream on is a turn's. It is
+        the one before, if that was not answered."""
+
+    def turn_committed(self, turn: UserTurn, event: TurnEvent) -> bool:
+        """The user has finished to speak; whether a reply is to be made now."""
+
+    def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
+        """The user continues before the reply is heard: there was no reply."""
+
+    def turn_stopped(self, turn: UserTurn, reason: CancelReason, stopped: StoppedReply | None) -> None:
+        """The turn is over before its end: dropped if there is no reply, else with its reply cut."""
+
+    def turn_failed(self, failure: TurnFailed) -> None:
+        """The engine has dropped a turn."""
+
+    def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
+        """A reply was requested, or a held one confirmed: that has events already."""
+
+    def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
+        """The next event of the reply."""
+
+    def reply_made(self, made: ReplyMade) -> None:
+        """All of the reply was made, if it is spoken."""
+
+    def pause_reply(self, event: TurnEvent) -> None:
+        """The user speaks over the reply."""
+
+    def resume_reply(self) -> None:
+        """That was no turn."""
+
+    def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
+        """Stop the reply; None if none was begun."""
+
+    def speculated(self, stats: SpeculationStats) -> None:
+        """What speculation brought so far has changed."""
+
+
+class TurnDriver:
+    """One turn at a time, from its first speech or its question to the last sample of its reply."""
+
+    def __init__(
+        self,
+        stream: VoiceStream,
+        jobs: JobQueue,
+        hooks: TurnHooks,
+        now_ns: Callable[[], int],
+        settings: DriverSettings,
+        ask_detector: Callable[[Pause], None] | None = None,
+    ) -> None:
+        """`now_ns` is the session's clock. `ask_detector` must not block; the answer comes to `take_rating`.
+        Without it no pause is rated."""
+        self.timing = TimingBus()
+        """The engine's bus once it is loaded."""
+        self.turn: UserTurn | None = None
+        self._stream, self._jobs, self._hooks, self._now_ns = stream, jobs, hooks, now_ns
+        self._settings = settings
+        self._ask_detector = ask_detector
+        self._taking = TurnTaking(settings.turn_taking)
+        self._feed = SpeechFeed(stream, jobs)
+        self._speculation = Speculation(jobs, now_ns, hooks.speculated)
+        self._calibrations: defaultdict[bool, VoiceCalibration] = defaultdict(VoiceCalibration)
+        """By whether the voice is a file's: those of samples are not the user's."""
+        self._count = 0
+
+    # ---- state and settings ----
+
+    @property
+    def turn_id(self) -> int:
+        """The turn in progress, or the latest one."""
+        return self.turn.turn_id if self.turn else self._count
+
+    @property
+    def is_hearing(self) -> bool:
+        """Whether the user has a turn by voice."""
+        return self._taking.is_hearing
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user speaks over a reply that is not cut yet."""
+        return self._taking.is_interrupted
+
+    @property
+    def is_replying(self) -> bool:
+        """Whether speech interrupts a reply."""
+        return self._taking.is_replying
+
+    @property
+    def speech_end_ms(self) -> float:
+        """End of the audio that is known to belong to the turn."""
+        return self._taking.speech_end_ms + self._settings.turn_taking.tail_ms
+
+    def apply(self, settings: DriverSettings) -> None:
+        """Use these settings from the next frame and turn on."""
+        self._settings = settings
+        self._taking.settings = settings.turn_taking
+
+    def use_engine(self, input_sample_rate: int, *, is_remote: bool = False) -> None:
+        """An engine is ready. `is_remote`: a server makes the replies."""
+        self._feed.set_rate(input_sample_rate)
+        self._speculation.use_engine(is_remote=is_remote)
+
+    def forget_levels(self) -> None:
+        """The microphone is processed in another way: how loud the user was says nothing any more."""
+        self._taking.voice_level = VoiceLevel()
+
+    def forget_voices(self) -> None:
+        """A new conversation: the next speaker may be somebody else."""
+        self._calibrations.clear()
+
+    def continue_after(self, last_turn_id: int) -> None:
+        """Turn ids continue after those of an earlier run of the program."""
+        self._count = max(self._count, last_turn_id)
+
+    def report(self, kind: DecisionKind, turn_id: int, **details: float | int | str) -> None:
+        """Report a decision as a timing event without length, stamped by the session's clock."""
+        at_s = self._now_ns() / 1e9
+        self.timing.emit("decision", turn_id, time.perf_counter_ns(), 0, kind=kind, at_s=at_s, **details)
+
+    # ---- the user's voice ----
+
+    def hear(self, frame: VadFrame) -> None:
+        """The next frame of the stream."""
+        stream = self._stream
+        probability = frame.probability if self._counts(frame) else 0.0
+        start_ms, end_ms = stream.ms_of(frame.start), stream.ms_of(frame.end)
+        for event in self._taking.update(
+            probability, start_ms, end_ms, frame.level_db, has_echo=frame.has_echo
+        ):
+            self._carry_out(event)
+        if self.turn is not None and self.is_hearing:
+            self._roll_back_if_continued(self.turn)
+            self._feed.give(self.turn.turn_id, self.speech_end_ms)
+
+    def _counts(self, frame: VadFrame) -> bool:
+        """Whether speech in the frame may begin something: with push-to-talk alone none does, apart from that
+        of files, nor does what may be the assistant's own voice."""
+        is_awaited = self._stream.is_file or self._settings.turn_taking.is_voice_activated
+        return self.is_hearing or (is_awaited and not frame.may_be_echo)
+
+    def press(self, at_ms: float) -> None:
+        """The button of push-to-talk went down at this time of the stream."""
+        for event in self._taking.press(at_ms):
+            self._carry_out(event)
+
+    def release(self, at_ms: float) -> None:
+        """It came up."""
+        self._taking.release(at_ms)
+
+    def forget_speech(self) -> None:
+        """The source of the frames is gone: a reply that was paused for it continues."""
+        for event in self._taking.forget_speech():
+            self._carry_out(event)
+
+    def _carry_out(self, event: TurnEvent) -> None:
+        action, turn = event.action, self.turn
+        if action is TurnAction.OPEN:
+            self._open_by_voice(event)
+        elif action is TurnAction.BARGE_IN:
+            if turn is not None:
+                self._end_early(turn, "barge_in")
+            self._open_by_voice(event)
+        elif action is TurnAction.IGNORE:
+            level = self._taking.voice_level
+            self.report("ignore", self.turn_id, level_db=level.speech_db or 0.0, user_db=level.user_db or 0.0)
+        elif turn is None:
+            return
+        elif action is TurnAction.SILENCE:
+            self._speculate(turn, event)
+        elif action is TurnAction.PAUSE:
+            self.report("pause", turn.turn_id, silence_ms=event.silence_ms)
+            self._have_rated(turn, event)
+        elif action is TurnAction.INTERRUPT:
+            self._hooks.pause_reply(event)
+        elif action is TurnAction.RESUME_REPLY:
+            self._hooks.resume_reply()
+            self.report("resume", turn.turn_id, silence_ms=event.silence_ms)
+        elif action is TurnAction.COMMIT:
+            self._commit_speech(turn, event)
+        elif action is TurnAction.REOPEN:
+            self._take_back(turn)
+            self.report("roll_back", turn.turn_id, is_speculative=0)
+            self._hooks.turn_reopened(turn, event)
+        elif action is TurnAction.ONSET:
+            self._open_feed(event)
+        elif action is TurnAction.DROP:
+            if event.stage is Stage.UNFINISHED:
+                self.report("ignore", turn.turn_id, reason="backchannel", silence_ms=event.silence_ms)
+            self._end_early(turn, "too_short" if event.press_end is None else "nothing_heard")
+
+    def _open_by_voice(self, event: TurnEvent) -> None:
+        start_ms = event.speech_start_ms
+        if event.speech_end_ms > event.speech_start_ms:
+            start_ms = self._open_feed(event)
+        self._taking.calibration = self._calibrations[self._stream.is_file]
+        is_new = self.turn is None
+        turn = self.turn or self._next_turn()
+        self._hooks.turn_opened(turn, start_ms)
+        if is_new:
+            self._jobs.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
+
+    def _open_feed(self, event: TurnEvent) -> float:
+        return self._feed.open(self._start_ms_of(event))
+
+    def _start_ms_of(self, event: TurnEvent) -> float:
+        """Start of the audio that belongs to the speech."""
+        return event.speech_start_ms - self._settings.turn_taking.pre_roll_ms
+
+    def _commit_speech(self, turn: UserTurn, event: TurnEvent) -> None:
+        self._roll_back_if_continued(turn)
+        was_held = self._speculation.is_held
+        if not was_held:
+            self._feed.finish(turn.turn_id, self.speech_end_ms)
+        if not self._hooks.turn_committed(turn, event):
+            self._roll_back(turn)
+            self.rest()
+            return
+        self.report(
+            "confirm",
+            turn.turn_id,
+            silence_ms=event.silence_ms,
+            reason=event.reason,
+            is_speculative=int(was_held),
+        )
+        self._speculation.note_turn()
+        self._reply(turn)
+
+    # ---- pauses: speculation, detector, language model ----
+
+    def _speculate(self, turn: UserTurn, event: TurnEvent) -> None:
+        """The user may have finished: make the reply now, and hold it until that is sure."""
+        settings, speculation = self._settings, self._speculation
+        is_short = event.speech_end_ms - event.speech_start_ms < settings.turn_taking.min_speech_ms
+        if speculation.is_held or is_short or not speculation.is_wanted(settings.speculate):
+            return
+        self._feed.finish(turn.turn_id, self.speech_end_ms)
+        self.report("speculate", turn.turn_id, silence_ms=event.silence_ms)
+        heeds_model = settings.turn_taking.policy is not None
+        finished = settings.turn_taking.fusion.finished if heeds_model else 0.0
+        commit = self._new_commit(turn, CancelScope(turn.scope), finished)
+        speculation.begin(commit, event, self.timing)
+
+    def _roll_back_if_continued(self, turn: UserTurn) -> None:
+        """Speech after the pause: it is given to the engine after the pause, and the reply was none."""
+        if self._speculation.is_overtaken(self._taking.speech_end_ms):
+            self._roll_back(turn)
+
+    def _roll_back(self, turn: UserTurn) -> None:
+        if self._speculation.is_held:
+            held = self._speculation.roll_back()
+            self.report("roll_back", turn.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)
+
+    def _have_rated(self, turn: UserTurn, event: TurnEvent) -> None:
+        """Ask the detector about a pause."""
+        if self._ask_detector is None or self._settings.turn_taking.policy is None:
+            return
+        window_ms = event.at_ms - WINDOW_S * 1e3
+        start = self._stream.samples_of(max(self._start_ms_of(event), window_ms, 0.0))
+        pcm = self._stream.utterance.since(start)
+        self._ask_detector(Pause(turn.turn_id, event.speech_end_ms, event.silence_ms, pcm))
+
+    def take_rating(self, rated: PauseRated) -> None:
+        """The detector's answer about a pause."""
+        turn, pause, stage = self.turn, rated.pause, None
+        if turn is not None and turn.turn_id == pause.turn_id:
+            stage = self._taking.rate_pause(pause.speech_end_ms, rated.probability)
+        answered_ms = self._stream.end_ms - pause.speech_end_ms
+        stage_name = "late" if stage is None else stage.value
+        self.timing.emit(
+            "end_of_turn",
+            pause.turn_id,
+            rated.start_ns,
+            rated.duration_ns,
+            by="detector",
+            probability=rated.probability,
+            stage=stage_name,
+            asked_ms=pause.silence_ms,
+            answered_ms=answered_ms,
+        )
+        calibration = self._taking.calibration
+        self.report(
+            "pause",
+            pause.turn_id,
+            silence_ms=answered_ms,
+            probability=calibration.apply(rated.probability),
+            shift=calibration.shift,
+            stage=stage_name,
+            cost_ms=rated.duration_ns / 1e6,
+        )
+
+    def _take_prediction(self, scope: CancelScope, prediction: TurnEndPrediction) -> None:
+        """What the language model says about the pause that the reply of this commit is for; it says nothing
+        about a turn that is committed."""
+        held = self._speculation.held_of(scope)
+        if held is None or self._settings.turn_taking.policy is None:
+            return
+        probability = prediction.probability
+        stage = self._taking.predict_turn_end(held.speech_end_ms, probability)
+        stage_name = "late" if stage is None else stage.value
+        cost_ns = self._now_ns() - held.asked_ns
+        answered_ms = self._stream.end_ms - held.speech_end_ms
+        self.timing.emit(
+            "end_of_turn",
+            held.turn_id,
+            time.perf_counter_ns() - cost_ns,
+            cost_ns,
+            by="language model",
+            probability=probability,
+            stage=stage_name,
+            asked_ms=held.silence_ms,
+            answered_ms=answered_ms,
+        )
+        self.report(
+            "predict",
+            held.turn_id,
+            silence_ms=answered_ms,
+            probability=probability,
+            stage=stage_name,
+            cost_ms=cost_ns / 1e6,
+        )
+
+    # ---- turns that are not opened or ended by voice ----
+
+    def open(self, on_open: Callable[[UserTurn], None] = lambda turn: None) -> UserTurn:
+        """A turn begins otherwise than by voice; `on_open` gets it before the engine does."""
+        turn = self._next_turn()
+        on_open(turn)
+        self._jobs.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
+        return turn
+
+    def reserve_turn_id(self) -> int:
+        """The id of an exchange that was held elsewhere."""
+        self._count += 1
+        return self._count
+
+    def finish_speech(self) -> None:
+        """The user's speech ends here, as another one decides: hand over the rest, and hear no turn."""
+        if self.turn is not None:
+            self._roll_back(self.turn)
+            self._feed.finish(self.turn.turn_id, self.speech_end_ms)
+        self.rest()
+
+    def answer(self, turn: UserTurn) -> None:
+        """The turn is complete: request the reply. Speech from now on interrupts it."""
+        self._roll_back(turn)
+        self._taking.begin_reply()
+        self._reply(turn)
+
+    def repeat(self, turn_id: int, modality: Modality) -> UserTurn:
+        """The reply of an earlier turn is to be played again."""
+        self.turn = UserTurn(turn_id, modality)
+        self._taking.begin_reply()
+        return self.turn
+
+    def stop(self, reason: CancelReason) -> None:
+        """Drop the turn in progress, or stop its reply; does nothing if there is none."""
+        if self.turn is not None:
+            self._end_early(self.turn, reason)
+            self._taking.end_turn()
+
+    def reply_heard(self) -> None:
+        """The first sample of the reply is heard: the turn can no longer be continued."""
+        self._taking.reply_heard()
+        self._feed.close()
+
+    def end_turn(self) -> None:
+        """The engine has made all of the reply, or has dropped the turn."""
+        self.turn = None
+
+    def rest(self) -> None:
+        """Nobody speaks, and no reply is played any more: speech from now on is another turn."""
+        self._feed.close()
+        self._taking.end_turn()
+
+    # ---- the engine ----
+
+    def on_result(self, result: TurnResult) -> None:
+        """A result of the engine; stale results are dropped."""
+        turn = self.turn
+        if isinstance(result, TurnFailed):
+            self._hooks.turn_failed(result)
+        elif isinstance(result, ReplyMade):
+            self._speculation.note_reply(result.rtf_total)
+            if not self._speculation.keep(result):
+                self._hooks.reply_made(result)
+        elif isinstance(result, RolledBack):
+            self._speculation.note_roll_back(result, self.timing)
+        elif turn is None:
+            return
+        elif isinstance(result, Heard):
+            if result.turn_id == turn.turn_id:
+                turn.user_codes += result.codes
+        elif result.scope.is_cancelled:
+            return
+        elif isinstance(result.event, TurnEndPrediction):
+            self._take_prediction(result.scope, result.event)
+        elif not self._speculation.hold(result.scope, result.event):
+            self._hooks.add_reply(turn, result.event)
+
+    def _next_turn(self) -> UserTurn:
+        self._count += 1
+        self.turn = UserTurn(self._count, self._settings.reply)
+        return self.turn
+
+    def _new_commit(self, turn: UserTurn, scope: CancelScope, finished: float = 0.0) -> Commit:
+        settings = self._settings
+        return Commit(
+            turn.turn_id,
+            turn.modality,
+            settings.seed,
+            scope,
+            finished=finished,
+            max_new=settings.max_new,
+            reports_stages=settings.reports_stages,
+        )
+
+    def _reply(self, turn: UserTurn) -> None:
+        """The turn is complete: its speculative reply is confirmed, or a reply is made."""
+        if self._speculation.is_held:
+            held = self._speculation.confirm()
+            turn.commit = held.scope
+            self._hooks.begin_reply(turn, held)
+            return
+        turn.commit = CancelScope(turn.scope)
+        self._hooks.begin_reply(turn, None)
+        self._jobs.submit(self._new_commit(turn, turn.commit))
+
+    def _take_back(self, turn: UserTurn) -> None:
+        """The commit was none: the turn is the user's again."""
+        commit, turn.commit = turn.commit, None
+        if commit is not None:
+            commit.cancel()
+            self._jobs.submit(Reopen(turn.turn_id, commit))
+
+    def _end_early(self, turn: UserTurn, reason: CancelReason) -> None:
+        """Drop the turn, or cut its reply unless it was fully played."""
+        stopped = self._hooks.stop_reply(turn, reason)
+        self._feed.close()
+        if stopped is not None and stopped.outcome == "unheard":
+            self._take_back(turn)
+            return
+        self.turn = None
+        if stopped is not None and stopped.outcome == "complete":
+            return
+        turn.scope.cancel()
+        if stopped is not None:
+            self._jobs.submit(Interrupt(turn.turn_id, stopped.samples, stopped.characters))
+        elif self._speculation.is_held:
+            self._speculation.drop()
+        else:
+            self._jobs.submit(Cancel(turn.turn_id))
+        self._hooks.turn_stopped(turn, reason, stopped)
