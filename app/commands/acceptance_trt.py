@@ -18,7 +18,7 @@ from app.commands.acceptance_model import bench
 from app.commands.acceptance_plan import Plan, document_of, require_success, verdict_of
 from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome
 from app.settings import serve_options
-from engine_runtime.tensorrt.llm import environment
+from engine_runtime.tensorrt.llm import library
 
 GROUP = "trt"
 _TINY = "nano"
@@ -89,7 +89,7 @@ def _why_not(plan: Plan) -> str:
     """Why nothing of this can be done here."""
     if plan.is_random:
         return "random weights have no files to convert"
-    if plan.engine_python is None and environment.installed_version("tensorrt-llm") is None:
+    if plan.engine_python is None and library.installed_version("tensorrt-llm") is None:
         return "TensorRT-LLM is not installed here, and --engine-python names no environment with it"
     return ""
 

@@ -61,10 +61,9 @@ def gpu_runtime() -> Iterator[Finding]:
 def tensorrt_llm() -> Iterator[Finding]:
     """Only required for engines, in an environment with the versions of its dependencies."""
     from engine_runtime import hardware
-    from engine_runtime.tensorrt.llm import environment
-    from engine_runtime.tensorrt.llm.library import check_version
+    from engine_runtime.tensorrt.llm import library
 
-    name, version = "TensorRT-LLM", environment.installed_version("tensorrt-llm")
+    name, version = "TensorRT-LLM", library.installed_version("tensorrt-llm")
     if is_frozen():
         detail = "not in the packaged program, needed only for engines of large models on NVIDIA GPUs"
         advice = (
@@ -75,7 +74,7 @@ def tensorrt_llm() -> Iterator[Finding]:
         return
     found = [
         f"{clash.package} {clash.installed or 'missing'} (wants {clash.required})"
-        for clash in environment.clashes()
+        for clash in library.clashes()
     ]
     if sys.version_info[:2] != (3, 12):
         found.append(f"Python {sys.version_info.major}.{sys.version_info.minor} (wants 3.12)")
@@ -87,7 +86,7 @@ def tensorrt_llm() -> Iterator[Finding]:
         yield Finding("note", name, detail, "Its own environment: packaging/TENSORRT.md.")
         return
     try:
-        check_version(version)
+        library.check_version(version)
     except EngineError as error:
         yield Finding("note", name, error.what_is_wrong, error.what_to_do)
         return

@@ -18,7 +18,7 @@ from app.commands.option_types import LARGEST_COUNT, integer
 from app.progress import say
 
 if TYPE_CHECKING:
-    from engine_runtime.tensorrt.llm.build_plan import BuildPlan
+    from engine_runtime.tensorrt.llm.build import BuildPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, build, report."""
-    from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
+    from engine_runtime.tensorrt.llm.build import BuildOptions, plan_build
 
     options = BuildOptions(
         max_seq_len=arguments.max_seq_len,

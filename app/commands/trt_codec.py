@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Export, compare, build, print."""
     settings = start_settings(arguments)
-    from engine_runtime.tensorrt.codec.export import require_exporter
+    from engine_runtime.codec.onnx_graph import require_exporter
 
     require_exporter()
     folder = arguments.onnx or arguments.engines or paths.engines_dir()
@@ -76,7 +76,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
-    from engine_runtime.tensorrt.codec.export import check_onnx, export_onnx, times_against_torch
+    from engine_runtime.codec.onnx_graph import check_onnx, export_onnx, times_against_torch
 
     for graph in codec.graphs():
         start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
@@ -91,8 +91,7 @@ def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, Any]]:
-    from engine_runtime.tensorrt.codec.engines import build_engines
-    from engine_runtime.tensorrt.codec.store import EngineStore
+    from engine_runtime.tensorrt.codec.engines import EngineStore, build_engines
     from engine_runtime.tensorrt.library import runtime_library
 
     for _, _, report in build_engines(codec, EngineStore(folder), runtime_library(), capability):

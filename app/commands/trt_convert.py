@@ -45,8 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, write, compare, print the folder."""
     from engine_runtime.bundle.released.download import size_in_words
-    from engine_runtime.tensorrt.checkpoint.bundle import make_bundle, require_bundle
-    from engine_runtime.tensorrt.checkpoint.convert import Conversion, find_language_model
+    from engine_runtime.tensorrt.checkpoint.convert import (
+        Conversion,
+        find_language_model,
+        make_bundle,
+        require_bundle,
+    )
 
     source = paths.default_bundle() if arguments.model is None else paths.find_bundle(arguments.model)
     to: Path = arguments.to

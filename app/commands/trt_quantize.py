@@ -169,8 +169,8 @@ def _report(
     questions: dict[str, Pcm],
 ) -> int:
     from engine_runtime.bench.alignment import align_checkpoint
+    from engine_runtime.tensorrt.checkpoint.quantize import layer_errors
     from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
-    from engine_runtime.tensorrt.checkpoint.report import layer_errors
 
     quantized = Checkpoint.open(arguments.to)
     layers = layer_errors(plain, quantized, calibration, options.device)

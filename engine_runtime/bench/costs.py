@@ -16,7 +16,7 @@ from engine_runtime.loading import Stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import bytes_of
-from engine_runtime.tensorrt.checkpoint.config import CheckpointConfig, read_config
+from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig, read_config
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
 _OF_ENGINES: dict[str | None, WeightFormat] = {

@@ -110,7 +110,7 @@ class SpeechEncoderSection:
     (codec/speech_tokenizer/features.py). A "running_max" model was trained with it."""
     graph: Path | None = None
     """ONNX graph of a streaming step without weights, which come from `weights`
-    (codec/speech_tokenizer/onnx_encoder.py)."""
+    (codec/speech_tokenizer/encoder_graph.py)."""
 
 
 @dataclass(frozen=True, slots=True)

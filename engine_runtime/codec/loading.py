@@ -19,9 +19,9 @@ from engine_runtime.bundle.weights import LoadProgress, Progress, Uninitialized
 from engine_runtime.codec.flow.static import bytes_per_code, least_codes
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.runtime import VOCODER_BATCH_BYTES, CodecRuntime, most_replies
+from engine_runtime.codec.speech_tokenizer.encoder_graph import use_onnxruntime
 from engine_runtime.codec.speech_tokenizer.encoder_pool import stream_bytes
 from engine_runtime.codec.speech_tokenizer.features import Normalization
-from engine_runtime.codec.speech_tokenizer.onnx_encoder import use_onnxruntime
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls

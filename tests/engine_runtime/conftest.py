@@ -11,10 +11,10 @@ from filelock import FileLock
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.graph import Graph
+from engine_runtime.codec.onnx_graph import export_onnx
 from engine_runtime.engine import Engine
 from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
 from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
-from engine_runtime.tensorrt.codec.export import export_onnx
 from tests.factories.graphs import Exported
 from tests.factories.tiny_checkpoint import convert_tiny
 from tests.factories.trt_checkpoints import calibrate, convert

@@ -15,7 +15,7 @@ from torch import Tensor
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released import assembly, layout
 from engine_runtime.inventory import Inventory, take_inventory
-from engine_runtime.tensorrt.checkpoint.bundle import make_bundle
+from engine_runtime.tensorrt.checkpoint.convert import make_bundle
 from tests.factories.trt_checkpoints import convert
 
 NORM = "model.shared_block.layers.0.input_layernorm.weight"

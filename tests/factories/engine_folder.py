@@ -14,8 +14,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
-from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig
+from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig, lm_fingerprint
 from engine_runtime.tensorrt.llm import loading
 from engine_runtime.tensorrt.llm.engine_directory import PLAN, Provenance
 from tests.doubles.tensorrt.llm_engine import TensorRT

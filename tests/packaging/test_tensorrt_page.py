@@ -14,7 +14,7 @@ from app import cli, paths
 from app.audio.wav import read_wav, write_wav
 from app.cli import build_parser
 from app.commands import doctor
-from engine_runtime.tensorrt.llm import environment, library
+from engine_runtime.tensorrt.llm import library
 from engine_runtime.tensorrt.llm.library import VERSION
 from tests.doubles.tensorrt.model_api import make_library
 from tests.factories.engine_folder import EngineWorld
@@ -61,7 +61,7 @@ def test_what_is_installed_is_what_the_library_requires(lines: list[str], reposi
     assert any(
         f"tensorrt-llm=={VERSION} --extra-index-url https://pypi.nvidia.com" in line for line in installs
     )
-    wanted = {requirement.name: requirement.specifier for requirement in environment.requirements()}
+    wanted = {requirement.name: requirement.specifier for requirement in library.requirements()}
     (torch,) = re.findall(r"torch==(\S+)", "\n".join(installs))
     assert wanted["torch"].contains(torch)
     constraints = re.findall(r"-c (\S+)", "\n".join(installs))

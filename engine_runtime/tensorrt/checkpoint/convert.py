@@ -2,29 +2,33 @@
 
 In: the folder of either. Out: a folder with rank0.safetensors, moss_voice.json and, last, config.json;
 without the last it is incomplete, and the next run resumes. Weights are fused, not changed, unless another
-dtype is requested; they are processed in chunks, independent of the size of the model. Any thread.
+dtype is requested; they are processed in chunks, independent of the size of the model. `make_bundle` then
+creates a bundle that runs from the checkpoint: a bundle.toml of its own, and links to the checkpoint and to
+all other files. Any thread.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 import torch
 from torch import Tensor
 
-from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
+from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle, hash_file
+from engine_runtime.bundle.manifest import to_toml
 from engine_runtime.bundle.released import assembly, description, layout
+from engine_runtime.bundle.released.assembly import link, require_free
 from engine_runtime.bundle.targets import require_folder
 from engine_runtime.bundle.weights import Progress, StoredTensor, TensorReader, Uninitialized, find_tensors
 from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import Dtype
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
 from engine_runtime.tensorrt.checkpoint.format import (
     ABOUT,
     CONFIG,
@@ -32,6 +36,7 @@ from engine_runtime.tensorrt.checkpoint.format import (
     CheckpointConfig,
     expected_tensors,
     is_checkpoint,
+    lm_fingerprint,
     name_map,
 )
 from engine_runtime.tensorrt.checkpoint.tensor_file import TensorFile, write_json
@@ -204,3 +209,62 @@ def _source_of(model: LanguageModel) -> str:
     files = sorted({stored.file for stored in model.weights.values()})
     described = [(file.name, file.stat().st_size) for file in files]
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+CHECKPOINT_FOLDER = "lm"
+"""Name of the link to the checkpoint in a bundle."""
+
+
+def require_bundle(source: Path, checkpoint: Path, to: Path) -> None:
+    """Check before the conversion that `make_bundle` can succeed. Raises BundleError for a bare checkpoint,
+    which has no speech encoder, flow and vocoder; ExportError for a folder that cannot be written or contains
+    another bundle; FetchError if another file is in the way.
+    """
+    if not (source / MANIFEST_NAME).is_file():
+        raise BundleError(
+            f"{source} is not a bundle, so no bundle can be created from it. "
+            "Make one with `moss-voice fetch moss-speech --from DIR`, and convert that."
+        )
+    require_folder(to, "--bundle-to")
+    if (to / MANIFEST_NAME).exists() and not (to / CHECKPOINT_FOLDER).is_symlink():
+        raise ExportError(f"{to} holds another bundle. Choose another folder with --bundle-to.")
+    links = {name: source / name for name in _other_files(Bundle.open(source, verify="size"))}
+    for name, target in {**links, CHECKPOINT_FOLDER: checkpoint}.items():
+        require_folder((to / name).parent, "--bundle-to")
+        require_free(to / name, target)
+
+
+def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
+    """Create it in the folder `to` and open it. Raises as `require_bundle`, and ExportError if it cannot be
+    written.
+    """
+    require_bundle(source, checkpoint, to)
+    original = Bundle.open(source, verify="size")
+    manifest: dict[str, Any] = tomllib.loads((source / MANIFEST_NAME).read_text(encoding="utf-8"))
+    manifest["files"] = {name: manifest["files"][name] for name in _other_files(original)}
+    manifest["lm"] |= {"layout": "tensorrt-llm", "weights": f"{CHECKPOINT_FOLDER}/{WEIGHTS}"}
+    manifest["bundle"]["description"] += "; language model from a TensorRT-LLM checkpoint"
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for name in manifest["files"]:
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            link(to / name, source / name)
+        link(to / CHECKPOINT_FOLDER, checkpoint)
+        for name in (WEIGHTS, CONFIG, ABOUT):
+            file = checkpoint / name
+            entry = {"size": file.stat().st_size, "sha256": hash_file(file)}
+            manifest["files"][f"{CHECKPOINT_FOLDER}/{name}"] = entry
+        unfinished = to / f"{MANIFEST_NAME}.part"
+        unfinished.write_text(to_toml(manifest), encoding="utf-8")
+        unfinished.replace(to / MANIFEST_NAME)
+    except OSError as error:
+        raise ExportError(
+            f"The bundle cannot be created in {to}: {error.strerror or error}. Choose another folder for it."
+        ) from error
+    return Bundle.open(to, verify="size")
+
+
+def _other_files(bundle: Bundle) -> list[str]:
+    """Names of all files but those of the language model's weights."""
+    replaced = {file.relative_to(bundle.path).as_posix() for file in bundle.lm.weights}
+    return [name for name in bundle.files if name not in replaced]

@@ -1,10 +1,11 @@
-"""Quantizes a checkpoint to fp8, int8 or int4.
+"""Quantizes a checkpoint to fp8, int8 or int4, and measures the error of each layer.
 
 In: a converted checkpoint and calibration statistics. Out: a folder with rank0.safetensors, moss_voice.json
 and, last, config.json. The linear layers of the shared layers are quantized, optionally also those of the
 tails. Heads, embeddings and norms are not, nor are keys and values, because FP8 context attention requires
 all layers in FP8 (the field of the plugin applies to the complete engine). Scales are computed first, layer
-by layer, and stored; then the file is written tensor by tensor. Any thread.
+by layer, and stored; then the file is written tensor by tensor. `layer_errors` reads it again and compares
+its products with the unquantized ones over calibration inputs. Any thread.
 """
 
 from __future__ import annotations
@@ -24,9 +25,8 @@ from engine_runtime.bundle.targets import require_folder
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.errors import BundleError, ExportError
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.tensorrt.checkpoint import smoothing
+from engine_runtime.table import Section
 from engine_runtime.tensorrt.checkpoint.calibrate import Calibration, Inputs
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
 from engine_runtime.tensorrt.checkpoint.format import (
     ABOUT,
     CONFIG,
@@ -36,15 +36,18 @@ from engine_runtime.tensorrt.checkpoint.format import (
     Quantization,
     expected_tensors,
     linear_modules,
+    lm_fingerprint,
 )
-from engine_runtime.tensorrt.checkpoint.quantized_network import PRODUCTS
+from engine_runtime.tensorrt.checkpoint.quantized_network import PRODUCTS, read_linear
 from engine_runtime.tensorrt.checkpoint.reading import Checkpoint, ReadTensor
 from engine_runtime.tensorrt.checkpoint.scales import (
     QuantizeError,
+    find_smoothing,
     fp8_levels,
     fp8_scale,
     group_size,
     int4_levels,
+    int4_smoothed,
     pack_int4,
 )
 from engine_runtime.tensorrt.checkpoint.tensor_file import TensorFile, write_json
@@ -170,10 +173,10 @@ class Quantizing:
     def _int4_scales(self, modules: tuple[str, ...], weights: list[Tensor], inputs: Inputs) -> None:
         rows, mean = inputs.rows.to(self.device), inputs.mean.to(self.device)
         size, dtype = self.config.quantization.group_size, self.config.torch_dtype
-        found = smoothing.search(weights, rows, mean, size, dtype)
+        found = find_smoothing(weights, rows, mean, size, dtype)
         self.alphas[modules[0]] = found.alpha
         for module, weight in zip(modules, weights, strict=True):
-            _, scale = smoothing.rounded(weight, found.factor, rows, size)
+            _, scale = int4_smoothed(weight, found.factor, rows, size)
             self.scales[f"{module}.prequant_scaling_factor"] = found.factor.cpu()
             self.scales[f"{module}.weights_scaling_factor"] = scale.cpu()
 
@@ -237,3 +240,49 @@ def _require(calibration: Calibration, config: CheckpointConfig) -> None:
                 f"The calibration does not fit the checkpoint at {modules[0]}. Calibrate again with another "
                 "file for --statistics."
             )
+
+
+_COLUMNS = {
+    "layer": "in the order of the network; layers that stay in plain numbers are left out",
+    "attention.qkv": "root of the squared error of q, k and v over that of their values, over kept inputs",
+    "attention.dense": "the same of the attention's output",
+    "mlp.fc": "the same of the gate and the up projection",
+    "mlp.proj": "the same of the MLP's output",
+}
+
+
+@torch.inference_mode()
+def layer_errors(
+    plain: Checkpoint, quantized: Checkpoint, calibration: Calibration, device: torch.device | str = "cpu"
+) -> Section:
+    """One row for each layer that is quantized."""
+    section = Section("error of each quantized product", dict(_COLUMNS))
+    read_plain, read_quantized = plain.reader(), quantized.reader()
+    rows: dict[str, dict[str, float | int | str | None]] = {}
+    for module in calibration.inputs:
+        if not quantized.config.is_quantized(module):
+            continue
+        layer, name = _split(module)
+        modules = [f"{layer}.{member}" for member in PRODUCTS[name]]
+        dtype = quantized.config.torch_dtype
+        wanted = read_linear(plain.config, read_plain, modules, torch.float32, device)
+        found = read_linear(quantized.config, read_quantized, modules, dtype, device)
+        inputs = calibration.inputs[module].rows.to(device, dtype)
+        rows.setdefault(layer, {"layer": layer})[name] = _error(wanted(inputs.float()), found(inputs).float())
+    section.rows = [rows[layer] for layer in sorted(rows, key=_place)]
+    return section
+
+
+def _split(module: str) -> tuple[str, str]:
+    """`shared_layers.0.mlp.fc` -> `shared_layers.0`, `mlp.fc`."""
+    stack, index, name = module.split(".", 2)
+    return f"{stack}.{index}", name
+
+
+def _place(layer: str) -> tuple[int, int]:
+    stack, index = layer.split(".")
+    return ("shared_layers", "text_layers", "audio_layers").index(stack), int(index)
+
+
+def _error(wanted: Tensor, found: Tensor) -> float:
+    return float((found - wanted).norm() / wanted.norm())

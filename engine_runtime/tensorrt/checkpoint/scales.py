@@ -8,11 +8,20 @@ library reads. All formats are symmetric.
     W4A16_AWQ  levels -8..7, one scale per group of inputs, amax / 7; two outputs per byte
 
 Layouts and formulas are those of TensorRT-LLM 1.x (quantization/functional.py, models/modeling_utils.py:
-preprocess_weights, symmetric_quantize of the weight-only kernels) and of ModelOpt's exporter for it. Plain
-torch on any device and in any thread.
+preprocess_weights, symmetric_quantize of the weight-only kernels) and of ModelOpt's exporter for it.
+
+AWQ also searches a factor for the inputs of an int4 product, so that important weights are scaled up: the
+engine multiplies the input with it (`prequant_scaling_factor`), and the weights are divided by it. Of the
+scales mean(|x|)^alpha, alpha from 0 (none) to 1, that with the least squared error of the product over the
+kept inputs is taken: Lin et al., "AWQ: Activation-aware Weight Quantization" (2023), section 3.2, with its
+normalization by the geometric mean of the smallest and the largest scale. Plain torch on any device and in
+any thread.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -120,3 +129,66 @@ def _levels(groups: Tensor, scale: Tensor) -> Tensor:
 
 def _rounded(groups: Tensor, scale: Tensor) -> Tensor:
     return _levels(groups, scale).mul_(scale.float()[..., None])
+
+
+SMOOTHING_STEPS = 20
+SEARCHED_OUTPUTS = 1024
+"""Outputs of a weight, at least, that the search looks at, spread over all of them: one factor serves them
+all, and an estimate of its error is enough."""
+_LEAST = 1e-4
+"""A scale below this would only blow up the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Smoothing:
+    """Result of the search.
+
+    Attributes:
+        factor: [in], in the dtype of the network; the input is multiplied with it.
+        alpha: the chosen exponent.
+        error: relative squared error of the layer's output over the kept inputs.
+    """
+
+    factor: Tensor
+    alpha: float
+    error: float
+
+
+def find_smoothing(
+    weights: Sequence[Tensor], rows: Tensor, mean: Tensor, size: int, dtype: torch.dtype
+) -> Smoothing:
+    """The best factor for int4 weights [out, in] in groups of `size`.
+
+    `rows` [n, in] are inputs that were seen, `mean` [in] is the mean of their absolute values over all that
+    were seen; on the device of the weights.
+    """
+    rows = rows.float()
+    weights = [weight[:: max(1, weight.shape[0] // SEARCHED_OUTPUTS)] for weight in weights]
+    wanted = [rows @ weight.float().t() for weight in weights]
+    energy = sum(float(product.square().sum()) for product in wanted)
+    best: Smoothing | None = None
+    for step in range(SMOOTHING_STEPS + 1):
+        factor = _factor(mean, step / SMOOTHING_STEPS, dtype)
+        smoothed = rows.to(dtype) * factor  # in the dtype in which the engine multiplies
+        error = 0.0
+        for weight, product in zip(weights, wanted, strict=True):
+            dense, _ = int4_smoothed(weight, factor, rows, size)
+            error += float((smoothed.float() @ dense.float().t() - product).square().sum())
+        if best is None or error < best.error:
+            best = Smoothing(factor, step / SMOOTHING_STEPS, error)
+    assert best is not None
+    return Smoothing(best.factor, best.alpha, best.error / energy if energy else 0.0)
+
+
+def int4_smoothed(weight: Tensor, factor: Tensor, rows: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The weight for inputs times `factor`, rounded, and its scales [out, in / size]. [out, in]"""
+    larger = weight.float() / factor.float()
+    importance = (rows.float() * factor.float()).square().mean(dim=0)
+    scale = int4_scale(larger, size, factor.dtype, importance)
+    return int4_dense(int4_levels(larger, scale), scale), scale
+
+
+def _factor(mean: Tensor, alpha: float, dtype: torch.dtype) -> Tensor:
+    scale = mean.float().pow(alpha).clamp_min(_LEAST)
+    scale = scale / (scale.max() * scale.min()).sqrt()
+    return (1 / scale).to(dtype)

@@ -1,27 +1,37 @@
-"""The codec's engines: builds them from loaded networks, and makes the stages run on them.
+"""The codec's engines: builds them from loaded networks, keeps them, and makes the stages run on them.
 
 In: the loaded flow, vocoder and speech tokenizer, and a folder of engines. Out: `build_engines` builds the
 missing ones, for this machine or ahead of time for another; `run_on_engines` makes the stages use them. Every
 engine is compared with torch on one input before it is used. Called while an engine is loaded, in its thread.
+
+File names in the folder contain a hash of the weights, the sizes and ranges of all tensors, the library with
+its version and the GPU, so an engine is never used for anything else; unused files may be deleted at any
+time, and several programs may share the folder. Engines and compiled kernels are code: the folder is the
+user's alone, hashes only find damage.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
+import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from engine_runtime.bundle.bundle import Bundle, hash_file
 from engine_runtime.bundle.weights import LoadProgress
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from engine_runtime.codec.graph import Graph
+from engine_runtime.codec.graph import Graph, GraphTensor
 from engine_runtime.codec.loading import chosen_codec, load_speech_tokenizer, load_token2mel, load_vocoder
+from engine_runtime.codec.onnx_graph import check_onnx, export_onnx
 from engine_runtime.codec.runtime import CodecRuntime, packet_frames
 from engine_runtime.codec.speech_tokenizer.encoder_graph import EngineSpeechEncoder, speech_encoder_graph
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
@@ -31,13 +41,121 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.hardware import usable_device
 from engine_runtime.models.hift import HiFT
 from engine_runtime.options import EngineOptions
-from engine_runtime.tensorrt.codec.build import build_engine
-from engine_runtime.tensorrt.codec.estimator import EngineEstimator, estimator_graph
-from engine_runtime.tensorrt.codec.export import check_onnx, export_onnx
-from engine_runtime.tensorrt.codec.runner import EngineRunner
-from engine_runtime.tensorrt.codec.store import EngineReport, EngineStore, engine_key
-from engine_runtime.tensorrt.codec.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
+from engine_runtime.tensorrt.codec.engine import EngineRunner, build_engine
+from engine_runtime.tensorrt.codec.graphs import (
+    EngineEstimator,
+    EngineHiFT,
+    EngineWindows,
+    bigvgan_graphs,
+    estimator_graph,
+    hift_graph,
+)
 from engine_runtime.tensorrt.library import RuntimeLibrary, runtime_library
+
+VERSION = 1
+"""Incremented when the same description is exported to a different graph."""
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """A built engine. `difference` is that of the ONNX file, run by onnxruntime, from torch, relative to the
+    largest value; None if it was not run."""
+
+    name: str
+    library: str
+    capability: str
+    difference: float | None
+    export_seconds: float
+    build_seconds: float
+    plan_bytes: int
+    plan_sha256: str
+
+
+class EngineStore:
+    """A folder of engines; None disables the cache."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def load(self, key: str) -> tuple[bytes, EngineReport] | None:
+        """The engine of a key, None if it is missing or damaged."""
+        if self._folder is None:
+            return None
+        try:
+            report = EngineReport(**json.loads(self._file(key, ".json").read_text(encoding="utf-8")))
+            plan = self._file(key, ".plan").read_bytes()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("the cached engine %s cannot be read and is rebuilt: %s", key, error)
+            return None
+        if hashlib.sha256(plan).hexdigest() != report.plan_sha256:
+            _log.warning("the cached engine %s is damaged and is rebuilt", key)
+            return None
+        return plan, report
+
+    def save(self, key: str, plan: bytes, report: EngineReport) -> None:
+        """Store an engine. If the folder cannot be written, that is logged and the engine is rebuilt next
+        time."""
+        self._write(key, ".plan", plan)
+        self._write(key, ".json", json.dumps(asdict(report), indent=1).encode())
+
+    def load_compiled(self, key: str) -> bytes | None:
+        """Kernels that TensorRT for RTX compiled on this machine for an engine."""
+        if self._folder is None:
+            return None
+        try:
+            content = self._file(key, ".jit").read_bytes()
+        except OSError:
+            return None
+        digest, compiled = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(compiled).digest() != digest:
+            _log.warning("the compiled kernels of the cached engine %s are damaged and made again", key)
+            return None
+        return compiled
+
+    def save_compiled(self, key: str, compiled: bytes) -> None:
+        """Store them behind their hash, as `save` does."""
+        self._write(key, ".jit", hashlib.sha256(compiled).digest() + compiled)
+
+    def _file(self, key: str, suffix: str) -> Path:
+        assert self._folder is not None
+        return self._folder / (key + suffix)
+
+    def _write(self, key: str, suffix: str, content: bytes) -> None:
+        if self._folder is None:
+            return
+        file = self._file(key, suffix)
+        unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            unfinished.write_bytes(content)
+            unfinished.replace(file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            _log.warning("the engine cannot be cached in %s: %s", self._folder, error)
+
+
+def engine_key(graph: Graph, weights: str, library: RuntimeLibrary, capability: str) -> str:
+    """Key of an engine: the name of its graph, and a hash of everything that determines its results and its
+    platform. `weights` identifies the weights and the configuration of the bundle's codec."""
+    described = {
+        "version": VERSION,
+        "weights": weights,
+        "inputs": [_described(spec) for spec in graph.inputs],
+        "outputs": [_described(spec) for spec in graph.outputs],
+        "library": library.label,
+        "capability": capability,
+    }
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    return f"{graph.name}-{digest[:24]}"
+
+
+def _described(spec: GraphTensor) -> list[Any]:
+    return [spec.name, str(spec.dtype), spec.at("least"), spec.at("usual"), spec.at("most")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,9 @@ from engine_runtime.lm.sampling_metadata import ReplySampling
 from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.tensorrt.engine import ExecutionContext
-from engine_runtime.tensorrt.llm.bindings import EngineInputs, EngineOutputs, Memory
 from engine_runtime.tensorrt.llm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for
 from engine_runtime.tensorrt.llm.graphed_decode import GraphedDecode
-from engine_runtime.tensorrt.llm.session import EngineSession, bind
+from engine_runtime.tensorrt.llm.session import EngineInputs, EngineOutputs, EngineSession, Memory, bind
 from engine_runtime.tensorrt.llm.step_check import StepMemory, check_step
 from engine_runtime.tensorrt.llm.step_tensors import (
     GENERATION,

@@ -13,8 +13,7 @@ from collections.abc import Callable
 
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.tensorrt.engine import ExecutionContext
-from engine_runtime.tensorrt.llm.bindings import EngineInputs, EngineOutputs
-from engine_runtime.tensorrt.llm.session import bind
+from engine_runtime.tensorrt.llm.session import EngineInputs, EngineOutputs, bind
 
 ROWS_PER_GRAPH = 256
 

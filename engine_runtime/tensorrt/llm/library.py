@@ -1,21 +1,26 @@
 """Single access point to TensorRT-LLM: supported version, installation, and the names used by this project.
 
-In: nothing but what is installed. Out: a `Library` of names for model.py and build.py, or an
-EngineError with install instructions. It is imported inside the functions, so that everything else works
-without it, and tests pass a test double. Any thread; the import takes a minute and loads CUDA.
+In: nothing but what is installed. Out: a `Library` of names for model.py and build.py, or an EngineError with
+install instructions. It is imported inside the functions, so that everything else works without it, and tests
+pass a test double; the import takes a minute and loads CUDA. `clashes` compares the installed packages with
+what the library requires (by its metadata, or requirements.txt where it is not installed) and imports
+nothing. Any thread.
 """
 
 from __future__ import annotations
 
+import importlib
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from importlib import metadata, resources
+from types import SimpleNamespace
 
+from packaging.requirements import Requirement
 from packaging.version import Version
 
 from engine_runtime.errors import EngineError
-from engine_runtime.tensorrt.llm.environment import installed_version
 
 VERSION = "1.2.1"
 """The last stable release with TensorRT engines and the Python Model API."""
@@ -24,40 +29,28 @@ _PYTHONS = ((3, 10), (3, 12))
 _MACHINES = {"x86_64", "aarch64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
-    """Names of the library, in its spelling.
+NAMES = {
+    "tensorrt_llm._common": ("default_net",),
+    "tensorrt_llm.builder": ("BuildConfig", "KVCacheType", "build"),  # the home of KVCacheType has moved
+    "tensorrt_llm.functional": (
+        "AttentionMaskType",
+        "LayerNormType",
+        "PositionEmbeddingType",
+        "gather_last_token_logits",
+    ),
+    "tensorrt_llm.layers": ("Attention", "ColumnLinear", "Embedding", "GatedMLP", "RmsNorm"),
+    "tensorrt_llm.models": ("MODEL_MAP",),
+    "tensorrt_llm.models.modeling_utils": ("PretrainedConfig", "PretrainedModel"),
+    "tensorrt_llm.module": ("Module", "ModuleList"),
+    "tensorrt_llm.plugin": ("PluginConfig",),
+}
+"""What an engine is built with, by its module."""
 
-    Attributes:
-        version: of the library.
-        default_net: the network under construction, with its plugin configuration.
-        MODEL_MAP: architecture -> class, used to read configurations.
-    """
 
-    version: str
-    # tensorrt_llm.functional, tensorrt_llm._common
-    AttentionMaskType: Any
-    LayerNormType: Any
-    PositionEmbeddingType: Any
-    gather_last_token_logits: Any
-    default_net: Any
-    # tensorrt_llm.module, tensorrt_llm.layers
-    Module: Any
-    ModuleList: Any
-    Attention: Any
-    ColumnLinear: Any
-    Embedding: Any
-    GatedMLP: Any
-    RmsNorm: Any
-    # tensorrt_llm.models
-    PretrainedConfig: Any
-    PretrainedModel: Any
-    MODEL_MAP: dict[str, Any]
-    # tensorrt_llm.builder, tensorrt_llm.plugin
-    BuildConfig: Any
-    KVCacheType: Any
-    PluginConfig: Any
-    build: Any
+class Library(SimpleNamespace):
+    """The `NAMES` of the library, in its spelling, and its `version`. `default_net` is the network under
+    construction, with its plugin configuration; `MODEL_MAP` maps an architecture to its class and is used to
+    read configurations."""
 
 
 def load_library() -> Library:
@@ -66,44 +59,16 @@ def load_library() -> Library:
     _check_installed(builds=True)
     try:
         from tensorrt_llm import __version__ as version
-        from tensorrt_llm._common import default_net
-        from tensorrt_llm.builder import BuildConfig, KVCacheType, build  # the home of KVCacheType has moved
-        from tensorrt_llm.functional import (
-            AttentionMaskType,
-            LayerNormType,
-            PositionEmbeddingType,
-            gather_last_token_logits,
-        )
-        from tensorrt_llm.layers import Attention, ColumnLinear, Embedding, GatedMLP, RmsNorm
-        from tensorrt_llm.models import MODEL_MAP
-        from tensorrt_llm.models.modeling_utils import PretrainedConfig, PretrainedModel
-        from tensorrt_llm.module import Module, ModuleList
-        from tensorrt_llm.plugin import PluginConfig
+
+        names = {
+            name: getattr(importlib.import_module(module), name)
+            for module, own in NAMES.items()
+            for name in own
+        }
     except Exception as error:  # any error: a missing driver, MPI, another release of a dependency
         raise EngineError(how_to_get(error)) from error
     check_version(version)
-    return Library(
-        version=version,
-        AttentionMaskType=AttentionMaskType,
-        LayerNormType=LayerNormType,
-        PositionEmbeddingType=PositionEmbeddingType,
-        gather_last_token_logits=gather_last_token_logits,
-        default_net=default_net,
-        Module=Module,
-        ModuleList=ModuleList,
-        Attention=Attention,
-        ColumnLinear=ColumnLinear,
-        Embedding=Embedding,
-        GatedMLP=GatedMLP,
-        RmsNorm=RmsNorm,
-        PretrainedConfig=PretrainedConfig,
-        PretrainedModel=PretrainedModel,
-        MODEL_MAP=MODEL_MAP,
-        BuildConfig=BuildConfig,
-        KVCacheType=KVCacheType,
-        PluginConfig=PluginConfig,
-        build=build,
-    )
+    return Library(version=version, **names)
 
 
 def load_plugins() -> None:
@@ -174,3 +139,50 @@ def _how_to_install() -> str:
         f"It needs an environment of its own with Python 3.12, a driver for CUDA 13 and TensorRT-LLM "
         f"{VERSION}: section 1 of packaging/TENSORRT.md has every command."
     )
+
+
+_LIBRARY = "tensorrt-llm"
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """An installed package (`installed` is its version, None if it is missing) that does not meet its
+    requirement."""
+
+    package: str
+    installed: str | None
+    required: str
+
+
+def requirements() -> list[Requirement]:
+    """What TensorRT-LLM requires of this environment."""
+    try:
+        lines = metadata.requires(_LIBRARY) or []
+    except metadata.PackageNotFoundError:
+        text = resources.files("engine_runtime.tensorrt").joinpath("requirements.txt").read_text("utf-8")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = [Requirement(line) for line in lines]
+    return [wanted for wanted in found if wanted.marker is None or wanted.marker.evaluate({"extra": ""})]
+
+
+def clashes() -> list[Clash]:
+    """Every unmet requirement; a missing package counts only if the library is installed."""
+    return list(_clashes(is_installed=installed_version(_LIBRARY) is not None))
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _clashes(is_installed: bool) -> Iterator[Clash]:
+    for wanted in requirements():
+        version = installed_version(wanted.name)
+        if version is None:
+            if is_installed:
+                yield Clash(wanted.name, None, str(wanted.specifier) or "any version")
+        elif not wanted.specifier.contains(version, prereleases=True):
+            yield Clash(wanted.name, version, str(wanted.specifier))

@@ -25,16 +25,14 @@ from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, ScheduledSequ
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.quantization import FP8
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
-from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig
+from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig, lm_fingerprint
 from engine_runtime.tensorrt.library import RuntimeLibrary, tensorrt
-from engine_runtime.tensorrt.llm.bindings import Memory
 from engine_runtime.tensorrt.llm.contract import BUILD_ANEW, capacity_of, choose_contract
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 from engine_runtime.tensorrt.llm.graphed_decode import ROWS_PER_GRAPH
 from engine_runtime.tensorrt.llm.library import load_plugins
-from engine_runtime.tensorrt.llm.session import EngineSession
+from engine_runtime.tensorrt.llm.session import EngineSession, Memory
 
 _log = logging.getLogger(__name__)
 _RESERVE = 1_500_000_000

@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from engine_runtime.tensorrt.checkpoint.config import ARCHITECTURE
+from engine_runtime.tensorrt.checkpoint.format import ARCHITECTURE
 from engine_runtime.tensorrt.engine import EngineTensor, network_tensors
 from engine_runtime.tensorrt.llm.library import Library
 

@@ -18,7 +18,7 @@ from app.commands.acceptance_trt import trt_steps
 from app.commands.own_command import CommandResult
 from app.settings import StartSettings
 from engine_runtime.bundle.released import assembly, layout
-from engine_runtime.tensorrt.llm import environment, library
+from engine_runtime.tensorrt.llm import library
 from tests.doubles.tensorrt.model_api import make_library
 from tests.factories.acceptance import Script, make_plan, run_here
 from tests.factories.engine_folder import EngineWorld
@@ -68,7 +68,7 @@ def world(
     monkeypatch.setattr(paths, "bundles_dir", lambda: tmp_path / "bundles")
     # The most likely ids of random networks are hardly likelier than others.
     monkeypatch.setattr("engine_runtime.bench.teacher_forcing.LEAST_TOP1", 0.5)
-    monkeypatch.setattr(environment, "installed_version", lambda name: "1.2.1")
+    monkeypatch.setattr(library, "installed_version", lambda name: "1.2.1")
     found = World(bundle, tiny)
     build = engine_world.builder(lambda: found.building)
     monkeypatch.setattr(library, "load_library", lambda: make_library(build=build))

@@ -13,9 +13,9 @@ from app.cli import main
 from app.commands import doctor
 from app.dialog import smart_turn
 from engine_runtime import hardware
-from engine_runtime.codec.onnx_runner import OnnxRunner
-from engine_runtime.tensorrt.llm import environment
-from engine_runtime.tensorrt.llm.environment import Clash
+from engine_runtime.codec.onnx_graph import OnnxRunner
+from engine_runtime.tensorrt.llm import library
+from engine_runtime.tensorrt.llm.library import Clash
 
 pytestmark = pytest.mark.slow  # a program of its own tries the display
 
@@ -177,8 +177,8 @@ def test_fetched_bundles_are_listed(random_bundle: Path, capsys: pytest.CaptureF
 
 def _tensorrt_llm_findings(monkeypatch: pytest.MonkeyPatch, version: str | None) -> list[doctor.Finding]:
     found = [Clash("numpy", "2.4.6", "<2"), Clash("openai", None, "any version")]
-    monkeypatch.setattr(environment, "clashes", lambda: found)
-    monkeypatch.setattr(environment, "installed_version", lambda package: version)
+    monkeypatch.setattr(library, "clashes", lambda: found)
+    monkeypatch.setattr(library, "installed_version", lambda package: version)
     monkeypatch.setattr(hardware, "torch_cuda", lambda: "12.8")
     return [finding for finding in doctor.examine() if finding.what == "TensorRT-LLM"]
 

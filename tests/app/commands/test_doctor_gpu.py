@@ -16,7 +16,7 @@ from app.gpu_runtime.lock import read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
 from engine_runtime import hardware
 from engine_runtime.cuda import availability
-from engine_runtime.tensorrt.llm import environment
+from engine_runtime.tensorrt.llm import library
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_tensorrt_llm_is_not_missed_in_a_packaged_program(monkeypatch: pytest.Mo
 def test_a_version_of_tensorrt_llm_that_cannot_be_used_is_not_called_ok(
     monkeypatch: pytest.MonkeyPatch, version: str, status: str
 ) -> None:
-    monkeypatch.setattr(environment, "installed_version", lambda package: version)
-    monkeypatch.setattr(environment, "clashes", list)
+    monkeypatch.setattr(library, "installed_version", lambda package: version)
+    monkeypatch.setattr(library, "clashes", list)
     found = next(doctor_gpu.tensorrt_llm())
     assert found.status == status
     assert version in found.detail

@@ -12,10 +12,11 @@ import pytest
 from app import paths
 from app.cli import build_parser
 from app.commands import trt_codec
+from engine_runtime.codec import onnx_graph
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.tensorrt import library as runtime_library
-from engine_runtime.tensorrt.codec import engines, export
-from engine_runtime.tensorrt.codec.store import EngineReport
+from engine_runtime.tensorrt.codec import engines
+from engine_runtime.tensorrt.codec.engines import EngineReport
 
 
 def command(*words: str) -> int:
@@ -55,9 +56,9 @@ def test_it_prints_a_line_for_each_engine(
 def test_onnx_files_are_written_and_compared(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(export, "export_onnx", lambda graph, file: file.write_bytes(b"graph"))
-    monkeypatch.setattr(export, "check_onnx", lambda graph, file: 1e-6)
-    monkeypatch.setattr(export, "times_against_torch", lambda graph, file: (2.0, 3.0))
+    monkeypatch.setattr(onnx_graph, "export_onnx", lambda graph, file: file.write_bytes(b"graph"))
+    monkeypatch.setattr(onnx_graph, "check_onnx", lambda graph, file: 1e-6)
+    monkeypatch.setattr(onnx_graph, "times_against_torch", lambda graph, file: (2.0, 3.0))
     assert command("--bundle", str(random_bundle), "--onnx", str(tmp_path / "onnx")) == 0
     assert len(list((tmp_path / "onnx").glob("*.onnx"))) == 4
     assert "difference 1e-06  torch_ms 2.0  onnxruntime_ms 3.0" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.tensorrt.llm.bindings import Memory
+from engine_runtime.tensorrt.llm.session import Memory
 
 ALIGNMENT = 256
 

@@ -11,7 +11,7 @@ from engine_runtime.bundle.weights import Uninitialized
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
-from engine_runtime.tensorrt.checkpoint.config import CheckpointConfig, Quantization
+from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig, Quantization
 
 AUDIO_ONLY = Tails(text=False, audio=True)
 

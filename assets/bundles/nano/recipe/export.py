@@ -25,10 +25,10 @@ from train_vocoder import FLOW_CFG, FLOW_STEPS
 
 from engine_runtime.bundle.bundle import Bundle, hash_file
 from engine_runtime.bundle.manifest import stated
+from engine_runtime.codec.onnx_graph import export_without_weights
 from engine_runtime.codec.speech_tokenizer.encoder_graph import speech_encoder_graph
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.whisper_vq import WhisperVQ
-from engine_runtime.tensorrt.codec.export import export_without_weights
 
 TRAINED = (
     "speech_encoder.safetensors",

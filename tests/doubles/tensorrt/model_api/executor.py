@@ -13,8 +13,7 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig
-from engine_runtime.tensorrt.llm.build import build_engine
-from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
+from engine_runtime.tensorrt.llm.build import BuildOptions, build_engine, plan_build
 from engine_runtime.tensorrt.llm.step_check import check_step
 from engine_runtime.tensorrt.llm.step_tensors import StepInputBuilder, packing_order, step_spec
 from tests.doubles.tensorrt.model_api import builder, make_library

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from engine_runtime.codec.onnx_runner import OnnxRunner
+from engine_runtime.codec.onnx_graph import OnnxRunner, check_onnx
 from engine_runtime.codec.speech_tokenizer.encoder_graph import EngineSpeechEncoder, speech_encoder_graph
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
-from engine_runtime.tensorrt.codec.export import check_onnx
 from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import (
     GOLDEN,
     RATE,
     cut_speech,
+    make_tokenizer,
     push_in_chunks,
 )
 from tests.factories.graphs import Exported
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def on_onnx(tokenizer: SpeechTokenizer, exported: Exported) -> SpeechTokenizer:
+def on_onnx(exported: Exported) -> SpeechTokenizer:
+    tokenizer = make_tokenizer(load_file(GOLDEN / "encoder_tiny.safetensors"), "running_max")
     graph = speech_encoder_graph(tokenizer.model)
     file = exported("encoder_tiny", graph)
     assert check_onnx(graph, file) <= 1e-5

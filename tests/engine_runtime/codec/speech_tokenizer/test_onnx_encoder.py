@@ -17,7 +17,7 @@ import torch
 from app.audio.wav import read_wav
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import load_speech_encoder
-from engine_runtime.codec.speech_tokenizer.onnx_encoder import MOST_CODES
+from engine_runtime.codec.speech_tokenizer.encoder_graph import MOST_CODES
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Codes, Pcm

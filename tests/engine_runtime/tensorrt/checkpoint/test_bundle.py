@@ -20,9 +20,13 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.loading import lm_source
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.tensorrt.checkpoint.bundle import make_bundle, require_bundle
-from engine_runtime.tensorrt.checkpoint.convert import Conversion, find_language_model
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
+from engine_runtime.tensorrt.checkpoint.convert import (
+    Conversion,
+    find_language_model,
+    make_bundle,
+    require_bundle,
+)
+from engine_runtime.tensorrt.checkpoint.format import lm_fingerprint
 
 
 def _made(source: Path, folder: Path) -> Bundle:

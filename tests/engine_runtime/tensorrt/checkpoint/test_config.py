@@ -11,7 +11,7 @@ import pytest
 
 from engine_runtime.errors import BundleError
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.tensorrt.checkpoint.config import (
+from engine_runtime.tensorrt.checkpoint.format import (
     CheckpointConfig,
     Quantization,
     read_config,

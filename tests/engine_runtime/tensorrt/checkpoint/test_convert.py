@@ -17,8 +17,12 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.tensorrt.checkpoint import convert
 from engine_runtime.tensorrt.checkpoint.convert import Conversion, find_language_model
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
-from engine_runtime.tensorrt.checkpoint.format import expected_tensors, is_checkpoint, read_config
+from engine_runtime.tensorrt.checkpoint.format import (
+    expected_tensors,
+    is_checkpoint,
+    lm_fingerprint,
+    read_config,
+)
 from tests.factories.bundle import write_manifest
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.tensorrt.checkpoint.fingerprint import lm_fingerprint
+from engine_runtime.tensorrt.checkpoint.format import lm_fingerprint
 
 
 def test_the_same_model_in_another_folder_is_the_same(random_bundle: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch.linear import DenseLinear
 from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig, Quantization
-from engine_runtime.tensorrt.checkpoint.quantized_linear import Fp8Linear, SmoothedLinear, read_linear
+from engine_runtime.tensorrt.checkpoint.quantized_network import Fp8Linear, SmoothedLinear, read_linear
 from engine_runtime.tensorrt.checkpoint.scales import int8_rounded, pack_int4
 from tests.factories.tiny_lm import load_tiny
 

@@ -19,9 +19,8 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.tensorrt.checkpoint.bundle import make_bundle
 from engine_runtime.tensorrt.checkpoint.calibrate import AnsweringModel, Calibration
-from engine_runtime.tensorrt.checkpoint.convert import Conversion, LanguageModel
+from engine_runtime.tensorrt.checkpoint.convert import Conversion, LanguageModel, make_bundle
 from engine_runtime.tensorrt.checkpoint.format import modules
 from engine_runtime.tensorrt.checkpoint.quantize import Format
 from engine_runtime.tensorrt.checkpoint.quantized_network import load_paged, read_network

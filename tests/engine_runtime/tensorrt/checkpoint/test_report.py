@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
-from engine_runtime.tensorrt.checkpoint.quantize import Format
+from engine_runtime.tensorrt.checkpoint.quantize import Format, layer_errors
 from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
-from engine_runtime.tensorrt.checkpoint.report import layer_errors
 from tests.factories.trt_checkpoints import quantize
 
 

@@ -13,8 +13,8 @@ from engine_runtime.codec.graph import Graph, GraphTensor
 from engine_runtime.codec.speech_tokenizer.encoder_graph import speech_encoder_graph
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.errors import EngineError
-from engine_runtime.tensorrt.codec.build import build_engine
-from engine_runtime.tensorrt.codec.estimator import estimator_graph
+from engine_runtime.tensorrt.codec.engine import build_engine
+from engine_runtime.tensorrt.codec.graphs import estimator_graph
 from engine_runtime.tensorrt.library import RuntimeLibrary, tensorrt_rtx
 from tests.doubles.tensorrt.codec_engine import Faults, double_library
 from tests.engine_runtime.tensorrt.codec.conftest import PACKETS

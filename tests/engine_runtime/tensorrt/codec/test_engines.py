@@ -19,8 +19,14 @@ from engine_runtime.errors import EngineError
 from engine_runtime.loading import load_stages
 from engine_runtime.options import EngineOptions
 from engine_runtime.tensorrt.codec import engines
-from engine_runtime.tensorrt.codec.engines import Codec, build_engines, is_on_engines, use_engines, weights_of
-from engine_runtime.tensorrt.codec.store import EngineStore
+from engine_runtime.tensorrt.codec.engines import (
+    Codec,
+    EngineStore,
+    build_engines,
+    is_on_engines,
+    use_engines,
+    weights_of,
+)
 from tests.doubles.tensorrt.codec_engine import Faults, double_library
 from tests.engine_runtime.codec.flow.test_token2mel import codes_of
 from tests.engine_runtime.tensorrt.codec.conftest import PACKETS
@@ -140,8 +146,8 @@ def test_the_weights_decide(random_bundle: Path, nano_bundle: Path, tmp_path: Pa
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_graphs_of_a_codec_on_a_gpu(exported: Exported, tmp_path: Path) -> None:
     """Weights on the device are exported as they are; the state of a stream stays on the device."""
-    from engine_runtime.tensorrt.codec.estimator import EngineEstimator
-    from engine_runtime.tensorrt.codec.export import check_onnx, export_onnx
+    from engine_runtime.codec.onnx_graph import check_onnx, export_onnx
+    from engine_runtime.tensorrt.codec.graphs import EngineEstimator
     from tests.engine_runtime.codec.flow.test_token2mel import SPEC
 
     stage = Token2Mel(

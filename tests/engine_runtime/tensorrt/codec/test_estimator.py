@@ -10,10 +10,9 @@ import torch
 
 from engine_runtime.codec.flow.static import bytes_per_code
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from engine_runtime.codec.onnx_runner import OnnxRunner
+from engine_runtime.codec.onnx_graph import OnnxRunner, check_onnx
 from engine_runtime.errors import ExecutorError
-from engine_runtime.tensorrt.codec.estimator import EngineEstimator, estimator_graph
-from engine_runtime.tensorrt.codec.export import check_onnx
+from engine_runtime.tensorrt.codec.graphs import EngineEstimator, estimator_graph
 from tests.engine_runtime.codec.flow.test_token2mel import (
     SPEC,
     TOLERANCE,

@@ -7,8 +7,7 @@ import torch
 
 from engine_runtime.codec.graph import Graph
 from engine_runtime.errors import EngineError, ExecutorError
-from engine_runtime.tensorrt.codec.build import build_engine
-from engine_runtime.tensorrt.codec.runner import EngineRunner
+from engine_runtime.tensorrt.codec.engine import EngineRunner, build_engine
 from engine_runtime.tensorrt.library import logger
 from tests.doubles.tensorrt.codec_engine import Faults, double_library
 from tests.factories.graphs import Exported, scaled_sum

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine_runtime.codec.graph import Axis, GraphTensor
-from engine_runtime.tensorrt.codec.store import EngineReport, EngineStore, engine_key
+from engine_runtime.tensorrt.codec.engines import EngineReport, EngineStore, engine_key
 from tests.doubles.tensorrt.codec_engine import double_library
 from tests.factories.graphs import scaled_sum
 

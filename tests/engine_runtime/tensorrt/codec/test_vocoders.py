@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from engine_runtime.codec.graph import Runner
-from engine_runtime.codec.onnx_runner import OnnxRunner
+from engine_runtime.codec.onnx_graph import OnnxRunner, check_onnx
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.models.hift import HiFT
-from engine_runtime.tensorrt.codec.export import check_onnx
-from engine_runtime.tensorrt.codec.vocoders import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
+from engine_runtime.tensorrt.codec.graphs import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
 from engine_runtime.types import Mel, Pcm
 from tests.engine_runtime.codec.vocoder.test_vocoder import CONFIG, SPEC, lively, mel_of, run, stored_bigvgan
 from tests.factories.graphs import Exported

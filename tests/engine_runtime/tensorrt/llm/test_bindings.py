@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from engine_runtime.lm.step import ExecutorLimits
-from engine_runtime.tensorrt.llm.bindings import EngineInputs, EngineOutputs, Memory
 from engine_runtime.tensorrt.llm.contract import CONTRACTS, Contract
+from engine_runtime.tensorrt.llm.session import EngineInputs, EngineOutputs, Memory
 from tests.doubles.tensorrt.memory import KnownMemory, look_at
 
 LIMITS = ExecutorLimits(

@@ -12,9 +12,7 @@ import pytest
 
 from engine_runtime.errors import BundleError, EngineError, ExportError
 from engine_runtime.lm.step import ExecutorLimits
-from engine_runtime.tensorrt.llm.build import build_engine
-from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
-from engine_runtime.tensorrt.llm.build_report import BuildReport
+from engine_runtime.tensorrt.llm.build import BuildOptions, BuildReport, build_engine, plan_build
 from engine_runtime.tensorrt.llm.contract import CONTRACTS
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 from tests.doubles.tensorrt.model_api import builder, make_library, modeling

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine_runtime.errors import EngineError
-from engine_runtime.tensorrt.llm.build import build_engine
-from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
+from engine_runtime.tensorrt.llm.build import BuildOptions, build_engine, plan_build
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 from engine_runtime.tensorrt.llm.library import Library, load_library
 from tests.factories.tiny_checkpoint import convert_tiny

@@ -20,7 +20,7 @@ from engine_runtime.tensorrt.checkpoint.format import (
     expected_tensors,
     read_config,
 )
-from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
+from engine_runtime.tensorrt.llm.build import BuildOptions, plan_build
 
 
 def empty_checkpoint(directory: Path, config: CheckpointConfig) -> Path:

@@ -1,10 +1,12 @@
-"""Messages if TensorRT-LLM is missing, broken or of another version. It is not installed here."""
+"""Messages if TensorRT-LLM or what it requires is missing, broken or of another version. It is not
+installed here."""
 
 from __future__ import annotations
 
 import builtins
 import platform
 import sys
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from engine_runtime.errors import EngineError
 from engine_runtime.tensorrt.llm import library
-from engine_runtime.tensorrt.llm.library import Library
+from engine_runtime.tensorrt.llm.library import Clash, Library, clashes
 from tests.doubles.tensorrt.model_api import make_library
 
 
@@ -43,24 +45,13 @@ def test_without_the_library_it_says_how_to_get_it(load: Any) -> None:
 def install(monkeypatch: pytest.MonkeyPatch, version: str) -> Library:
     """The double under the documented module names of the library."""
     stand_in = make_library()
-    homes = {
-        "": {"__version__": version},
-        "._common": "default_net",
-        ".builder": "BuildConfig KVCacheType build",
-        ".functional": "AttentionMaskType LayerNormType PositionEmbeddingType gather_last_token_logits",
-        ".layers": "Attention ColumnLinear Embedding GatedMLP RmsNorm",
-        ".models": "MODEL_MAP",
-        ".models.modeling_utils": "PretrainedConfig PretrainedModel",
-        ".module": "Module ModuleList",
-        ".plugin": "PluginConfig",
-    }
-    for suffix, names in homes.items():
-        module = ModuleType(f"tensorrt_llm{suffix}")
-        values = (
-            names if isinstance(names, dict) else {name: getattr(stand_in, name) for name in names.split()}
-        )
-        vars(module).update(values)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    root = ModuleType("tensorrt_llm")
+    vars(root)["__version__"] = version
+    monkeypatch.setitem(sys.modules, "tensorrt_llm", root)
+    for home, names in library.NAMES.items():
+        module = ModuleType(home)
+        vars(module).update({name: getattr(stand_in, name) for name in names})
+        monkeypatch.setitem(sys.modules, home, module)
     return stand_in
 
 
@@ -135,3 +126,74 @@ def test_a_release_without_engines_is_named_before_its_modules_are_missed(
     monkeypatch.setattr(library, "installed_version", lambda package: "1.4.0rc1")
     with pytest.raises(EngineError, match=r"TensorRT-LLM 1\.4\.0rc1 no longer builds TensorRT engines"):
         load()
+
+
+REQUIRED = ["numpy<2", "torch<=2.10.0a0,>=2.9.1", "openai", 'colored; extra == "devel"', "h5py==3.12.1"]
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    def version(name: str) -> str:
+        try:
+            return versions[name.replace("-", "_")]
+        except KeyError:
+            raise metadata.PackageNotFoundError(name) from None
+
+    def requires(name: str) -> list[str]:
+        version(name)
+        return REQUIRED
+
+    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(metadata, "requires", requires)
+
+
+def test_the_set_that_the_library_was_released_with_has_no_clash(monkeypatch: pytest.MonkeyPatch) -> None:
+    _install(
+        monkeypatch,
+        torch="2.9.1+cu130",
+        numpy="1.26.4",
+        transformers="4.57.3",
+        triton="3.5.1",
+        tensorrt="10.14.1.48",
+        onnx="1.19.1",
+        cuda_python="13.1.0",
+        setuptools="79.0.1",
+    )
+    assert clashes() == []
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "required"),
+    [
+        ("numpy", "2.0.0", "<2"),
+        ("torch", "2.10.0", "<=2.10.0a0,>=2.9.1"),
+        ("torch", "2.9.0+cu130", "<=2.10.0a0,>=2.9.1"),
+        ("transformers", "4.57.1", "==4.57.3"),
+        ("tensorrt", "10.15.1.29", "~=10.14.1"),
+        ("onnx", "1.20.0", "<1.20.0,>=1.18.0"),
+        ("setuptools", "84.2.1", "<80"),
+    ],
+)
+def test_every_other_version_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str, version: str, required: str
+) -> None:
+    _install(monkeypatch, **{package: version})
+    assert clashes() == [Clash(package, version, required)]
+
+
+def test_an_installed_library_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its metadata is used, and missing packages are reported, except those for development."""
+    _install(monkeypatch, tensorrt_llm="1.2.1", numpy="2.4.6", torch="2.9.1", h5py="3.12.1", triton="3.7.0")
+    assert clashes() == [Clash("numpy", "2.4.6", "<2"), Clash("openai", None, "any version")]
+
+
+def test_our_own_ranges_admit_that_set() -> None:
+    """For the packages that both name, some version satisfies both."""
+    ours = {
+        wanted.name: wanted.specifier
+        for wanted in map(library.Requirement, metadata.requires("moss-voice") or [])
+    }
+    released = {"torch": "2.9.1", "numpy": "1.26.4", "transformers": "4.57.3", "triton": "3.5.1"}
+    theirs = {wanted.name: wanted.specifier for wanted in library.requirements()}
+    for package, version in released.items():
+        assert ours[package].contains(version), package
+        assert theirs[package].contains(version), package

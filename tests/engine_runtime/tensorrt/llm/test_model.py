@@ -29,7 +29,7 @@ from engine_runtime.tensorrt.checkpoint.format import (
     read_config,
     tensor_slices,
 )
-from engine_runtime.tensorrt.llm.build_plan import BuildOptions, plan_build
+from engine_runtime.tensorrt.llm.build import BuildOptions, plan_build
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 from engine_runtime.tensorrt.llm.model import define_model
 from tests.doubles.tensorrt.model_api import attention, layers, make_library

@@ -19,7 +19,7 @@ from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
 from engine_runtime.tensorrt.checkpoint.quantize import FORMATS, Format
 from engine_runtime.tensorrt.checkpoint.quantized_network import load_paged
 from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
-from engine_runtime.tensorrt.llm.build_plan import BuildOptions
+from engine_runtime.tensorrt.llm.build import BuildOptions
 from tests.doubles.tensorrt.model_api.executor import described
 from tests.factories.trt_checkpoints import quantize
 

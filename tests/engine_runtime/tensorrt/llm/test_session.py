@@ -13,9 +13,8 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.engine import Binding, ExecutionContext
-from engine_runtime.tensorrt.llm.bindings import EngineInputs, EngineOutputs
 from engine_runtime.tensorrt.llm.contract import CONTRACTS
-from engine_runtime.tensorrt.llm.session import EngineSession, bind
+from engine_runtime.tensorrt.llm.session import EngineInputs, EngineOutputs, EngineSession, bind
 from engine_runtime.tensorrt.llm.step_tensors import block_offsets
 from tests.doubles.tensorrt.llm_engine import TensorRT
 from tests.doubles.tensorrt.memory import KnownMemory

@@ -1,7 +1,9 @@
-"""Exports a part of the codec to an ONNX file, and checks its results against torch.
+"""An exported part of the codec as an ONNX file: written, run by onnxruntime, and compared with torch.
 
-In: a `Graph`. Out: a file (with a .data file for large weights), with all variable axes dynamic; or a small
-file without weights. Needs the packages onnx and onnxscript, which torch's exporter uses. Any thread.
+In: a `Graph`. Out: a file (with a .data file for large weights), with all variable axes dynamic, or a small
+file without weights; a `Runner` of such a file on the CPU. Exporting needs the packages onnx and onnxscript,
+which torch's exporter uses. `OnnxRunner` runs in the thread of its caller, with one thread by default,
+because the codec runs beside the language model.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import io
 import logging
 import statistics
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,42 @@ from torch import Tensor, nn
 
 from engine_runtime import installation
 from engine_runtime.codec.graph import Extent, Graph
-from engine_runtime.codec.onnx_runner import OnnxRunner
 from engine_runtime.cuda.stopwatch import times_ms
-from engine_runtime.errors import EngineError
+from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.onnx_runtime import create_session
+
+
+class OnnxRunner:
+    """Implements `Runner`."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        model: Path | bytes,
+        threads: int = 1,
+        *,
+        purpose: str = "check an exported codec",
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`weights`, on the CPU, are for a model file without weights; they are not copied. Raises as
+        `create_session` does."""
+        self._graph = graph
+        self._weights = {name: value.detach().numpy() for name, value in (weights or {}).items()}
+        self._session = create_session(model, purpose=purpose, threads=threads, initializers=self._weights)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """See `Runner`. Raises ExecutorError for inputs that do not match the graph or the model."""
+        self._graph.check_inputs(inputs)
+        named = {
+            spec.name: value.cpu().contiguous().numpy()
+            for spec, value in zip(self._graph.inputs, inputs, strict=True)
+        }
+        try:
+            outputs = self._session.run([spec.name for spec in self._graph.outputs], named)
+        except Exception as error:  # onnxruntime has its own exception types, none of them public
+            raise ExecutorError(f"onnxruntime cannot run the {self._graph.name}: {error}") from error
+        return tuple(torch.from_numpy(value) for value in outputs)
+
 
 OPSET = 20
 """The first opset with Gelu, after Mish (18) and LayerNormalization (17); all parsers in use support it."""
