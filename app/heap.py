@@ -19,8 +19,6 @@ _INTERVAL_S = 30.0
 
 
 class FreedMemory:
-    """See the module."""
-
     def __init__(self, clock_s: Callable[[], float] = time.monotonic, *, with_cycles: bool = True) -> None:
         """`with_cycles` collects what only cycles refer to before, which stops all threads."""
         self._clock_s = clock_s

@@ -29,14 +29,14 @@ class Model:
 
     name: str
     folder: Path
-    """Of its bundle, which need not exist yet."""
+    """Folder of its bundle, which need not exist yet."""
     bytes: int
     """Size of its files; of one that can be downloaded, about what the download takes."""
     licence: str
     is_shipped: bool = False
     is_installed: bool = True
     loaded_bytes: int = 0
-    """Of one that is not installed: what an earlier download left."""
+    """Bytes that an earlier download left of a model that is not installed."""
     problem: str = ""
     """Why an installed one cannot be used."""
 

@@ -29,7 +29,7 @@ from app.process import take_lock
 from engine_runtime.errors import MossVoiceError
 
 MOST_BYTES = 4096
-"""Of a message."""
+"""Longest message."""
 _LOCK, _SOCKET = "window.lock", "window"
 _FOLDER = "moss-voice-"
 """Beginning of the name of the socket's folder."""

@@ -96,6 +96,6 @@ def line_printer(step: str) -> Callable[[float, float], None]:
 
 @contextmanager
 def progress_lines(step: str) -> Iterator[Callable[[float], None]]:
-    """As `progress_bar`, in lines for another program."""
+    """Like `progress_bar`, in lines for another program."""
     show = line_printer(step)
     yield lambda share: show(share, 1.0)

@@ -28,7 +28,7 @@ from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.tensorrt.checkpoint.format import expected_tensors, read_config
 
 _CONFIG = "config.json"
-"""Of a released checkpoint, beside its weights."""
+"""Config file of a released checkpoint, beside its weights."""
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 """In that file: the key of newer and of older releases of transformers."""
 

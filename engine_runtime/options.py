@@ -27,9 +27,9 @@ MOST_FLOW_STEPS = 100
 CAPABILITY = re.compile(r"(8|9|[1-9][0-9])\.[0-9]")
 """A compute capability from 8.0 on, the oldest one with bfloat16."""
 PREFILL_TOKENS = 512
-"""Of a prefill call, at most, where nothing else is said."""
+"""Most tokens of a prefill call, unless the options say otherwise."""
 LEAST_PREFILL_TOKENS = 64
-"""As many as the sequences of the largest step, which has the same limit."""
+"""The number of sequences of the largest step, which has the same limit."""
 LEAST_CONTEXT_ROWS = 256
 """A question and a reply of a few seconds each."""
 

@@ -62,19 +62,15 @@ class SingleWork:
     is_under_way: bool = False
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Sequence[Any]) -> bool:
-        """See `Work`."""
         return False
 
     def run(self) -> Any:
-        """See `Work`."""
         return self.function()
 
     def run_together(self, batch: Sequence[Any]) -> list[Any]:
-        """See `Work`."""
         return [work.run() for work in batch]
 
 

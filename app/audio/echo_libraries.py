@@ -18,7 +18,7 @@ from engine_runtime.types import Pcm
 DEFAULT_LIBRARY: EchoLibrary = "pywebrtc"
 """The other one cancels alike, starts later and takes more memory (tests/tools/echo_bench.py)."""
 PACKAGES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc-audio", "livekit": "livekit"}
-"""As the package registry names them."""
+"""Names of the package registry."""
 _MODULES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc_audio", "livekit": "livekit.rtc"}
 
 

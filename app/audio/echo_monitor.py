@@ -25,7 +25,7 @@ _FFT = 10_240
 _BAND = slice(300 * _FFT // RATE_HZ + 1, 7_000 * _FFT // RATE_HZ)
 """Bins between 300 Hz and 7 kHz."""
 _WHITENING_FLOOR = 0.1
-"""Of the mean: bins without sound must not weigh as much as those with some."""
+"""Share of the mean added to each bin, so that bins without sound weigh less than those with some."""
 _PEAK = 12.0
 """Height over the RMS of all delays that counts as a peak; an echo at -30 dB has 22 in the median."""
 _PEAK_WIDTH = 16
@@ -66,7 +66,7 @@ class EchoMonitor:
         self._losses: deque[tuple[float, float]] = deque(maxlen=_LATEST_LOSSES)
         """(ERL, ERLE) at the latest moments with an echo."""
         self._delay: int | None = None
-        """Of the latest echo, in samples, latency of both devices included."""
+        """Delay of the latest echo in samples, latency of both devices included."""
         self._found_s = 0.0
         """When it was found."""
 
@@ -98,7 +98,7 @@ class EchoMonitor:
 
     @property
     def delay_ms(self) -> float | None:
-        """Of the latest echo, None before the first."""
+        """Delay of the latest echo, None before the first."""
         return None if self._delay is None else self._delay * 1000.0 / RATE_HZ
 
     def add(self, near: Pcm, far: Pcm, processed: Pcm) -> None:

@@ -23,12 +23,12 @@ from app.export import in_words
 from engine_runtime.errors import ExportError
 
 _FULL_SCALE = 32_768.0
-"""As a 16-bit device counts, so that what it captured is kept bit for bit."""
+"""The scale of a 16-bit device, so that its samples are kept bit for bit."""
 _HEADER_BYTES = 44
 _MOST_BYTES = 0xFFFF0000
 """The header counts bytes in 32 bits."""
 _RATES_HZ = range(8_000, 192_001)
-"""Of the devices and files that are recorded."""
+"""Sample rates that a recording may have."""
 _AT_ONCE = 1 << 18
 """Frames that are silenced at once."""
 

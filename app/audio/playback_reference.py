@@ -29,7 +29,7 @@ move the reference."""
 _FIRST_GAIN = 0.5
 """Divided by the age in frames until `_LOOP_GAIN` is reached: the first second averages the jitter away."""
 _LARGEST_DRIFT = 0.001
-"""Of one device clock against the other."""
+"""Largest drift between the two device clocks."""
 _JUMP_S = 0.1
 _JUMP_FRAMES = 5
 """An error that stays larger for this long is neither drift nor a late callback: a device was restarted or

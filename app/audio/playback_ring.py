@@ -40,7 +40,7 @@ class PlaybackRing(Ring):
         self._risen = fade_samples
         """Samples before `consumed` that were faded in."""
         self._gain = 1.0
-        """Of the latest block. All four written by the consumer."""
+        """Gain of the latest block. Only the consumer writes these four."""
 
     @property
     def available(self) -> int:

@@ -18,7 +18,7 @@ from engine_runtime.types import Pcm
 _GAP_S = 0.1
 """A device that is behind by more has lost samples or was away; less is jitter of its callbacks, or drift."""
 _JITTER_WEIGHT = 0.01
-"""Of a new measurement of a device clock, so that the jitter of callbacks does not move the line."""
+"""Weight of a new measurement of a device clock, small so that callback jitter does not move the line."""
 _SETTLED_S = 0.002
 """An error below this is left alone: the played sound stays as it is while the clocks agree."""
 _MOST_STRETCH = 0.005
@@ -40,7 +40,7 @@ class StereoTrack:
         self._skew = 0.0
         """Frames by which the microphone's clock is behind the session's."""
         self._error = 0.0
-        """Of the right side in frames, smoothed."""
+        """Smoothed error of the right side, in frames."""
         self._left = _Side(sample_rate, first_frame)
         self._right = _Side(sample_rate, first_frame)
 

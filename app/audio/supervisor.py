@@ -101,7 +101,7 @@ class DeviceSupervisor:
         """A loss that may be over before the user has to know."""
         self._is_hung = False
         self._descriptions: dict[str, str] = {}
-        """Of all devices seen so far, to name one that has gone."""
+        """Descriptions of all devices seen so far, to name one that has gone."""
 
     @property
     def is_input_open(self) -> bool:

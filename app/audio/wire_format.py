@@ -27,7 +27,7 @@ class AudioFormat:
     sample_bytes: int
 
     def document(self) -> dict[str, Any]:
-        """As in the protocol: PCM names its rate, the others have only one."""
+        """The form of the protocol: PCM names its rate, the others have only one."""
         return {"type": self.type} | ({"rate": self.sample_rate} if self.type == PCM16.type else {})
 
     def decode(self, data: bytes) -> Pcm:

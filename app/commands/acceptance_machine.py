@@ -22,7 +22,7 @@ from engine_runtime.cuda.triton_launcher import has_launcher
 _LOOP_MS = 384.0
 """Delay up to which an echo is found (app/audio/echo_monitor.py)."""
 _QUIETEST_DBFS = -90.0
-"""Of the loudest moment: an open microphone has more noise than this."""
+"""Level of the loudest moment below which a microphone is not open: noise alone is louder."""
 _EXAMINATION_S = 60
 
 

@@ -38,7 +38,7 @@ class Plan:
     """What is to be accepted, and how thoroughly."""
 
     settings: StartSettings
-    """Of the torch engine. `bundle` is a folder, or the name of a model that is yet to be fetched."""
+    """Settings of the torch engine. `bundle` is a folder, or the name of a model yet to be fetched."""
     model: str
     """The bundle as it was named."""
     out: Path
@@ -91,7 +91,7 @@ class Plan:
 
 
 def verdict_of(result: CommandResult, advice: str, table: str = "") -> StepOutcome:
-    """Of the rows of `verify`, or of a table in the document."""
+    """The verdict on the rows of `verify`, or on a table in the document."""
     document = document_of(result)
     rows = document[table]["rows"] if table else document["rows"]
     figures = [

@@ -92,7 +92,7 @@ def document(
 
 
 def result_of(outcomes: Mapping[str, StepOutcome]) -> str:
-    """Of all steps together. Nothing was accepted if every step was skipped."""
+    """The result of all steps together. Nothing was accepted if every step was skipped."""
     statuses = {outcome.status for outcome in outcomes.values()}
     if "failed" in statuses:
         return "failed"

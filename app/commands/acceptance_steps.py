@@ -221,7 +221,7 @@ def _done(step: AcceptanceStep) -> StepOutcome:
 
 
 def _hash_of(step: AcceptanceStep, journal: Journal) -> str:
-    """Of the inputs of a step, and of the runs of those that it needs."""
+    """Hash of the inputs of a step and of the runs of the steps that it needs."""
     runs = [finished.number if (finished := journal.find(name)) else 0 for name in step.needs]
     text = json.dumps([step.name, step.inputs(), runs], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()

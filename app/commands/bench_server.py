@@ -63,7 +63,7 @@ _COLUMNS = {
 _DRAWN_TURNS = 16
 """Lengths that are drawn for a user, who then begins again."""
 _TOLERANCE = 0.1
-"""Of the audio of a code, from one reply to another: the codec may hold a fraction of a packet back."""
+"""Deviation from the audio of the codes, by its share: the codec may hold part of a packet back."""
 
 
 def add_server_bench_options(parser: argparse.ArgumentParser) -> None:

@@ -27,7 +27,7 @@ from engine_runtime.types import Pcm
 _PAUSE_S = 3.0
 """Silence after each question: longer than any endpointing, so that every question is a turn."""
 _SHARE_OF_QUESTIONS = 0.6
-"""Of a conversation, about. The rest of the time the file waits while a reply is made and played."""
+"""Rough share of a conversation. The rest of the time the file waits while a reply is made and played."""
 
 
 def hold_sample_conversation(

@@ -39,7 +39,7 @@ def _kernels(name: str) -> Finding:
 
 
 def gpu_runtime() -> Iterator[Finding]:
-    """Of the packaged program alone: elsewhere the torch that is installed is the one that runs."""
+    """The GPU runtime of the packaged program; elsewhere the installed torch is the one that runs."""
     from app.commands.gpu import describe
     from app.gpu_runtime.status import find_status
 

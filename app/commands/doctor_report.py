@@ -30,7 +30,7 @@ _LARGEST_TEXT = 100_000
 _VARIABLES = re.compile(r"^(CUDA|HF_|LD_LIBRARY_PATH|MOSS_VOICE|NCCL|NVIDIA|OMP|PYTHONPATH|PYTORCH|TLLM|TRT)")
 _SECRET = re.compile(r"AUTH|COOKIE|CREDENTIAL|KEY|PASS|PWD|SECRET|SIGNATURE|TOKEN", re.IGNORECASE)
 _USERINFO = re.compile(r"(?<=://)\S*@")
-"""Of a variable, where a password may hold any character because it was never parsed as a URL."""
+"""Credentials in a variable. It was never parsed as a URL, so a password may hold any character."""
 _QUOTED = r"""'[^'\n]+'|"[^"\n]+\""""
 _PRIVATE = (
     ("DEVICE", r"microphone: (.+?); loudspeaker: (.+)$"),

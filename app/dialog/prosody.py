@@ -23,9 +23,9 @@ _LOWEST_HZ, _HIGHEST_HZ = 70, 400
 _CLARITY = 0.5
 """Autocorrelation at the pitch, of that at lag 0, from which on a frame is voiced."""
 _OCTAVE_COST = 0.03
-"""Of clarity: a voice repeats itself after two periods as well as after one."""
+"""Clarity lost per octave of period: a voice repeats itself after two periods as well as after one."""
 _AUDIBLE = 0.1
-"""Of the RMS of the loudest frames: what is quieter is no speech of this speaker."""
+"""Share of the loudest frames' RMS below which a frame is not this speaker's speech."""
 _FEWEST = 12
 """Voiced frames without which a turn has no prosody to speak of."""
 _PITCH_FRAMES, _LEVEL_FRAMES = 10, 5

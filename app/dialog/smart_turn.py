@@ -32,7 +32,7 @@ _WINDOW_SAMPLES = round(WINDOW_S * _RATE)
 _PACKAGE = "pipecat"
 _FILE = "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx"
 _SHA256 = "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f"
-"""Of the file with the tensor below: what is made of the summary was fitted on this version."""
+"""Hash of the file that has the tensor below. The weights over that tensor were fitted on this version."""
 _SUMMARY = "sum_1"
 """Inner tensor: Whisper's encoding of the window, pooled by attention."""
 _N_FFT, _HOP, _N_MELS = 400, 160, 80

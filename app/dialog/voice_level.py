@@ -51,7 +51,7 @@ class VoiceLevel:
         self.start_ms = 0.0
         """Start of the present, or the latest, stretch of speech."""
         self._end_ms = -math.inf
-        """Of the latest speech."""
+        """End of the latest speech."""
         self._now_ms = 0.0
         self._was_ignored = False
         """The present, or the latest, stretch was taken for somebody else's."""

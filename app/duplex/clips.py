@@ -30,7 +30,7 @@ class Clip:
     text: str
     pcm: Pcm
     start_s: float
-    """Of the speech."""
+    """Start of the speech."""
     end_s: float
     pauses_s: tuple[float, ...]
     """Word ends at which the speaker may pause."""

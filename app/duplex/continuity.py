@@ -31,7 +31,7 @@ def shift_ms(
     since_s: float = 0.0,
     until_s: float = np.inf,
 ) -> float | None:
-    """See the module. None where a side is too short, too quiet or not found in the reply. The reply is
+    """None where a side is too short, too quiet or not found in the reply. The reply is
     played without another pause from `since_s` to `until_s`."""
     before_end = round(paused_s * RATE)
     after_start = round(resumed_s * RATE) + _MARGIN

@@ -34,9 +34,9 @@ class HeardPause:
     length_s: float
     """Infinite after the end of a turn."""
     answers: tuple[tuple[float, float], ...]
-    """Of the detector: (silence in ms when it was there, probability that the turn is over)."""
+    """Answers of the detector: (silence in ms when it came, probability that the turn is over)."""
     predictions: tuple[tuple[float, float], ...] = ()
-    """Of the language model."""
+    """Answers of the language model, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class CurvePoint:
 
     name: str
     cut_off: Share
-    """Of the turns with a pause of at most a second."""
+    """Share of the turns that have a pause of at most a second."""
     wait_ms: float
     """Mean silence until the commit, at the ends of turns."""
     vad_cut_off: float

@@ -63,7 +63,7 @@ class TurnOutcome:
 
     is_answered: bool
     latency_s: float | None
-    """Of a reply that started after the end."""
+    """Latency of a reply that started after the end."""
     is_interrupted: bool
     takes_turn: bool
     """The reply is long enough."""
@@ -95,7 +95,7 @@ class IgnoredOutcome:
 
     @property
     def is_ignored(self) -> bool:
-        """As it should be."""
+        """Whether it was rightly ignored."""
         return not (self.is_yielded or self.is_answered)
 
 

@@ -19,7 +19,7 @@ class Utterance:
     kind: SegmentKind
     pcm: Pcm
     start_s: float
-    """Of the speech."""
+    """Start of the speech."""
     end_s: float
     pauses: tuple[tuple[float, float], ...] = ()
 

@@ -109,7 +109,7 @@ def yielded_s(recording: DuplexRecord) -> list[float]:
 
 
 def _shifts(recording: DuplexRecord) -> list[float]:
-    """Of each resumed reply whose sound is known."""
+    """The shift of each resumed reply whose sound is known."""
     shifts = []
     for turn_id, reply in recording.replies.items():
         resumed = [_at_s(event) for event in recording.of("resume") if event.turn_id == turn_id]

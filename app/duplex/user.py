@@ -65,7 +65,7 @@ class SimulatedUser:
         self._speak = speak
         self._now_s = 0.0
         self._end_s = 0.0
-        """Of what was said last."""
+        """End of what was said last."""
         self._script = (
             self._replay(scenario) if isinstance(scenario, RecordedScenario) else self._follow(scenario)
         )

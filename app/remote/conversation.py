@@ -51,8 +51,6 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteConversation:
-    """See the module."""
-
     def __init__(
         self,
         session: ServerSession,
@@ -69,7 +67,7 @@ class RemoteConversation:
         self._round_trip_s = round_trip_s
         self._exchanges: dict[int, RemoteExchange] = {}
         self._turn: RemoteExchange | None = None
-        """Of the turn in progress."""
+        """Exchange of the turn in progress."""
         self._scope = CancelScope()
         self._response: RemoteResponse | None = None
         """The latest one that was requested."""

@@ -34,7 +34,7 @@ _GIVE_UP_S = 2.0
 _SESSION_MINUTES = "1440"
 _SHOWN_BYTES = 8_192
 _KEPT_BYTES = 1 << 20
-"""Of what the child writes; what is older is dropped."""
+"""Output of the child that is kept; older output is dropped."""
 _LOAD_S = 1_800.0
 """For the child to load the engine. The released model takes minutes, building engines of its codec more."""
 _OWN_WORDS = "moss-voice: "
@@ -167,7 +167,7 @@ class EngineProcessHost:
         self._process = process
 
     def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
-        """See `EngineHost`. EngineProcessError if the child has ended."""
+        """Raises EngineProcessError if the child has ended."""
         host = RemoteHost(self._process.address, give_up_s=_GIVE_UP_S, after_jobs=self._process.trim)
         try:
             return host.converse(desk, has_history=has_history)

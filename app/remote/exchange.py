@@ -32,13 +32,13 @@ class RemoteExchange:
 
     turn_id: int
     modality: Modality
-    """Of the reply."""
+    """Modality of the reply."""
     sample_rate: int
-    """Of the kept speech."""
+    """Sample rate of the kept speech."""
     text: str = ""
     """The typed question."""
     transcript: str = ""
-    """Of a spoken one, if the server sends it."""
+    """Transcript of a spoken question, if the server sends it."""
     speech: list[NDArray[np.int16]] = field(default_factory=list)
     user_items: list[str] = field(default_factory=list)
     """Their ids in the present session of the server."""
@@ -47,7 +47,7 @@ class RemoteExchange:
     said: list[tuple[int, str]] = field(default_factory=list)
     """The text of the reply in parts, each with the sample at which it begins."""
     samples: int = 0
-    """Of the reply: those that came, later those that were heard."""
+    """Samples of the reply: those that came, later those that were heard."""
     is_answered: bool = False
     """Whether the reply is over."""
     is_replayed: bool = False

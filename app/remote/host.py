@@ -47,7 +47,6 @@ class RemoteHost:
         self._after_jobs = after_jobs
 
     def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
-        """See `EngineHost`."""
 
         async def hold() -> EngineSource | None:
             line = _Line(self._address, desk, self._give_up_s, self._after_jobs)

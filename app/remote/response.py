@@ -38,7 +38,7 @@ _MOST_STAGES = 4096
 _LONGEST_MS = 3_600_000.0
 LONGEST_S = 600.0
 MOST_CHARACTERS = 20_000
-"""Of a reply: a server may never end one."""
+"""Limits of a reply: a server may never end one."""
 
 
 class RemoteResponse:
@@ -57,11 +57,11 @@ class RemoteResponse:
         self.exchange = exchange
         self.modality = modality
         self.scope = scope
-        """Of the commit; cancelled when the reply is not wanted any more."""
+        """Cancel scope of the commit, cancelled when the reply is not wanted any more."""
         self.response_id = ""
-        """As the server calls it; "" until it does."""
+        """The id that the server gave it; "" until it does."""
         self.event_id = ""
-        """Of the request."""
+        """Id of the request event."""
         self.is_over = False
         self.is_reopened = False
         """Whether the user continued the turn that it answers."""

@@ -29,8 +29,6 @@ _SILENCE_S = 2.0
 
 
 class Uplink:
-    """See the module."""
-
     def __init__(self, session: ServerSession, in_rate: int) -> None:
         """`in_rate` is that of the user's speech, in Hz."""
         self.session = session

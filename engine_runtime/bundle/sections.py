@@ -58,7 +58,7 @@ class DecliningSection:
     it, and when it takes the place of the answer (conversation/declining.py)."""
 
     least_probability: float
-    """Of the most likely text id at each of the first rows of a reply."""
+    """Least probability of the most likely text id at each of the first positions of a reply."""
     codes: tuple[int, ...]
     """Speech codes of the reply."""
     subtitles: tuple[int, ...]

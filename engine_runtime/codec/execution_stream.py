@@ -40,8 +40,6 @@ class PendingCopy(Protocol):
 
 
 class ExecutionStream(Protocol):
-    """See the module."""
-
     def stage(self) -> AbstractContextManager[StageTimer]:
         """Context manager around all work on the device; returns the `StageTimer` of the stage."""
 
@@ -64,7 +62,6 @@ class HostSpan:
     duration_ns: int = 0
 
     def times(self) -> tuple[int, int]:
-        """See `StageTimer`."""
         return self.start_ns, self.duration_ns
 
 
@@ -75,11 +72,9 @@ class HostCopy:
     pcm: Pcm
 
     def is_here(self) -> bool:
-        """See `PendingCopy`."""
         return True
 
     def value(self) -> Pcm:
-        """See `PendingCopy`."""
         return self.pcm
 
 
@@ -95,34 +90,27 @@ class StreamWork:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return self.work.stage
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         return self.work.is_ready
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
         return self.work.batch_key
 
     def waits_for_memory(self, beside: Sequence[StreamWork] = ()) -> bool:
-        """See `Work`."""
         return self.work.waits_for_memory([other.work for other in beside])
 
     def fits(self, batch: Sequence[StreamWork]) -> bool:
-        """See `Work`."""
         return self.work.fits([other.work for other in batch])
 
     def run(self) -> tuple[Any, StageTimer]:
-        """See `Work`."""
         with self.stream.stage() as timer:
             return self._given(self.work.run()), timer
 
     def run_together(self, batch: Sequence[StreamWork]) -> list[tuple[Any, StageTimer]]:
-        """See `Work`."""
         with self.stream.stage() as timer:
             results = self.work.run_together([other.work for other in batch])
             return [(other._given(result), timer) for other, result in zip(batch, results, strict=True)]
@@ -141,28 +129,22 @@ class ArrivalWork:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return "arrival"
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         return self.copy.is_here()
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Sequence[Work]) -> bool:
-        """See `Work`."""
         return True
 
     def run(self) -> Pcm:
-        """See `Work`."""
         return self.copy.value()
 
     def run_together(self, batch: Sequence[Work]) -> list[Any]:
-        """See `Work`."""
         return [work.run() for work in batch]
 
 
@@ -174,18 +156,16 @@ class HostExecution:
 
     @contextmanager
     def stage(self) -> Iterator[HostSpan]:
-        """See `ExecutionStream`. On an accelerator the time of a stage that fetches no values is attributed
+        """On an accelerator the time of a stage that fetches no values is attributed
         to the next one."""
         span = HostSpan(self._clock_ns())
         yield span
         span.duration_ns = self._clock_ns() - span.start_ns
 
     def current(self) -> AbstractContextManager[object]:
-        """See `ExecutionStream`."""
         return nullcontext()
 
     def fetch(self, tensor: Tensor) -> HostCopy:
-        """See `ExecutionStream`."""
         return HostCopy(tensor.cpu().numpy())
 
 
@@ -235,7 +215,6 @@ class StreamExecution:
 
     @contextmanager
     def stage(self) -> Iterator[_StreamSpan]:
-        """See `ExecutionStream`."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self._stream):
             start.record(self._stream)
@@ -243,11 +222,9 @@ class StreamExecution:
             end.record(self._stream)
 
     def current(self) -> AbstractContextManager[object]:
-        """See `ExecutionStream`."""
         return torch.cuda.stream(self._stream)
 
     def fetch(self, tensor: Tensor) -> _StreamCopy:
-        """See `ExecutionStream`."""
         host = torch.empty(tensor.shape, dtype=torch.float32, pin_memory=True)
         host.copy_(tensor, non_blocking=True)
         event = torch.cuda.Event()

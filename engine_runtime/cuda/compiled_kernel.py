@@ -58,7 +58,7 @@ def layout_header(constants: Mapping[str, int | str], *declarations: str) -> str
 
 
 class CompiledKernel:
-    """See the module docstring. Raises RuntimeError, ImportError or OSError if it cannot be compiled or
+    """Raises RuntimeError, ImportError or OSError if it cannot be compiled or
     loaded."""
 
     def __init__(

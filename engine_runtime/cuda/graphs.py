@@ -74,8 +74,6 @@ class _CapturedGraph:
 
 
 class GraphedCalls:
-    """See the module."""
-
     def __init__(
         self, device: torch.device | str, *, enabled: bool = True, stream: torch.cuda.Stream | None = None
     ) -> None:
@@ -130,7 +128,7 @@ class GraphedCalls:
         return not self.is_capturing or self._graphs_by_key.get(key) is not None
 
     def run_copied(self, key: Hashable, function: Callable[..., Outputs], *inputs: Tensor) -> Outputs:
-        """As `run`, for outputs (a tensor, or a tuple of them) that are kept beyond the key's next call."""
+        """Like `run`, for outputs (a tensor, or a tuple of them) that are kept beyond the key's next call."""
         outputs: Any = self.run(key, function, *inputs)
         if isinstance(outputs, Tensor):
             return outputs.clone()  # type: ignore[return-value]

@@ -18,7 +18,7 @@ from engine_runtime.cuda.driver import driver_library
 from engine_runtime.quantization import FP8
 
 ROW_BYTES = 128
-"""Of the innermost dimension of a box."""
+"""Bytes of the innermost dimension of a box."""
 _BYTES = 128
 _ALIGNMENT = 64
 _DATA_TYPES = {FP8: 0, torch.float16: 6, torch.bfloat16: 9}

@@ -33,8 +33,6 @@ class SequenceOwner(Protocol):
 
 
 class SequenceRunner:
-    """See the module."""
-
     def __init__(self, lm: PagedLM, special: SpecialIds, text_vocab: int) -> None:
         self._lm, self._special, self._text_vocab = lm, special, text_vocab
         self._entries: list[tuple[weakref.ref[SequenceOwner], Sequence]] = []
@@ -168,35 +166,30 @@ class StepWork:
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`. A few rows of a prefill run beside decode steps, and nothing beside steps under way."""
+        """A few rows of a prefill run beside decode steps, and nothing beside steps under way."""
         is_long = len(self.request.token_ids) > MAX_JOINT_ROWS
         return is_long, self.is_under_way, id(self.runner)
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         return True
 
     @property
     def is_under_way(self) -> bool:
-        """See `Work`."""
         return self.runner.is_under_way(self.request)
 
     def waits_for_memory(self, beside: Seq[StepWork] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Seq[StepWork]) -> bool:
-        """See `Work`. The rows of a joint prefill are limited like those of a single one."""
+        """The rows of a joint prefill are limited like those of a single one."""
         limits = self.runner.limits
         num_rows = sum(len(work.request.token_ids) for work in (*batch, self))
         return len(batch) < limits.max_batch_size and num_rows <= limits.max_num_tokens
 
     def run(self) -> StepOutput:
-        """See `Work`."""
         (output,) = self.runner.step([self])
         return output
 
     def run_together(self, batch: Seq[StepWork]) -> list[StepOutput]:
-        """See `Work`."""
         return self.runner.step(batch)

@@ -118,8 +118,8 @@ class ScheduledBatch:
 
 @dataclass(slots=True)
 class StepOutput:
-    """Of the last row of one sequence: logits, [text_vocab] and [audio_vocab] in float32, None for a skipped
-    tail; or, where sampling was requested, the sampled ids alone."""
+    """Result at the last position of one sequence: logits, [text_vocab] and [audio_vocab] in float32, None
+    for a skipped tail; or, where sampling was requested, the sampled ids alone."""
 
     text_logits: Tensor | None
     audio_logits: Tensor | None

@@ -247,8 +247,8 @@ class HiFT(nn.Module):
     def continued_source(
         self, mel: Tensor, noise: Tensor, frame: int, phase: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `source`, with the phases at the centre of the last frame, float64 [B, harmonics + 1] in turns;
-        `phase` are the phases to continue from at the centre of `frame`, or [B, 0]."""
+        """Like `source`, with the phases at the centre of the last frame, in turns (float64
+        [B, harmonics + 1]); `phase` are the phases to continue from at the centre of `frame`, or [B, 0]."""
         f0 = self.f0_predictor(mel)
         phases = self.m_source.phases(f0)
         if phase.shape[1]:

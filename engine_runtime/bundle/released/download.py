@@ -35,7 +35,7 @@ ByteProgress = Callable[[int, int], None]
 
 _LONGEST_NAME = 200
 _MOST_ENTRIES = 1_000
-"""Of a list of files, which the hub sends in pages of this length; the released ones have about 20."""
+"""Most entries of a list of files: a page of the hub. The released repositories have about 20."""
 _LARGEST_LIST = 4_000_000
 """Bytes."""
 _LARGEST_FILE = 10**12

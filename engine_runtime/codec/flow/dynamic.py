@@ -43,16 +43,15 @@ class DynamicFlow:
         self._starts: dict[int, DynamicState] = {}
 
     def check_steps(self, steps: int) -> None:
-        """See `FlowBackend`: any number will do."""
+        """Any number will do."""
 
     def use_steps(self, steps: int) -> None:
-        """See `FlowBackend`. Streams have their own buffers, so they may go on."""
+        """Streams have their own buffers, so they may go on."""
         self._starts = {known: state for known, state in self._starts.items() if known == steps}
         self.start(steps)
 
     @torch.inference_mode()
     def start(self, steps: int) -> DynamicState:
-        """See `FlowBackend`."""
         parts = self._parts
         if steps not in self._starts:
             state = DynamicState(parts.encoder.new_state(), parts.estimator.new_state(steps), 0)
@@ -64,12 +63,11 @@ class DynamicFlow:
 
     @torch.inference_mode()
     def push(self, state: DynamicState, codes: Codes) -> None:
-        """See `FlowBackend`."""
         if codes.size:
             self._parts.encoder.push(state.encoder, torch.from_numpy(codes).to(self._parts.device))
 
     def ready(self, state: DynamicState, packet_end: int, finishing: bool) -> int:
-        """See `FlowBackend`: up to the next chunk boundary, regardless of the packet, to spread the work
+        """Up to the next chunk boundary, regardless of the packet, to spread the work
         evenly."""
         config, waiting = self._parts.config, state.encoder.waiting.shape[1]
         to_border = config.chunk_codes - state.position // config.upsample % config.chunk_codes
@@ -78,12 +76,10 @@ class DynamicFlow:
         return min(waiting, to_border) if finishing else 0
 
     def work(self, state: DynamicState, count: int) -> SingleWork:
-        """See `FlowBackend`."""
         return SingleWork("flow", partial(self.advance, state, count))
 
     @torch.inference_mode()
     def advance(self, state: DynamicState, count: int) -> Tensor:
-        """See `FlowBackend`."""
         parts, start = self._parts, state.position
         end = start + count * parts.config.upsample
         check_frames(end, parts.config)

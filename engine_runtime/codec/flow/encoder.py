@@ -119,7 +119,6 @@ class _Block:
 
 
 RunBlocks = Callable[[Sequence[_Block], Tensor, "ChunkCache | RingCache"], Tensor]
-"""See `run_blocks`."""
 
 
 class EncoderSteps:

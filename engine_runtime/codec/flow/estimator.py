@@ -235,7 +235,6 @@ class EstimatorSteps:
     def velocity(
         self, state: EstimatorState, step: int, x: Tensor, convolved: Tensor, skipped: Tensor
     ) -> Tensor:
-        """See `Velocity`."""
         times = [table[step] for table in state.schedule.times]
         return self.velocity_at(
             times, state.rows[step], state.cache, step * self.blocks, x, convolved, skipped

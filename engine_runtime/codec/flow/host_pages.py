@@ -15,27 +15,24 @@ from engine_runtime.codec.flow.paged_cache import PagedCache
 
 
 class HostPages:
-    """See the module; implements `PageMover`. `count` pages are allocated at once, more when needed."""
+    """Implements `PageMover`. `count` pages are allocated at once, more when needed."""
 
     def __init__(self, caches: Sequence[PagedCache], count: int) -> None:
         self._caches = caches
         self._free: list[HostPage] = self._allocate(count)
 
     def take_out(self, page: int) -> HostPage:
-        """See `PageMover`."""
         kept = (self._free or self._allocate(1)).pop()
         for cache, part in zip(self._caches, kept, strict=True):
             cache.take_out(page, part)
         return kept
 
     def put_back(self, page: int, kept: HostPage) -> None:
-        """See `PageMover`."""
         for cache, part in zip(self._caches, kept, strict=True):
             cache.put_back(page, part)
         self._free.append(kept)
 
     def give_back(self, kept: Sequence[HostPage]) -> None:
-        """See `PageMover`."""
         self._free += kept
 
     def _allocate(self, count: int) -> list[HostPage]:

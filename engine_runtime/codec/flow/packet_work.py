@@ -47,31 +47,25 @@ class PacketWork:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return "flow"
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
         return "flow", id(self.flow), self.flow.shape_of(self.count)
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`: while the device computes packets and has the next ones, more of them gather."""
+        """While the device computes packets and has the next ones, more of them gather."""
         return self.flow.takes_more
 
     def waits_for_memory(self, beside: Sequence[PacketWork] = ()) -> bool:
-        """See `Work`."""
         return self.flow.is_short((self.state, self.count), [(work.state, work.count) for work in beside])
 
     def fits(self, batch: Sequence[PacketWork]) -> bool:
-        """See `Work`."""
         return len(batch) < self.flow.most_streams
 
     def run(self) -> Tensor:
-        """See `Work`."""
         return self.flow.advance(self.state, self.count)
 
     def run_together(self, batch: Sequence[PacketWork]) -> list[Tensor]:
-        """See `Work`."""
         return self.flow.advance_together([(work.state, work.count) for work in batch])

@@ -45,8 +45,6 @@ class Pages:
 
 
 class PagePool:
-    """See the module."""
-
     def __init__(self, num_pages: int, host: PageMover) -> None:
         self._free = list(range(num_pages))
         self._host = host

@@ -110,7 +110,7 @@ class PagedFlow:
             self._run_prompt()
 
     def check_steps(self, steps: int) -> None:
-        """See `FlowBackend`: all streams have the number of steps that the caches were made for."""
+        """All streams have the number of steps that the caches were made for."""
         if steps != self._steps:
             raise FlowCacheError(
                 f"An engine for several conversations runs {self._steps} flow steps, not {steps}. "
@@ -118,11 +118,10 @@ class PagedFlow:
             )
 
     def use_steps(self, steps: int) -> None:
-        """See `FlowBackend`."""
         self.check_steps(steps)
 
     def start(self, steps: int) -> PagedState:
-        """See `FlowBackend`. Raises FlowCacheError beyond the number of streams, or for other steps."""
+        """Raises FlowCacheError beyond the number of streams, or for other steps."""
         self.check_steps(steps)
         if not self._free_slots:
             raise FlowCacheError(
@@ -138,19 +137,15 @@ class PagedFlow:
         return state
 
     def push(self, state: PagedState, codes: Codes) -> None:
-        """See `FlowBackend`."""
         state.waiting.extend(codes.tolist())
 
     def ready(self, state: PagedState, packet_end: int, finishing: bool) -> int:
-        """See `FlowBackend`."""
         return self._parts.codes_ready(state, self.shapes, packet_end, finishing)
 
     def work(self, state: PagedState, count: int) -> PacketWork:
-        """See `FlowBackend`."""
         return PacketWork(self, state, count)
 
     def advance(self, state: PagedState, count: int) -> Tensor:
-        """See `FlowBackend`."""
         return self.advance_together([(state, count)])[0]
 
     @torch.inference_mode()

@@ -56,7 +56,7 @@ class PagedCache:
         self.distance_of = bucket - 1 - distance
 
     def place_as(self, other: PagedCache) -> None:
-        """As `place`, with the places and masks of another cache of the same pages."""
+        """Like `place`, with the places and masks of another cache of the same pages."""
         self.bucket, self.streams, self.mask = other.bucket, other.streams, other.mask
         self.slots, self.places, self.distance_of = other.slots, other.places, other.distance_of
 

@@ -82,7 +82,7 @@ class RingCache:
         self._columns = bucket - 1 - distance
 
     def place_as(self, other: RingCache) -> None:
-        """As `place`, with the slots and mask of another cache of the same size."""
+        """Like `place`, with the slots and mask of another cache of the same size."""
         self.bucket, self.mask = other.bucket, other.mask
         self._slots, self._columns = other._slots, other._columns
 

@@ -176,7 +176,6 @@ class StaticFlow:
         self.pool.reserve(steps, prepared_slots)
 
     def check_steps(self, steps: int) -> None:
-        """See `FlowBackend`."""
         try:
             self._division(steps)
         except BundleError:
@@ -186,7 +185,7 @@ class StaticFlow:
             ) from None
 
     def use_steps(self, steps: int) -> None:
-        """See `FlowBackend`. Graphs and slots of the other numbers are dropped first, for their memory."""
+        """Graphs and slots of the other numbers are dropped first, for their memory."""
         self.check_steps(steps)
         if any(slot.streams for slot in self._slots):
             raise FlowCacheError("The flow steps cannot change during a reply. Wait until it has ended.")
@@ -210,7 +209,7 @@ class StaticFlow:
 
     @torch.inference_mode()
     def start(self, steps: int) -> StaticState:
-        """See `FlowBackend`. Raises FlowCacheError if active streams with other numbers of steps leave too
+        """Raises FlowCacheError if active streams with other numbers of steps leave too
         little memory for a slot."""
         slot = self._idle_slot(steps)
         shared = slot or self._shared_slot(steps)
@@ -266,20 +265,17 @@ class StaticFlow:
         state.parked = Parked([row.clone() for row in state.slot.rows], parts, end)
 
     def push(self, state: StaticState, codes: Codes) -> None:
-        """See `FlowBackend`."""
         state.waiting.extend(codes.tolist())
 
     def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
-        """See `FlowBackend`."""
         return self._parts.codes_ready(state, self.shapes, packet_end, finishing)
 
     def work(self, state: StaticState, count: int) -> SingleWork:
-        """See `FlowBackend`."""
         return SingleWork("flow", partial(self.advance, state, count))
 
     @torch.inference_mode()
     def advance(self, state: StaticState, count: int) -> Tensor:
-        """See `FlowBackend`. A count without a capture is padded, and must be the last of the stream."""
+        """A count without a capture is padded, and must be the last of the stream."""
         self._enter(state)
         config = self._parts.config
         shape = min(size for size in self.shapes if size >= count)

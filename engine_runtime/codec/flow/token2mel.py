@@ -223,11 +223,11 @@ class Token2MelStream:
         return [mel.cpu().numpy() for mel in self.finish_tensors()]
 
     def push_tensors(self, codes: Codes) -> list[Tensor]:
-        """As `push`, but returns float32 tensors on the device without waiting for them."""
+        """Like `push`, but returns float32 tensors on the device without waiting for them."""
         return run_alone(self.push_task(codes))
 
     def push_task(self, codes: Codes) -> Task[list[Tensor]]:
-        """As `push_tensors`, with the work of the flow as a task."""
+        """Like `push_tensors`, with the work of the flow as a task."""
         self.add(codes)
         return self.packets_task()
 
@@ -247,11 +247,11 @@ class Token2MelStream:
         return self._run(finishing=False)
 
     def finish_tensors(self) -> list[Tensor]:
-        """As `finish`, but returns float32 tensors on the device without waiting for them."""
+        """Like `finish`, but returns float32 tensors on the device without waiting for them."""
         return run_alone(self.finish_task())
 
     def finish_task(self) -> Task[list[Tensor]]:
-        """As `finish_tensors`, with the work of the flow as a task."""
+        """Like `finish_tensors`, with the work of the flow as a task."""
         packets = yield from self._run(finishing=True)
         self._is_finished = True
         return packets

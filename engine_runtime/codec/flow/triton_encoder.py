@@ -19,7 +19,7 @@ from engine_runtime.codec.flow.triton_blocks import attend, feed_forward, linear
 
 
 def run_blocks(blocks: Sequence[_Block], x: Tensor, cache: ChunkCache | RingCache) -> Tensor:
-    """See `run_blocks` of flow/encoder.py; x is changed in place."""
+    """Changes x in place."""
     assert isinstance(cache, RingCache | PagedCache)
     for layer, block in enumerate(blocks):
         entry = cache.entry(layer)

@@ -41,7 +41,6 @@ class TritonEstimator:
     def sample(
         self, state: EstimatorState, noise: Tensor, mu: Tensor, speaker: Tensor, cond: Tensor
     ) -> Tensor:
-        """See `EstimatorSteps.sample`."""
         steps = self._steps
         if steps.engine is not None:
             return steps.sample(state, noise, mu, speaker, cond)

@@ -60,12 +60,10 @@ class EncodeWork:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return "encode"
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
         is_short = self.mel.shape[1] <= MOST_BATCHED_CODES * self.tokenizer.model.config.frames_per_code
         if not (is_short and self.tokenizer.takes_batches):
             return None
@@ -75,25 +73,21 @@ class EncodeWork:
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`: while the device encodes, the next frames gather."""
+        """While the device encodes, the next frames gather."""
         return self.tokenizer.is_free
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Sequence[EncodeWork]) -> bool:
-        """See `Work`."""
         return len(batch) < MOST_STREAMS
 
     def run(self) -> tuple[Codes | CodesArrival, EncoderState]:
-        """See `Work`."""
         if self.tokenizer.streams is None:
             return self.tokenizer.encode_step(self.mel, self.state)
         return self.tokenizer.start_batch([self.mel], [self.state])[0]
 
     def run_together(self, batch: Sequence[EncodeWork]) -> list[Any]:
-        """See `Work`."""
         tokenizer = self.tokenizer
         start = tokenizer.encode_batch if tokenizer.streams is None else tokenizer.start_batch
         return list(start([work.mel for work in batch], [work.state for work in batch]))

@@ -51,7 +51,7 @@ def split_bytes(config: WhisperVQConfig) -> int:
 
 
 class EncoderPool:
-    """See the module. `slots` streams have their caches here; `calls` capture the steps."""
+    """`slots` streams have their caches here; `calls` capture the steps."""
 
     @torch.inference_mode()
     def __init__(self, model: WhisperVQ, slots: int, calls: GraphedCalls, *, triton: bool = False) -> None:

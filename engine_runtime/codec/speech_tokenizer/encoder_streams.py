@@ -22,8 +22,6 @@ for multiprocessors that a decode step occupies (on an H200 with 96 users a call
 
 
 class EncoderStreams:
-    """See the module."""
-
     def __init__(self, device: torch.device) -> None:
         self.feature_stream = torch.cuda.Stream(device, priority=_PRIORITY)
         """The stream of the features; what is captured on it keeps its priority."""
@@ -75,26 +73,20 @@ class CodesArrival:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return "arrival"
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         return self.codes.is_here
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Sequence[Work]) -> bool:
-        """See `Work`."""
         return True
 
     def run(self) -> Tensor:
-        """See `Work`."""
         return self.codes.value()[self.places]
 
     def run_together(self, batch: Sequence[Work]) -> list[Any]:
-        """See `Work`."""
         return [work.run() for work in batch]

@@ -25,8 +25,6 @@ SHORT = 512
 
 
 class GraphedEncoder:
-    """See the module."""
-
     def __init__(self, model: WhisperVQ, calls: GraphedCalls) -> None:
         self._model, self._calls = model, calls
 

@@ -53,39 +53,33 @@ class FeatureWork:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return "features"
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
         is_joint = self.stream.is_captured(self) and not self.is_end
         return ("features", id(self.stream.calls), self.pcm.size, self.is_start) if is_joint else None
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         return True
 
     def waits_for_memory(self, beside: Sequence[FeatureWork] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Sequence[FeatureWork]) -> bool:
-        """See `Work`: without a capture."""
+        """Without a capture."""
         count = len(batch) + 1
         return count <= MOST_STREAMS and self.stream.calls.has_graph(self.key(count))
 
     def run(self) -> Frames:
-        """See `Work`."""
         return self.stream.compute([self])[0]
 
     def run_together(self, batch: Sequence[FeatureWork]) -> list[Frames]:
-        """See `Work`."""
         return self.stream.compute(batch)
 
     def key(self, count: int) -> Hashable:
-        """Of the captured call for this many streams."""
+        """Key of the captured call for this many streams."""
         return "mel", padded_size(count), self.pcm.size, self.is_start, self.is_end
 
 
@@ -140,7 +134,7 @@ class WhisperLogMelStream:
         return run_alone(self.push_task(pcm))
 
     def push_task(self, pcm: Pcm) -> Task[Tensor]:
-        """As `push`, as a task."""
+        """Like `push`, as a task."""
         self._pending = np.concatenate((self._pending, pcm))
         ready = max(0, self._pending.size - self._look_ahead) // self._step_samples * self._step_samples
         if ready == 0:
@@ -175,7 +169,7 @@ class WhisperLogMelStream:
         return run_alone(self.tail_task())
 
     def tail_task(self) -> Task[Tensor]:
-        """As `tail`, as a task."""
+        """Like `tail`, as a task."""
         if self._pending.size == 0:
             return self._no_frames()
         filled = np.pad(self._pending, (0, -self._pending.size % self._step_samples))

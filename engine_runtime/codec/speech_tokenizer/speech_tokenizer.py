@@ -168,7 +168,7 @@ class SpeechTokenizer:
     def encode_batch(
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> list[tuple[Codes, EncoderState]]:
-        """As `encode_step`, for the next frames of several segments: equally many, but in a pool."""
+        """Like `encode_step`, for the next frames of several segments: equally many, but in a pool."""
         codes, following = self._encode_all(mels, states)
         sizes = [len(one) for one in codes]
         found = torch.cat(codes).cpu().split(sizes)
@@ -177,7 +177,7 @@ class SpeechTokenizer:
     def start_batch(
         self, mels: Sequence[Tensor], states: Sequence[EncoderState]
     ) -> list[tuple[CodesArrival, EncoderState]]:
-        """As `encode_batch` or, for one stream, `encode_step`, without waiting for the codes."""
+        """Like `encode_batch` or, for one stream, `encode_step`, without waiting for the codes."""
         with self.beside(), torch.inference_mode():
             codes, following = self._encode_all(mels, states)
             self._latest = pending = PendingValues(torch.cat(codes), mels)
@@ -306,7 +306,7 @@ class SpeechTokenizerStream:
         return run_alone(self.push_task(pcm))
 
     def push_task(self, pcm: Pcm) -> Task[Codes]:
-        """As `push`, with features and steps of the encoder as work of a task."""
+        """Like `push`, with features and steps of the encoder as work of a task."""
         pcm = check_pcm(pcm)
         before = len(self._closed) + len(self._open)
         while pcm.size:
@@ -330,7 +330,7 @@ class SpeechTokenizerStream:
         return run_alone(self.tail_task())
 
     def tail_task(self) -> Task[Codes]:
-        """As `tail`, with features and step of the encoder as work of a task."""
+        """Like `tail`, with features and step of the encoder as work of a task."""
         codes, _ = yield from self._advance((yield from self._mel.tail_task()))
         return codes
 

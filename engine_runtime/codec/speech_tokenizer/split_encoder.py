@@ -34,7 +34,7 @@ class _SplitLinear:
 
     @classmethod
     def of(cls, *linears: nn.Linear) -> _SplitLinear:
-        """Of one layer, or of several with the same input, one after the other."""
+        """Splits one layer, or several with the same input, stacked one after the other."""
         weight = torch.cat([linear.weight for linear in linears]).float()
         high = weight.bfloat16()
         low = (weight - high.float()).bfloat16()
@@ -74,7 +74,7 @@ class _SplitLayer:
 
 
 class SplitEncoder:
-    """See the module. Weights must not change afterwards."""
+    """Weights must not change afterwards."""
 
     @torch.inference_mode()
     def __init__(self, model: WhisperVQ) -> None:
@@ -87,7 +87,7 @@ class SplitEncoder:
     def step(
         self, caches: EncoderState, mel: Tensor, conv1: Tensor, conv2: Tensor, numbers: Tensor, *, seen: int
     ) -> tuple[Tensor, Tensor]:
-        """See `step_slots`. Shapes depend on mel only; `seen` is the capacity of the caches."""
+        """Shapes depend on mel only; `seen` is the capacity of the caches."""
         assert seen == caches.keys.shape[3]
         model, encoder = self._model, self._model.encoder
         streams, new = mel.shape[0], mel.shape[2] // CONV2_STRIDE

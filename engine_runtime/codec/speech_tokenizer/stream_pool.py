@@ -10,8 +10,6 @@ from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokeniz
 
 
 class StreamPool:
-    """See the module."""
-
     def __init__(self, tokenizer: SpeechTokenizer) -> None:
         self._tokenizer = tokenizer
         self._free: list[SpeechTokenizerStream] = []

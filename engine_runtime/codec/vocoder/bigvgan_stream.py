@@ -111,7 +111,6 @@ class BigVGANWindows:
 
     @torch.inference_mode()
     def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
-        """See `Windows`."""
         return self.run(mel, self.cuts(mel.shape[2], first, end, at_start, at_end))
 
     def run(self, mel: Tensor, cuts: Sequence[Cut]) -> Tensor:
@@ -187,14 +186,12 @@ class BigVGANStream(VocoderStream):
 
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """See `VocoderStream`."""
         self._check(mel)
         self._frames = torch.cat((self._frames, mel.to(self._empty)[None]), dim=2)
         return self._emit(self._frames.shape[2] - self._right, at_end=False, pushed=mel.shape[1])
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
-        """See `VocoderStream`."""
         pcm = self._emit(self._frames.shape[2], at_end=True, pushed=0)
         self.reset()
         return pcm

@@ -26,8 +26,7 @@ class ChunkStream(Protocol):
     def takes(self, streams: int, frames: int) -> bool:
         """Whether the next chunks of this many streams can run in one call, without a capture."""
 
-    def push_tensor(self, mel: Tensor) -> Tensor:
-        """See `VocoderStream`."""
+    def push_tensor(self, mel: Tensor) -> Tensor: ...
 
     def push_together(self, chunks: Sequence[tuple[Any, Tensor]]) -> list[Tensor]:
         """`push_tensor` of several streams."""
@@ -43,31 +42,24 @@ class ChunkWork:
 
     @property
     def stage(self) -> Stage:
-        """See `Work`."""
         return "vocoder"
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
         return self.stream.shape_of(self.mel.shape[1])
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         return True
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        """See `Work`."""
         return False
 
     def fits(self, batch: Sequence[ChunkWork]) -> bool:
-        """See `Work`."""
         return self.stream.takes(len(batch) + 1, self.mel.shape[1])
 
     def run(self) -> Tensor:
-        """See `Work`."""
         return self.stream.push_tensor(self.mel)
 
     def run_together(self, batch: Sequence[ChunkWork]) -> list[Tensor]:
-        """See `Work`."""
         return self.stream.push_together([(work.stream, work.mel) for work in batch])

@@ -29,13 +29,11 @@ class CpuBigVGANStream(VocoderStream):
 
     @torch.inference_mode()
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """See `VocoderStream`."""
         self._check(mel)
         return self._run(mel.T.float().contiguous(), at_end=False)
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
-        """See `VocoderStream`."""
         pcm = self._run(torch.zeros((0, self._network.n_mels)), at_end=True)
         self.reset()
         return pcm

@@ -76,7 +76,6 @@ class WinogradConvolution:
         self._bias = bias.detach().clone()
 
     def __call__(self, rows: Tensor, at_start: bool, at_end: bool) -> Tensor:
-        """As `DirectConvolution`."""
         dilation, (points, channels, out_channels) = self._dilation, self._weight.shape
         before, behind = self.reach * at_start, self.reach * at_end
         length = rows.shape[0] + before + behind - 2 * self.reach

@@ -78,11 +78,9 @@ class HiFTStream(VocoderStream):
         self._noise = self._new_noise()
 
     def push_work(self, mel: Tensor) -> ChunkWork:
-        """See `VocoderStream`."""
         return ChunkWork(self, mel)
 
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """See `VocoderStream`."""
         return self.push_together([(self, mel)])[0]
 
     @torch.inference_mode()
@@ -103,7 +101,6 @@ class HiFTStream(VocoderStream):
 
     @torch.inference_mode()
     def finish_tensor(self) -> Tensor:
-        """See `VocoderStream`."""
         if self._speech.shape[1] == 0 and self._frames.shape[2] > 0:  # too short for a single call so far
             self._run([self], [self._frames], is_graphed=False)
         pcm = self._speech[0]
@@ -111,12 +108,11 @@ class HiFTStream(VocoderStream):
         return pcm
 
     def shape_of(self, frames: int) -> Hashable:
-        """See `ChunkStream`."""
         count = self._frames.shape[2] + frames
         return ("vocoder", id(self._network), *self._shape(count)) if count > self._overlap else None
 
     def takes(self, streams: int, frames: int) -> bool:
-        """See `ChunkStream`. One whose capture ran out of memory is not run either."""
+        """One whose capture ran out of memory is not run either."""
         key = self._key(streams, self._frames.shape[2] + frames)
         return streams <= self._most_streams and (self._calls is None or self._calls.calls.has_graph(key))
 
@@ -125,7 +121,7 @@ class HiFTStream(VocoderStream):
         return count, self._source.shape[1]
 
     def _key(self, streams: int, count: int) -> Hashable:
-        """Of the captured call of this many streams, padded to a power of two."""
+        """Key of the captured call for this many streams, padded to a power of two."""
         return self._network, padded_size(streams), *self._shape(count)
 
     def _run(self, streams: Sequence[HiFTStream], frames: Sequence[Tensor], is_graphed: bool) -> list[Tensor]:

@@ -37,11 +37,11 @@ class VocoderStream(ABC):
 
     @abstractmethod
     def push_tensor(self, mel: Tensor) -> Tensor:
-        """As `push`, but returns float32 tensors on the device without waiting for them."""
+        """Like `push`, but returns float32 tensors on the device without waiting for them."""
 
     @abstractmethod
     def finish_tensor(self) -> Tensor:
-        """As `finish`, but a tensor on the device."""
+        """Like `finish`, but a tensor on the device."""
 
     @abstractmethod
     def reset(self) -> None:

@@ -26,7 +26,6 @@ def use_kernels(network: HiFT) -> None:
 
 
 def residual(block: ResidualBlock, x: Tensor) -> Tensor:
-    """As `ResidualBlock.forward`."""
     layers = list(zip(block.activations1, block.convs1, block.activations2, block.convs2, strict=True))
     active = _passed(x.contiguous(), None, snake=layers[0][0])
     for index, (_, conv1, activation2, conv2) in enumerate(layers):

@@ -32,13 +32,13 @@ from torch import Tensor
 from engine_runtime.lm.step import ScheduledSequence
 
 PLACE_FIELDS = ("position", "text_position", "audio_position", "kept_row")
-"""Of each row: its position in the sequence, or -1 for padding, and for a tail that does not run there; and
-its row of the kept trunk outputs, or -1."""
+"""For each token: its position in the sequence, -1 for padding and for a tail that does not run there; and
+its row in the kept trunk outputs, or -1."""
 ROW_FIELDS = ("token", *PLACE_FIELDS, "sequence")
-"""Also of each row: the merged id; and the index of its sequence."""
+"""Also for each token: the merged id, and the index of its sequence."""
 GROUP_FIELDS = ("group_row", "group_count", "group_first")
-"""Of each group of consecutive rows of a sequence (kernels/batched_attention.py): the first, how many, and
-the first new row of the sequence."""
+"""For each group of consecutive tokens of a sequence (kernels/batched_attention.py): the first, how many,
+and the first new token of the sequence."""
 INTEGERS = (
     *ROW_FIELDS,
     *GROUP_FIELDS,

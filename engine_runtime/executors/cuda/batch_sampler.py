@@ -69,8 +69,6 @@ class _Channel:
 
 
 class BatchSampler:
-    """See the module."""
-
     def __init__(
         self, text_vocab: int, audio_vocab: int, inputs: BatchInputs, result: Tensor, device: torch.device
     ) -> None:

@@ -70,7 +70,7 @@ def attention_tiling_of(rows: int) -> AttentionTiling:
 
 
 class BatchedBackend:
-    """See the module. `longest` is the number of rows of the longest sequence."""
+    """`longest` is the number of rows of the longest sequence."""
 
     def __init__(self, network: Network, cache: KVCache, inputs: BatchInputs, longest: int) -> None:
         config, device, dtype = network.config, cache.pool.device, cache.trunk.dtype
@@ -86,7 +86,6 @@ class BatchedBackend:
         self.paged_attention = self._paged_attention()
         """None: attention runs in Triton."""
         self.residual_norm = self._residual_norm(dtype)
-        """As `paged_attention`."""
         self.linear = BatchedLinear(capacity, device, self._skinny_gemm(dtype))
 
         def rows(width: int, kind: torch.dtype = dtype) -> Tensor:
@@ -121,7 +120,6 @@ class BatchedBackend:
         )
 
     def _skinny_gemm(self, dtype: torch.dtype) -> SkinnyGemm | None:
-        """As `_paged_attention`."""
         config, device = self._network.config, self._cache.pool.device
         return self._compiled(
             "products",
@@ -149,7 +147,6 @@ class BatchedBackend:
         return RowNorms(squares, factors[0], factors[1]), RowNorms(squares, factors[1], factors[0])
 
     def _residual_norm(self, dtype: torch.dtype) -> ResidualNorm | None:
-        """As `_paged_attention`."""
         config, device = self._network.config, self._cache.pool.device
         return self._compiled(
             "residuals and norms",

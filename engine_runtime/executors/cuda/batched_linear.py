@@ -120,7 +120,7 @@ slow it down (H100, 8 and 32 sequences: a step of 5.5 and 8.1 ms with PDL, 4.4 a
 
 
 class BatchedLinear:
-    """See the module. `capacity`: rows of every buffer; `skinny`: the kernel in CUDA C++, if it can run the
+    """`capacity`: rows of every buffer; `skinny`: the kernel in CUDA C++, if it can run the
     products of all layers."""
 
     def __init__(self, capacity: int, device: torch.device, skinny: SkinnyGemm | None = None) -> None:

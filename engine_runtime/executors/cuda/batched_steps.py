@@ -64,7 +64,7 @@ def plan_forwards(sequences: Sequence[ScheduledSequence], capacity: int) -> list
 
 
 class BatchedSteps:
-    """See the module. `graphs` captures the forwards."""
+    """`graphs` captures the forwards."""
 
     def __init__(
         self, network: Network, cache: KVCache, limits: ExecutorLimits, graphs: GraphedCalls
@@ -89,7 +89,6 @@ class BatchedSteps:
         return plan_forwards(sequences, self.capacity)
 
     def is_under_way(self, reply: ReplySampling) -> bool:
-        """See `Executor`."""
         return self._ahead is not None and reply in self._ahead
 
     def take(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput] | None:

@@ -68,7 +68,7 @@ class DecodeOutputs:
 
 
 class DecodeBackend(ABC):
-    """See the module.
+    """Runs one decode step on static buffers.
 
     Attributes:
         name: identifies the backend in the keys of captured graphs.

@@ -196,7 +196,6 @@ class CudaExecutor:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
-        """See lm/executor.py."""
         self._check(batch)
         sequences = batch.sequences
         if self._batched is not None:
@@ -273,7 +272,6 @@ class CudaExecutor:
         return self._logits(tails) if sampling is None else self._sampled(shape)
 
     def is_under_way(self, reply: ReplySampling) -> bool:
-        """See lm/executor.py."""
         return self._batched is not None and self._batched.is_under_way(reply)
 
     def close(self) -> None:

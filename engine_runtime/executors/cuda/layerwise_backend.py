@@ -20,7 +20,7 @@ from engine_runtime.quantization import Matrix
 
 
 class LayerwiseBackend(DecodeBackend):
-    """See the module. Operations: x [1, in] -> out [1, out]; `out` may be `residual` itself; nothing else may
+    """Operations: x [1, in] -> out [1, out]; `out` may be `residual` itself; nothing else may
     overlap."""
 
     has_buckets = True
@@ -60,7 +60,6 @@ class LayerwiseBackend(DecodeBackend):
         """
 
     def forward(self, shape: StepShape) -> None:
-        """See DecodeBackend."""
         torch.index_select(self._network.embedding, 0, self._inputs.token, out=self._x)
         for layer in self._network.trunk:
             self._layer(layer, self._x, self._x, shape.bucket)

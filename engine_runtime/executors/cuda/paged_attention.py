@@ -42,7 +42,7 @@ _CLUSTERS = (2, 4, 8)
 _RING_AT = 34816
 """Bytes of shared memory before the ring, which attend.cu asserts."""
 _BYTES_IN_FLIGHT = 64 << 10
-"""Of K and V that a block copies at a time until it has read q."""
+"""Bytes of K and V that a block keeps in flight until it has read q, which would wait behind them."""
 _POSITIONS = ("position", "text_position", "audio_position")
 """Fields of BatchInputs by which layers attend: in the trunk, and in each tail."""
 
@@ -160,7 +160,7 @@ class PartitionBuffers:
 
 
 class PagedAttention:
-    """See the module. Raises RuntimeError, ImportError or OSError if the kernel cannot be compiled."""
+    """Raises RuntimeError, ImportError or OSError if the kernel cannot be compiled."""
 
     def __init__(
         self, network: Network, cache: KVCache, inputs: BatchInputs, partitions: PartitionBuffers

@@ -70,7 +70,7 @@ def kernel_source(layout: KernelLayout) -> tuple[str, dict[str, str]]:
 
 
 class PersistentBackend(DecodeBackend):
-    """See the module. Raises RuntimeError, ImportError or OSError if the kernel cannot be compiled."""
+    """Raises RuntimeError, ImportError or OSError if the kernel cannot be compiled."""
 
     name = "persistent"
     has_buckets = False
@@ -107,7 +107,6 @@ class PersistentBackend(DecodeBackend):
         self._lists: dict[tuple[bool, bool], Tensor] = {}
 
     def forward(self, shape: StepShape) -> None:
-        """See DecodeBackend."""
         text, audio = shape.text, shape.audio
         ops = self._lists.get((text, audio))
         if ops is None:

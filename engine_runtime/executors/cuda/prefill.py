@@ -70,18 +70,16 @@ class RowOperations(Protocol):
 
 
 class TorchRowOperations:
-    """See RowOperations; plain torch on any device."""
+    """Plain torch on any device."""
 
     def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
         self._network, self._cache, self._inputs = network, cache, inputs
         self._blocks = cache.blocks
 
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
-        """See RowOperations."""
         return F.rms_norm(x, norm.shape, norm, self._network.config.rms_norm_eps)
 
     def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
-        """See RowOperations."""
         config, num_rows, size = self._network.config, qkv.shape[0], self._cache.tokens_per_block
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         q, k, v = qkv.view(num_rows, -1, dim).split((heads, kv_heads, kv_heads), dim=1)
@@ -97,7 +95,6 @@ class TorchRowOperations:
         return q
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
-        """See RowOperations."""
         blocks = first_blocks(self._inputs.table, bucket, self._cache.tokens_per_block)
         offset = self._cache.layer_offset(layer.index)
         keys, values = read_rows(self._blocks, blocks + offset, bucket, q.dtype)
@@ -108,22 +105,18 @@ class TorchRowOperations:
         return heads[0].transpose(0, 1).reshape(q.shape[0], -1)
 
     def gate(self, gate_up: Tensor) -> Tensor:
-        """See RowOperations."""
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
     def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See RowOperations."""
         wide = x.float()
         scale = (wide.abs().amax(dim=-1, keepdim=True) / FP8_MAX).clamp_min(1e-12)
         return to_fp8(wide / scale), scale
 
     def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
-        """See RowOperations."""
         return None
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
-        """See RowOperations."""
         return matrix.dense(dtype, scratch)
 
 
@@ -161,7 +154,7 @@ class RowsShape:
 
 
 class Prefill:
-    """See the module. `scratch` is the flat buffer for a dequantized copy of a matrix."""
+    """`scratch` is the flat buffer for a dequantized copy of a matrix."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ def kernel_source(layout: NormLayout, name: str = "add.cu") -> tuple[str, dict[s
 
 
 class ResidualNorm:
-    """See the module. `capacity`: rows of every buffer. Raises RuntimeError, ImportError or OSError if the
+    """`capacity`: rows of every buffer. Raises RuntimeError, ImportError or OSError if the
     kernel cannot be compiled."""
 
     def __init__(self, config: MossLMConfig, capacity: int, device: torch.device) -> None:

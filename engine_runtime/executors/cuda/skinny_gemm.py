@@ -43,8 +43,8 @@ _MAX_STAGES = 24
 _RING_OF_ROWS, _MIN_ROW_STAGES = 64 << 10, 3
 """Bytes of the ring of the rows, and its stages at least."""
 _BYTES_IN_FLIGHT = 48 << 10
-"""Of the weights of a block, in whole copies: two of three warpgroups, or three of two. One more was up to
-4 % slower with fp8, one less 3 to 7 % in any format."""
+"""Weight bytes each block keeps in flight, as whole copies (2 with three warpgroups, 3 with two). One more
+was up to 4 % slower with fp8, one less 3 to 7 % in any format."""
 _SMALLEST_ROWS = 8
 PARTS_READ = 4
 """Sums of squares that are read at a time."""
@@ -232,7 +232,7 @@ class RowNorms:
 
 
 class SkinnyGemm:
-    """See the module. `capacity`: rows of every buffer; `eps`: of the norms. Compiles the kernel for the
+    """`capacity`: rows of every buffer; `eps`: of the norms. Compiles the kernel for the
     smallest product at once: raises RuntimeError, ImportError or OSError if that is not possible."""
 
     def __init__(self, capacity: int, eps: float, device: torch.device) -> None:

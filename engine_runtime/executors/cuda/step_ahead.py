@@ -29,7 +29,7 @@ class StepAhead:
         """Where it was launched: see BatchInputs."""
         self._blocks = [self._written_block(one) for one in self.sequences]
         self._place_of: dict[ReplySampling, int] = {}
-        """Of the rows that can be asked for."""
+        """Place in the step of each reply whose next token may be asked for."""
 
     @classmethod
     def after(

@@ -20,7 +20,7 @@ from engine_runtime.quantization import FP8, Matrix, to_fp8
 
 
 class TorchBackend(LayerwiseBackend):
-    """See the module. `scratch` is the flat buffer for a dequantized copy of a matrix."""
+    """`scratch` is the flat buffer for a dequantized copy of a matrix."""
 
     name = "torch"
 
@@ -34,20 +34,16 @@ class TorchBackend(LayerwiseBackend):
         self._blocks = cache.blocks
 
     def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         out.copy_(F.linear(self._norm(x, norm), self._dense(matrix)))
 
     def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         gate, up = F.linear(self._norm(x, norm), self._dense(matrix)).chunk(2, dim=-1)
         torch.mul(F.silu(gate), up, out=out)
 
     def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         out.copy_(residual + F.linear(x, self._dense(matrix)))
 
     def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         config, position = self._network.config, self._inputs.position
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         q, k, v = qkv.view(-1, dim).split((heads, kv_heads, kv_heads))

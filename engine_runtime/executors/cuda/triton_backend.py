@@ -32,7 +32,7 @@ bandwidth."""
 
 
 class TritonBackend(LayerwiseBackend):
-    """See the module. `kernel_configs`: see TritonLinear."""
+    """`kernel_configs`: see TritonLinear."""
 
     name = "triton"
 
@@ -56,19 +56,15 @@ class TritonBackend(LayerwiseBackend):
         self._arrived = torch.zeros(config.num_key_value_heads, dtype=torch.int32, device=device)
 
     def norm_linear(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         self.linear.run(x, norm, matrix, None, out)
 
     def norm_gate_up(self, x: Tensor, norm: Tensor, matrix: Matrix, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         self.linear.run(x, norm, matrix, None, out, is_gated=True)
 
     def linear_add(self, x: Tensor, matrix: Matrix, residual: Tensor, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         self.linear.run(x, None, matrix, residual, out)
 
     def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
-        """See LayerwiseBackend."""
         config, cache = self._network.config, self._cache
         splits = max(1, min(_MAX_SPLITS, triton.next_power_of_2(bucket) // SEQUENCE_TILE))
         group = config.num_attention_heads // config.num_key_value_heads

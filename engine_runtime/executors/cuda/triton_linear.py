@@ -61,7 +61,7 @@ def rows_of(key: ConfigKey, tile_bytes: int) -> int:
 
 
 class TritonLinear:
-    """See the module.
+    """Linear operations of one row by Triton kernels.
 
     Args:
         eps: of the RMS norm.

@@ -41,14 +41,13 @@ rows."""
 
 
 class TritonRowOperations:
-    """See prefill.RowOperations."""
+    """`RowOperations` by Triton kernels."""
 
     def __init__(self, network: Network, cache: KVCache, inputs: StepInputs) -> None:
         self._network, self._cache, self._inputs = network, cache, inputs
         self._fp8_as_bits = lacks_fp8(cache.pool.device)
 
     def norm(self, x: Tensor, norm: Tensor) -> Tensor:
-        """See RowOperations."""
         out, width = torch.empty_like(x), x.shape[1]
         eps = self._network.config.rms_norm_eps
         norm_rows[(x.shape[0],)](
@@ -57,7 +56,6 @@ class TritonRowOperations:
         return out
 
     def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
-        """See RowOperations."""
         config = self._network.config
         heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         q = qkv.new_empty(qkv.shape[0], heads, dim)
@@ -83,7 +81,6 @@ class TritonRowOperations:
         return q
 
     def attend(self, q: Tensor, layer: LayerWeights, positions: Tensor, bucket: int) -> Tensor:
-        """See RowOperations."""
         config, (num_rows, heads, dim) = self._network.config, q.shape
         group_tile = triton.next_power_of_2(heads // config.num_key_value_heads)
         # tensor cores require at least 16 query rows
@@ -126,7 +123,6 @@ class TritonRowOperations:
         return out.view(num_rows, -1)
 
     def gate(self, gate_up: Tensor) -> Tensor:
-        """See RowOperations."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(num_rows, width)
         block = min(1024, triton.next_power_of_2(width))
@@ -134,7 +130,6 @@ class TritonRowOperations:
         return out
 
     def to_fp8(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See RowOperations."""
         num_rows, width = x.shape
         out = torch.empty(x.shape, dtype=FP8, device=x.device)
         scale = torch.empty(num_rows, 1, device=x.device)
@@ -142,7 +137,6 @@ class TritonRowOperations:
         return out, scale
 
     def small_batch_linear(self, x: Tensor, matrix: Matrix, residual: Tensor | None) -> Tensor | None:
-        """See RowOperations."""
         num_rows, (num_outputs, width) = x.shape[0], matrix.shape
         if matrix.scale is None or num_rows > _MAX_SMALL_BATCH:
             return None
@@ -170,7 +164,6 @@ class TritonRowOperations:
         return out
 
     def dense(self, matrix: Matrix, dtype: torch.dtype, scratch: Tensor) -> Tensor:
-        """See RowOperations."""
         if matrix.scale is None:
             return matrix.weight.to(dtype)
         num_rows, width = matrix.shape

@@ -53,8 +53,6 @@ class _Buffers:
 
 
 class TritonSampler(DeviceSampler):
-    """See the module."""
-
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
         super().__init__(text_vocab, audio_vocab, inputs, device)
         assert MAX_CANDIDATES.value == MAX_TOP_K
@@ -65,7 +63,6 @@ class TritonSampler(DeviceSampler):
         self._last_ids = torch.zeros(MAX_TOP_K, dtype=torch.int32, device=device)
 
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
-        """See DeviceSampler."""
         inputs = self._inputs
         if text is None:
             self._seen_text.index_fill_(0, inputs.seen_text, True)

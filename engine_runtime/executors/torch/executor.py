@@ -143,7 +143,6 @@ class TorchExecutor:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
-        """See lm/executor.py."""
         self._check(batch)
         if self._single_row is not None and self._single_row.accepts(batch):
             return [self._checked(self._single_row.run(batch.sequences[0]))]
