@@ -34,8 +34,8 @@ class Work(Protocol):
         """Whether `run` works rather than waits for what was started before."""
 
     @property
-    def is_under_way(self) -> bool:
-        """Whether it is a decode step that was launched ahead, so that the device is busy with it already."""
+    def is_in_flight(self) -> bool:
+        """Whether it is a decode step that the device already computes."""
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
         """Whether older replies hold the memory that it needs beside those of a batch: if it is not due soon,
@@ -59,7 +59,7 @@ class SingleWork:
     function: Callable[[], Any]
     batch_key: Hashable = None
     is_ready: bool = True
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
         return False

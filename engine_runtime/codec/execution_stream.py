@@ -86,7 +86,7 @@ class StreamWork:
     work: Work
     stream: ExecutionStream
     is_fetched: bool = False
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -125,7 +125,7 @@ class ArrivalWork:
 
     copy: PendingCopy
     batch_key: Hashable = "arrival"
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:

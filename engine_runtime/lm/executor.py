@@ -36,10 +36,9 @@ class Executor(Protocol):
         written to the pool is then overwritten by the next step.
         """
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
-        """Whether the next step of this reply was launched ahead: if it is what `execute` is asked for, alone
-        or with others that are under way, it is taken as it is. Any other step makes the executor drop what
-        it launched ahead.
+    def is_in_flight(self, reply: ReplySampling) -> bool:
+        """Whether the next step of this reply is already in flight. If it is what `execute` is asked for
+        next, alone or with others in flight, its results are taken; any other step drops what is in flight.
 
         A dropped step still writes K/V of its rows, perhaps into blocks that were freed meanwhile. That
         changes no row that is ever read, as whoever writes to such a block does so later on the same stream.

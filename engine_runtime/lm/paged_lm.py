@@ -124,9 +124,9 @@ class PagedLM:
             self._append(request)
         return outputs
 
-    def is_under_way(self, request: StepRequest) -> bool:
-        """Whether this step was launched ahead; see `Executor`."""
-        return request.sampling is not None and self.executor.is_under_way(request.sampling.reply)
+    def is_in_flight(self, request: StepRequest) -> bool:
+        """Whether this step is already in flight; see `Executor`."""
+        return request.sampling is not None and self.executor.is_in_flight(request.sampling.reply)
 
     def align(self, sequence: Sequence, ids: list[int]) -> int:
         """Make `sequence` hold the longest cached prefix of `ids`; returns its number of rows (nothing is

@@ -108,7 +108,7 @@ class SequenceRunner:
     def step(self, works: Seq[StepWork]) -> list[StepOutput]:
         """One forward step of one or more sequences, each listed once. Errors as in `PagedLM.step`.
 
-        Looks ahead only if no other work waits: that would have to wait for the step launched ahead, too.
+        Looks ahead only if no other work waits: that would have to wait for the overlapped step, too.
         """
         requests = [work.request for work in works]
         if len(works) < self._num_waiting:
@@ -126,9 +126,9 @@ class SequenceRunner:
         """Limits of a step."""
         return self._lm.executor.limits
 
-    def is_under_way(self, request: StepRequest) -> bool:
-        """Whether this step was launched ahead."""
-        return self._lm.is_under_way(request)
+    def is_in_flight(self, request: StepRequest) -> bool:
+        """Whether this step is already in flight."""
+        return self._lm.is_in_flight(request)
 
     def roll_back(self, sequence: Sequence, rows: list[Row]) -> None:
         """Truncate the cached sequence to its common prefix with `rows`; computes nothing."""
@@ -166,17 +166,17 @@ class StepWork:
 
     @property
     def batch_key(self) -> Hashable:
-        """A few rows of a prefill run beside decode steps, and nothing beside steps under way."""
+        """A short prefill joins decode steps; nothing joins steps that are in flight."""
         is_long = len(self.request.token_ids) > MAX_JOINT_ROWS
-        return is_long, self.is_under_way, id(self.runner)
+        return is_long, self.is_in_flight, id(self.runner)
 
     @property
     def is_ready(self) -> bool:
         return True
 
     @property
-    def is_under_way(self) -> bool:
-        return self.runner.is_under_way(self.request)
+    def is_in_flight(self) -> bool:
+        return self.runner.is_in_flight(self.request)
 
     def waits_for_memory(self, beside: Seq[StepWork] = ()) -> bool:
         return False

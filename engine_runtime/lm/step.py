@@ -101,7 +101,7 @@ class ScheduledSequence:
 
     @property
     def reserved_rows(self) -> int:
-        """Rows that the block table covers at least: with the one of a step launched ahead."""
+        """Fewest positions that the block table covers, that of an overlapped step included."""
         return self.num_rows + (self.ahead is not None)
 
 

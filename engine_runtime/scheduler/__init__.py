@@ -1,1 +1,1 @@
-"""The scheduler: many conversations in one engine thread, their work in common calls."""
+"""The scheduler: many conversations in one engine thread, their work in batched calls."""

@@ -7,10 +7,10 @@ the call and gives every task its result; a task that needs more work waits agai
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
 Others join a call in the same order: a forward of the language model always, since it reads all weights for
 any number of rows, and so what has arrived; other calls if they are due soon or where that is cheap, so that
-they do not delay the urgent one. If a common call fails, each work is tried alone, and only the task whose
+they do not delay the urgent one. If a batched call fails, each work is tried alone, and only the task whose
 work fails gets the error. No lock is held. Engine thread.
 
-A decode step of all that wait may be launched ahead (lm/executor.py). Other works that are due soon are
+The decode step of all that wait may already be in flight (lm/executor.py). Other works that are due soon are
 called while it runs; then its results are taken; then comes another forward, which all share.
 
 Two rules make calls larger. Speech of users who go on speaking is begun at ticks, that of all at once. While
@@ -29,7 +29,7 @@ from engine_runtime.work import Outcome, Stage, Task, Work
 
 _SOON_NS = 300_000_000
 """A task due this soon after the most urgent one joins its call in any case, and goes before the results of a
-step under way."""
+step in flight."""
 TICK_NS = 240_000_000
 """Speech is begun at multiples of this: three codes of the released model."""
 _AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
@@ -213,17 +213,17 @@ def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
 
 
 def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTask:
-    """Whose work is done next. While a decode step is under way, that is other work which is due soon; then
+    """Whose work is done next. While a decode step is in flight, that is other work which is due soon; then
     the results of the step, and only then another forward, for which the step would be dropped."""
-    under_way = [scheduled for scheduled in able if _work_of(scheduled).is_under_way]
-    if not under_way:
+    in_flight = [scheduled for scheduled in able if _work_of(scheduled).is_in_flight]
+    if not in_flight:
         return (ready or able)[0]
-    soon_ns = under_way[0].due_ns + _SOON_NS
+    soon_ns = in_flight[0].due_ns + _SOON_NS
     for scheduled in ready:
         stage = _work_of(scheduled).stage
         if stage in _FIRST or (stage not in _FORWARDS and scheduled.due_ns <= soon_ns):
             return scheduled
-    return under_way[0]
+    return in_flight[0]
 
 
 def _gives_way(scheduled: ScheduledTask, now_ns: int, beside: Sequence[Work] = ()) -> bool:

@@ -50,7 +50,7 @@ class ScriptedExecutor:
         self.before_step(self.step)
         return self.script[min(self.step, len(self.script) - 1)]
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
+    def is_in_flight(self, reply: ReplySampling) -> bool:
         return False
 
     def close(self) -> None: ...

@@ -7,7 +7,7 @@ persistent kernel is timed on every prefix of its op list: the time of an operat
 prefixes. Triton kernels are timed by torch's profiler. Medians over the layers in microseconds, beside the
 time that reading the weights (for attention the keys and values) takes at the measured copy bandwidth.
 
-With --sequences, common steps of so many sequences instead, by kernel: since kernels start before the one
+With --sequences, batched steps of so many sequences instead, by kernel: since kernels start before the one
 before has ended, the time of each counts from there on, so that the sum is the time of the step.
 """
 
@@ -104,7 +104,7 @@ def _measure(engine: Engine, ceilings: Ceilings, rows: int, weight_format: str) 
 
 
 def _measure_common(engine: Engine, ceilings: Ceilings, rows: int, count: int, weight_format: str) -> None:
-    """A captured common step, replayed alone."""
+    """A captured batched step, replayed alone."""
     from engine_runtime.executors.cuda.batched_backend import BatchShape  # needs Triton
 
     stages, executor = engine.stages, engine.stages.lm.executor

@@ -195,8 +195,8 @@ class Speaker:
         return self.generation.finish_reason is not None
 
     @property
-    def is_under_way(self) -> bool:
-        return self.paged.is_under_way(self.request())
+    def is_in_flight(self) -> bool:
+        return self.paged.is_in_flight(self.request())
 
 
 def step(speakers: list[Speaker]) -> None:
@@ -207,7 +207,7 @@ def step(speakers: list[Speaker]) -> None:
 
 
 def noted_takes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each common step from now on was launched ahead."""
+    """Whether each batched step from now on was already in flight."""
     from engine_runtime.executors.cuda.batched_steps import BatchedSteps  # needs Triton
 
     taken: list[bool] = []

@@ -82,8 +82,8 @@ class ModelGPU:
         self.streams: dict[str, deque[Running]] = {"codec": deque(), "encoder": deque()}
         self._forwards: deque[float] = deque()
         """What each forward of the language model in the queue has left to do, in ns alone on the GPU."""
-        self.under_way: set[ModelReply] = set()
-        """Replies whose step was launched ahead."""
+        self.in_flight: set[ModelReply] = set()
+        """Replies whose next step is in flight."""
         self.waiting = 0
         """Works that wait for a forward."""
 
@@ -165,9 +165,9 @@ class ModelWork:
     """Of the flow, after a packet."""
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_flight(self) -> bool:
         """See `Work`."""
-        return self.reply in self.gpu.under_way
+        return self.reply in self.gpu.in_flight
 
     def waits_for_memory(self, beside: Sequence[ModelWork] = ()) -> bool:
         """See `Work`."""
@@ -180,7 +180,7 @@ class ModelWork:
     def batch_key(self) -> Hashable:
         """See `Work`."""
         if self.stage in ("prefill", "step"):
-            return "step", self.is_under_way
+            return "step", self.is_in_flight
         if self.stage == "arrival":
             return "arrival"
         return self.stage, self.size if self.stage == "flow" else 0
@@ -220,17 +220,17 @@ class ModelWork:
         return [running] * len(batch)
 
     def _forward(self, batch: Sequence[ModelWork]) -> list[None]:
-        """Rows of the language model, and the step launched ahead for them before they are waited for."""
+        """Rows of the language model, and the overlapped step for them before they are waited for."""
         gpu, rows = self.gpu, sum(work.size for work in batch)
-        is_taken, gpu.under_way = self.is_under_way, set()
+        is_taken, gpu.in_flight = self.is_in_flight, set()
         while rows > 0 and not is_taken:
             gpu.launch_step(_of(_STEP_MS, min(rows, 64)) * _MS)
             rows -= 64
         replies = {work.reply for work in batch if work.reply is not None and work.reply.may_go_on}
         if gpu.looks_ahead and 2 <= len(batch) == len(replies) == gpu.waiting:
             gpu.launch_step(_of(_STEP_MS, len(batch)) * _MS)
-            gpu.under_way = replies
-        gpu.wait_for_step(num_left=len(gpu.under_way) > 0)
+            gpu.in_flight = replies
+        gpu.wait_for_step(num_left=len(gpu.in_flight) > 0)
         return [None] * len(batch)
 
 
@@ -369,7 +369,7 @@ def _sleeping_on(gpu: ModelGPU) -> AbstractContextManager[object]:
 def hold(
     users: int, seconds: float, seed: int = 0, *, looks_ahead: bool = True
 ) -> simultaneous.SimultaneousRun:
-    """Conversations of `users` on the model; with `looks_ahead`, decode steps are launched ahead."""
+    """Conversations of `users` on the model; with `looks_ahead`, decode steps are overlapped."""
     gpu = ModelGPU(looks_ahead=looks_ahead)
     clock: Clock = gpu  # type: ignore[assignment]  # it has the methods of one
     recording = np.zeros(_RATE * 11, np.float32)

@@ -43,7 +43,7 @@ class PacketWork:
     flow: PacketFlow
     state: Any
     count: int
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:

@@ -56,7 +56,7 @@ class EncodeWork:
     tokenizer: Encoding
     mel: Tensor
     state: EncoderState
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:

@@ -69,7 +69,7 @@ class CodesArrival:
     codes: PendingValues
     places: slice
     batch_key: Hashable = "arrival"
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:

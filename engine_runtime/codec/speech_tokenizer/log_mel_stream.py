@@ -49,7 +49,7 @@ class FeatureWork:
     pcm: Pcm
     is_start: bool
     is_end: bool
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:

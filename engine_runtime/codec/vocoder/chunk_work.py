@@ -38,7 +38,7 @@ class ChunkWork:
 
     stream: ChunkStream
     mel: Tensor
-    is_under_way: bool = False
+    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:

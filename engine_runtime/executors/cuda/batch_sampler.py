@@ -2,7 +2,7 @@
 
 In: logits [capacity, vocab] of both heads and the fields of BatchInputs. Out: `result` [slots, capacity, 5],
 numbers as in sampler.py, one row for each sequence in the slot of the step; the ids are those of
-DeviceSampler. The host reads them, and `take` passes them to a step launched ahead. The sets of seen ids stay
+DeviceSampler. The host reads them, and `take` passes them to an overlapped step. The sets of seen ids stay
 on the device as long as a reply runs. Imported only if Triton is available. Engine thread.
 """
 

@@ -82,17 +82,17 @@ class BatchedSteps:
         self._sampler = BatchSampler(config.text_vocab, config.audio_vocab, self._inputs, result, device)
         self._text_vocab = config.text_vocab
         self._ahead: StepAhead | None = None
-        """The step that was launched ahead and is not taken yet."""
+        """The step in flight whose results were not taken yet."""
 
     def plan(self, sequences: Sequence[ScheduledSequence]) -> list[list[int]]:
         """The forwards of a step: see `plan_forwards`."""
         return plan_forwards(sequences, self.capacity)
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
+    def is_in_flight(self, reply: ReplySampling) -> bool:
         return self._ahead is not None and reply in self._ahead
 
     def take(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput] | None:
-        """The outputs of these sequences if their step was launched ahead. Otherwise None, and that step is
+        """The outputs of these sequences if their step is in flight. Otherwise None, and that step is
         dropped: nobody waits for it or reads its results."""
         step, self._ahead = self._ahead, None
         places = None if step is None else step.places(sequences)
@@ -102,7 +102,7 @@ class BatchedSteps:
 
     def run(self, sequences: Sequence[ScheduledSequence], *, looks_ahead: bool) -> list[StepOutput]:
         """One forward; a StepOutput for each sequence. `looks_ahead`: whether it is all of the step, so that
-        the one that follows may be launched ahead."""
+        the one that follows may be overlapped with it."""
         self._ahead = None
         shape = self._shape_of(sequences)
         self._set(sequences, shape)
@@ -209,7 +209,7 @@ class BatchedSteps:
         self._sampler.forget(reply)
 
     def close(self) -> None:
-        """Drop a step launched ahead, and wait until it has ended: then graphs and buffers may be freed."""
+        """Drop an overlapped step, and wait until it has ended: then graphs and buffers may be freed."""
         self._ahead = None
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()

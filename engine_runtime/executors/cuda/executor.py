@@ -271,8 +271,8 @@ class CudaExecutor:
             return StepOutput(None, None)
         return self._logits(tails) if sampling is None else self._sampled(shape)
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
-        return self._batched is not None and self._batched.is_under_way(reply)
+    def is_in_flight(self, reply: ReplySampling) -> bool:
+        return self._batched is not None and self._batched.is_in_flight(reply)
 
     def close(self) -> None:
         """Drop the captured graphs; the rest is freed with the executor."""

@@ -34,7 +34,7 @@ class StepInputs:
         self, max_blocks: int, device: torch.device, take: Callable[[Tensor, Tensor], None] | None = None
     ) -> None:
         is_cuda = device.type == "cuda"
-        self._take, self._is_under_way = take, False
+        self._take, self._is_in_flight = take, False
         self._sent = torch.cuda.Event() if is_cuda else None
         self._host = torch.zeros(_NUM_SLOTS, dtype=torch.int64, pin_memory=is_cuda)
         self._integers = self._host.numpy()
@@ -57,9 +57,9 @@ class StepInputs:
 
     def wait(self) -> None:
         """Wait until the last transfer has read the host buffers, so that they may be written again."""
-        if self._sent is not None and self._is_under_way:
+        if self._sent is not None and self._is_in_flight:
             self._sent.synchronize()
-            self._is_under_way = False
+            self._is_in_flight = False
 
     def set_row(self, token: int, position: int, trunk_row: int) -> None:
         """Set the row to run: its merged id, its position, and its index in the kept trunk outputs."""
@@ -113,4 +113,4 @@ class StepInputs:
         """Make the next `wait` cover all work enqueued on the stream so far."""
         if self._sent is not None:
             self._sent.record()
-            self._is_under_way = True
+            self._is_in_flight = True

@@ -36,7 +36,7 @@ class StepAhead:
         cls, sequences: Sequence[ScheduledSequence], text_vocab: int, tokens_per_block: int
     ) -> StepAhead | None:
         """None unless every sequence may go on: one that is left out would wait for two steps. A sequence
-        alone is not launched ahead, as other kernels run it."""
+        alone has no overlap, as other kernels run it."""
         if len(sequences) < 2 or any(one.ahead is None or one.sampling is None for one in sequences):
             return None
         return cls(sequences, text_vocab, tokens_per_block)

@@ -165,8 +165,8 @@ class TorchExecutor:
         audio_logits = self._tail(self._network.audio, self.limits.audio_vocab, batch, spans, rows, audio)
         return [StepOutput(*pair) for pair in zip(text_logits, audio_logits, strict=True)]
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
-        """No step is launched ahead: it begins with ids that are sampled from logits on the host."""
+    def is_in_flight(self, reply: ReplySampling) -> bool:
+        """Steps do not overlap: each begins with ids that are sampled from logits on the host."""
         return False
 
     def close(self) -> None:

@@ -173,8 +173,8 @@ class TrtllmExecutor:
                 check_logits(name, logits, width)
         return outputs
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
-        """No step is launched ahead: it begins with ids that are sampled from logits on the host."""
+    def is_in_flight(self, reply: ReplySampling) -> bool:
+        """Steps do not overlap: each begins with ids that are sampled from logits on the host."""
         return False
 
     def close(self) -> None:

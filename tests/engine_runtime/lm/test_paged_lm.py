@@ -39,7 +39,7 @@ class CheckedExecutor:
         self.ahead.append([one.ahead is not None for one in batch.sequences])
         return [StepOutput(None, None, SampledIds(None, 1)) for _ in batch.sequences]
 
-    def is_under_way(self, reply: ReplySampling) -> bool:
+    def is_in_flight(self, reply: ReplySampling) -> bool:
         return reply.eosp == 1
 
     def close(self) -> None: ...
@@ -149,11 +149,11 @@ def test_a_reserved_block_is_shared_by_a_fork_and_copied_by_who_writes_first() -
     paged.blocks.check_integrity([*sequences, fork])
 
 
-def test_a_step_is_under_way_if_that_of_its_reply_is() -> None:
+def test_a_step_is_in_flight_if_that_of_its_reply_is() -> None:
     paged, _ = make(8)
     request = StepRequest(Sequence(), [7])
-    assert not paged.is_under_way(request)
+    assert not paged.is_in_flight(request)
     request.sampling = sampling(eosp=2)
-    assert not paged.is_under_way(request)
+    assert not paged.is_in_flight(request)
     request.sampling = sampling(eosp=1)
-    assert paged.is_under_way(request)
+    assert paged.is_in_flight(request)

@@ -1,4 +1,4 @@
-"""Steps of several sequences as work: what is under way runs apart, and looks ahead only if nobody waits."""
+"""Steps of several sequences as work: what is in flight runs apart, and looks ahead only if nobody waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AHEAD = cast(SamplingMetadata, object())
 
 
 class NotingLM:
-    """In place of a PagedLM: notes which requests wish to look ahead, and calls those of `busy` under way."""
+    """In place of a PagedLM: notes which requests wish to look ahead, and calls those of `busy` in flight."""
 
     def __init__(self) -> None:
         self.wishes: list[list[bool]] = []
@@ -28,7 +28,7 @@ class NotingLM:
         self.wishes.append([request.ahead is not None for request in requests])
         return [StepOutput(None, None) for _ in requests]
 
-    def is_under_way(self, request: StepRequest) -> bool:
+    def is_in_flight(self, request: StepRequest) -> bool:
         return request.sequence in self.busy
 
 
@@ -59,13 +59,13 @@ def test_a_step_looks_ahead_only_if_all_that_waits_takes_part() -> None:
     assert runner._num_waiting == 0
 
 
-def test_steps_under_way_run_apart_from_the_others() -> None:
+def test_steps_in_flight_run_apart_from_the_others() -> None:
     runner, lm = make()
     busy = Sequence()
     (first, one), (second, other) = decode(runner, busy), decode(runner, Sequence([1]))
     assert one.batch_key == other.batch_key
     lm.busy.append(busy)
-    assert (one.is_under_way, other.is_under_way) == (True, False)
+    assert (one.is_in_flight, other.is_in_flight) == (True, False)
     assert one.batch_key != other.batch_key
     for task in (first, second):
         task.close()

@@ -45,7 +45,7 @@ class DeviceWork:
     stage: Stage = "step"
     is_ready: bool = True
     most: int = 3
-    is_under_way: bool = False
+    is_in_flight: bool = False
     is_short: bool = False
 
     @property
@@ -119,14 +119,14 @@ def test_a_task_with_time_left_joins_only_where_that_is_cheap() -> None:
 class ForwardDevice(Device):
     """Launches the next step of a batch ahead, as executors/cuda does, if nobody else waits."""
 
-    under_way: set[str] = field(default_factory=set)
+    in_flight: set[str] = field(default_factory=set)
     waiting: int = 0
 
     def forward(self, works: Sequence[ForwardWork]) -> list[str]:
         names = [work.name for work in works]
-        is_taken, self.under_way = self.under_way.issuperset(names), set()
+        is_taken, self.in_flight = self.in_flight.issuperset(names), set()
         looks_ahead = self.waiting == len(works) > 1 and all(work.stage == "step" for work in works)
-        self.under_way = set(names) if looks_ahead else set()
+        self.in_flight = set(names) if looks_ahead else set()
         return self.call([f"{name}+" if is_taken else name for name in names])
 
 
@@ -138,12 +138,12 @@ class ForwardWork:
     is_ready: bool = True
 
     @property
-    def is_under_way(self) -> bool:
-        return self.name in self.device.under_way
+    def is_in_flight(self) -> bool:
+        return self.name in self.device.in_flight
 
     @property
     def batch_key(self) -> Hashable:
-        return "forward", self.is_under_way
+        return "forward", self.is_in_flight
 
     def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
         return False
@@ -166,7 +166,7 @@ def forwards(device: ForwardDevice, name: str, count: int = 1, stage: Stage = "s
 
 
 @pytest.mark.parametrize("due_ns", [0, 100_000_000_000])
-def test_a_listener_waits_once_for_a_step_under_way_and_joins_the_next(due_ns: int) -> None:
+def test_a_listener_waits_once_for_a_step_in_flight_and_joins_the_next(due_ns: int) -> None:
     """Also if the speakers are far ahead, so that no step is called for their own sake."""
     device = ForwardDevice()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
@@ -185,7 +185,7 @@ def test_a_listener_waits_once_for_a_step_under_way_and_joins_the_next(due_ns: i
     finish(scheduler)
 
 
-def test_other_work_is_called_while_a_step_is_under_way() -> None:
+def test_other_work_is_called_while_a_step_is_in_flight() -> None:
     """So that a packet is computed beside the step, and who waits for it is back when the step has ended."""
     device, given = ForwardDevice(), list[str]()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
@@ -199,7 +199,7 @@ def test_other_work_is_called_while_a_step_is_under_way() -> None:
     assert device.calls == [["a", "b"], ["packet"], ["a+", "b+"]]
 
 
-def test_work_that_is_due_much_later_comes_after_the_step_under_way() -> None:
+def test_work_that_is_due_much_later_comes_after_the_step_in_flight() -> None:
     device, given = ForwardDevice(), list[str]()
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
     for name in "ab":
@@ -239,7 +239,7 @@ def test_a_failed_sequence_fails_alone() -> None:
     assert given == ["A", "C"]
 
 
-def test_what_is_under_way_is_waited_for_only_if_there_is_nothing_else() -> None:
+def test_what_is_in_flight_is_waited_for_only_if_there_is_nothing_else() -> None:
     device, given = Device(), list[str]()
     scheduler = Scheduler()
     scheduler.start(steps(device, "late", given, is_ready=False, stage="arrival"), lambda: 0)

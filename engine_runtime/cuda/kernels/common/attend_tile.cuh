@@ -47,7 +47,7 @@ struct Softmax : SoftmaxTotals {
 };
 
 // Add the rows of V with these weights. FULL: all rows of the tile are valid. (Others may hold NaN; without the test,
-// the loads of all rows are under way together.)
+// the loads of all rows are in flight together.)
 template <bool FULL>
 __device__ __forceinline__ void add_weighted(Softmax& state, u32 v_tile, u32 rows, u32 lane, const float4* weights) {
 #pragma unroll

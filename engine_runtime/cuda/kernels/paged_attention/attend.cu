@@ -9,7 +9,7 @@
 // A producer warp copies the K and V of all units of its block into a ring in shared memory, one tile of 16 rows after
 // the other, without a pause between two units; so device memory is read continuously. The first copies are the first
 // thing that a block does: plans and rows of the pool are complete then (see Step::plan). The warp waits for free stages;
-// until the compute warps have read q, it also keeps no more than IN_FLIGHT copies under way, behind which those reads
+// until the compute warps have read q, it also keeps no more than IN_FLIGHT copies in flight, behind which those reads
 // would wait. Compute warp w attends to tiles w, w + COMPUTE_WARPS, ...
 //
 // The last block to finish a partition of a group and head combines them. In a launch with clusters, the partitions of a

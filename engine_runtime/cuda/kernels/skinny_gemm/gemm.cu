@@ -120,7 +120,7 @@ struct Gemm {
     if (lane == 0) bar_arrive(used_rows(i % ROW_STAGES));
   }
 #if WEIGHT_FP8
-  // Weights of a tile as first operands: of each 16 columns, outputs g and g + 8. All loads are under way together.
+  // Weights of a tile as first operands: of each 16 columns, outputs g and g + 8. All loads are in flight together.
   __device__ __forceinline__ void load_weights(u32 (&a)[STEPS][4], u32 i, u32 warp, u32 lane) const {
     u32 from = weight_at(i % STAGES) + (warp * 16 + lane % 16) * TILE_ROW_BYTES, r[STEPS / 2][4];
 #pragma unroll

@@ -114,7 +114,7 @@ def test_replies_in_shared_steps_are_those_of_single_replies(
     model: MossLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parameters, draws and seen ids of a reply are its own, also when it goes on alone at the end. Some of
-    their steps are launched ahead."""
+    their steps are overlapped."""
     taken = noted_takes(monkeypatch)
     prompts = [load_tiny()[1]["a.rows"][index : 20 - index] for index in range(3)]
     samplings = [replace(SAMPLINGS[index], max_new=length) for index, length in ((1, 5), (2, 7), (5, 6))]

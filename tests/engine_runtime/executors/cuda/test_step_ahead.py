@@ -1,4 +1,4 @@
-"""Steps launched ahead, by the kernels in Triton's interpreter: replies are those of single steps of plain
+"""Overlapped steps, by the kernels in Triton's interpreter: replies are those of single steps of plain
 torch, whatever becomes of the steps."""
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def end_at(one: Speaker, index: int) -> int:
     return eosp
 
 
-def under_way(speakers: list[Speaker]) -> list[bool]:
-    return [one.is_under_way for one in speakers]
+def in_flight(speakers: list[Speaker]) -> list[bool]:
+    return [one.is_in_flight for one in speakers]
 
 
 @pytest.fixture
@@ -160,10 +160,10 @@ def test_steps_launched_ahead_give_the_same_replies(
     """Over block boundaries, with and without a penalty and the text tail."""
     paged, _ = make_batched(model)
     speakers = start(model, paged, 3, params, subtitles=subtitles)
-    assert under_way(speakers) == [False] * 3
+    assert in_flight(speakers) == [False] * 3
     for _ in range(7):
         step(speakers)
-        assert under_way(speakers) == [True] * 3
+        assert in_flight(speakers) == [True] * 3
     assert launches == [4] * 8, "each forward once, and one that nobody has asked for"
     assert_as_alone(speakers)
     check_blocks(speakers)
@@ -205,7 +205,7 @@ def test_the_next_step_is_launched_before_the_ids_are_waited_for(
 
 
 @pytest.mark.slow
-def test_who_ends_by_himself_leaves_the_others_under_way(model: MossLM) -> None:
+def test_who_ends_by_himself_leaves_the_others_in_flight(model: MossLM) -> None:
     """In the step launched before that was known, its row is padding."""
     paged, _ = make_batched(model)
     speakers = start(model, paged, 3)
@@ -216,7 +216,7 @@ def test_who_ends_by_himself_leaves_the_others_under_way(model: MossLM) -> None:
     before = paged.cache.pool.clone()
     step(speakers)
     assert ending.rows[-1].audio == eosp
-    assert under_way(speakers) == [True, False, True]
+    assert in_flight(speakers) == [True, False, True]
     size, trunk = paged.blocks.tokens_per_block, paged.executor.limits.num_layers
     for one in speakers:
         block, slot = divmod(one.sequence.num_rows, size)
@@ -224,27 +224,27 @@ def test_who_ends_by_himself_leaves_the_others_under_way(model: MossLM) -> None:
         assert torch.equal(paged.cache.pool[at], before[at]) == (one is ending)
     others = [speakers[0], speakers[2]]
     step(others)
-    assert under_way(others) == [True, True]
+    assert in_flight(others) == [True, True]
     step([*others, ending])
     assert_as_alone(others)
     check_blocks(speakers)
 
 
 @pytest.mark.slow
-def test_when_all_end_at_once_nothing_is_under_way(model: MossLM, launches: list[int]) -> None:
+def test_when_all_end_at_once_nothing_is_in_flight(model: MossLM, launches: list[int]) -> None:
     paged, _ = make_batched(model)
     speakers = start(model, paged, 2)
     for one in speakers:
         end_at(one, 2)
     step(speakers)
-    assert under_way(speakers) == [True, True]
+    assert in_flight(speakers) == [True, True]
     step(speakers)
-    assert under_way(speakers) == [False, False]
+    assert in_flight(speakers) == [False, False]
     assert launches == [2, 2, 2], "the last one computes padding"
     assert [one.generation.mode for one in speakers] == [Mode.TEXT] * 2
     assert [one.generation.sampling_ahead for one in speakers] == [None] * 2
     step(speakers)
-    assert under_way(speakers) == [False, False]
+    assert in_flight(speakers) == [False, False]
     check_blocks(speakers)
 
 
@@ -258,7 +258,7 @@ def test_beside_a_text_reply_nothing_is_launched_ahead(model: MossLM, launches: 
     step([*speakers, text])
     assert launches == [4]
     step(speakers)
-    assert under_way([*speakers, text]) == [True, True, False]
+    assert in_flight([*speakers, text]) == [True, True, False]
     step([text, *speakers])
     assert launches == [4, 2, 2, 4]
     assert_as_alone([*speakers, text])
@@ -268,7 +268,7 @@ def test_beside_a_text_reply_nothing_is_launched_ahead(model: MossLM, launches: 
 @pytest.mark.slow
 @pytest.mark.parametrize("releases", [False, True])
 def test_blocks_of_a_dropped_step_serve_another_sequence(model: MossLM, releases: bool) -> None:
-    """A reply is truncated while its step is under way, and its reserved block is written by another one."""
+    """A reply is truncated while its step is in flight, and its reserved block is written by another one."""
     paged, _ = make_batched(model)
     speakers = start(model, paged, 3)
     while True:
@@ -291,18 +291,18 @@ def test_blocks_of_a_dropped_step_serve_another_sequence(model: MossLM, releases
 
 
 @pytest.mark.slow
-def test_a_prefill_beside_steps_under_way_drops_them(model: MossLM, launches: list[int]) -> None:
+def test_a_prefill_beside_steps_in_flight_drops_them(model: MossLM, launches: list[int]) -> None:
     """With a penalty: the ids that the dropped step marked as seen are those that the next one marks."""
     paged, _ = make_batched(model)
     speakers = start(model, paged, 2, SAMPLED)
     step(speakers)
     late = Speaker(model, paged, speakers[0].prompt[2:], SAMPLED)
     step([*speakers, late])
-    assert under_way(speakers) == [False, False], "rows of a prompt do not go on as one row"
+    assert in_flight(speakers) == [False, False], "rows of a prompt do not go on as one row"
     step([*speakers, late])
-    assert under_way([*speakers, late]) == [True] * 3
+    assert in_flight([*speakers, late]) == [True] * 3
     step([late, speakers[0]])
-    assert under_way([*speakers, late]) == [True, False, True]
+    assert in_flight([*speakers, late]) == [True, False, True]
     step([*speakers, late])
     step([speakers[0]])
     step([speakers[0]])
@@ -318,7 +318,7 @@ def test_a_batch_that_shrinks_to_one_takes_its_result(model: MossLM, launches: l
     step(speakers)
     step(speakers[:1])
     assert launches == [2, 2]
-    assert under_way(speakers) == [False, False], "one alone is not launched ahead"
+    assert in_flight(speakers) == [False, False], "one alone is not overlapped"
     step(speakers[:1])
     step(speakers)
     assert_as_alone(speakers)
@@ -329,16 +329,16 @@ def test_without_room_for_the_following_row_nothing_is_launched_ahead(model: Mos
     paged, _ = make_batched(model)
     speakers = start(model, paged, 2)
     step(speakers)
-    assert under_way(speakers) == [True, True]
+    assert in_flight(speakers) == [True, True]
     other = Sequence()
     paged.blocks.reserve(other, 0, 4 * paged.blocks.num_free)
-    while any(under_way(speakers)):
+    while any(in_flight(speakers)):
         step(speakers)
     assert any(one.sequence.num_rows % 4 == 0 for one in speakers)
     paged.blocks.check_integrity([other, *(one.sequence for one in speakers)])
     paged.blocks.release(other)
     step(speakers)
-    assert under_way(speakers) == [True, True]
+    assert in_flight(speakers) == [True, True]
     assert_as_alone(speakers)
     check_blocks(speakers)
 
@@ -350,7 +350,7 @@ def test_a_full_context_is_not_exceeded(model: MossLM) -> None:
     seen = []
     while speakers[1].sequence.num_rows < 15:
         step(speakers)
-        seen.append(under_way(speakers)[0])
+        seen.append(in_flight(speakers)[0])
     assert seen == [True, True, True, False]
     assert_as_alone(speakers)
     check_blocks(speakers)
@@ -376,11 +376,11 @@ def test_a_refused_result_drops_the_step_after_it(
     with monkeypatch.context() as context:
         context.setattr(steps, "_launch", spoiled)
         step(speakers)
-    assert under_way(speakers) == [True] * 3
+    assert in_flight(speakers) == [True] * 3
     before = [one.sequence.num_rows for one in speakers]
     with pytest.raises(ExecutorError, match="audio_logits: values are not finite"):
         paged.step([one.request() for one in speakers])
-    assert under_way(speakers) == [False] * 3
+    assert in_flight(speakers) == [False] * 3
     assert [one.sequence.num_rows for one in speakers] == before
     for together in [[one] for one in speakers] if alone else [speakers]:  # alone as by the scheduler
         step(together)
@@ -454,7 +454,7 @@ def test_a_step_that_runs_late_reads_what_it_was_launched_with(
     orders = ([a, b, c], [c, a, b], [b, c, a], [a, c, b], [c, b], [a, b, c], [a, b], [a, c, b], [a], [b, c])
     for together in orders:
         step(together)
-        assert bool(device._launched) == (len(together) > 1), "the step launched ahead"
+        assert bool(device._launched) == (len(together) > 1), "the overlapped step"
     assert_as_alone(speakers)
 
 
@@ -478,14 +478,14 @@ def test_replies_in_the_scheduler_beside_a_listener(model: MossLM, launches: lis
         scheduler.start(speak(runner, one, 7), lambda: 0)
     for _ in range(4):
         scheduler.run_once()
-    assert under_way(speakers) == [True, True]
+    assert in_flight(speakers) == [True, True]
     listener = Sequence()
     heard = scheduler.start(
         runner.prefill(listener, prompts[0][3:6], BOTH_TAILS, wants_output=False), lambda: 10**18
     )
     scheduler.run_once()
     assert not heard.is_over
-    assert under_way(speakers) == [False, False]
+    assert in_flight(speakers) == [False, False]
     scheduler.run_once()
     assert heard.is_over
     assert launches[-1] == 8, "two rows of the replies and three of the listener"
@@ -506,7 +506,7 @@ def test_batch_invariant_replies_are_not_launched_ahead(model: MossLM, launches:
         scheduler.start(speak(runner, one, 4), lambda: 0)
     while not scheduler.is_idle:
         scheduler.run_once()
-        assert not any(under_way(speakers))
+        assert not any(in_flight(speakers))
     assert not launches
     assert_as_alone(speakers)
 

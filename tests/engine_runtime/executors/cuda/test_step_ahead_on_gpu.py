@@ -1,4 +1,4 @@
-"""Steps launched ahead on a real GPU, by captured graphs: replies are those of the same steps launched one by
+"""Overlapped steps on a real GPU, by captured graphs: replies are those of the same steps launched one by
 one, when the ids of the step before are known."""
 
 from __future__ import annotations
