@@ -58,6 +58,8 @@ class _Stall:
             self._stalled_ns = 0 if self._seen >= 0 else self._stalled_ns
             self._seen = count
         else:
+            # The watcher may itself have been held up (sleep, a busy machine): its own absence is not counted
+            # as a silence of the device.
             self._stalled_ns += min(now_ns - self._last_ns, _LARGEST_SERVICE_STEP_NS)
         self._last_ns = now_ns
 
@@ -160,6 +162,7 @@ class _SoundStream(ABC):
         if rate != self.sample_rate:
             self.sample_rate = rate
             self.ring = self._new_ring(rate)
+        # A new clock with each opening: stamps of the device before would be extrapolated across the gap.
         self._clock = SampleClock(rate)
 
     def _new_ring(self, rate: int) -> Ring:
@@ -236,6 +239,7 @@ class SoundInput(_SoundStream):
     def _callback(self, block: NDArray[np.float32], frames: int, time_info: Any, status: Any) -> None:
         clean = self._block[:frames]
         np.clip(block[:, 0], -1.0, 1.0, out=clean)
+        # A single NaN would stay in the state of the resampler and of the VAD for good.
         np.nan_to_num(clean, copy=False)
         end_ns = self._end_ns(time_info.inputBufferAdcTime, frames)
         if frames <= self.ring.free:  # otherwise the next one that fits comes after a gap
@@ -307,6 +311,8 @@ class SoundOutput(_SoundStream):
         now_ns = time.perf_counter_ns()
         handed_ns = self._handed_ns(time_info.outputBufferDacTime, now_ns)
         if count:
+            # By the index in the ring, not by the number of blocks: silence in between has no samples, and
+            # pauses do not move the clock.
             self._clock.stamp(self.ring.consumed - count, count, handed_ns)
         self.played.write(played, now_ns)
         self.recorded.write(played, now_ns)

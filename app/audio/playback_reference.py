@@ -174,6 +174,8 @@ class PlaybackReference:
         gain = max(_LOOP_GAIN, _FIRST_GAIN / self._age)
         self._position += gain * error
         self._moves.append(gain * error * RATE_HZ / self._tap.sample_rate)
+        # The drift is learned only in steady state: the large first gains follow jitter, which would be taken
+        # for drift.
         if gain == _LOOP_GAIN:
             drift = self._drift + gain * gain / 4 * error / count
             self._drift = min(max(drift, -_LARGEST_DRIFT), _LARGEST_DRIFT)

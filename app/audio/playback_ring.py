@@ -54,6 +54,8 @@ class PlaybackRing(Ring):
 
     def discard(self) -> None:
         """Producer: discard everything written so far, after a fade. Ends a pause."""
+        # NOTE: before `_is_paused`, which `_look` reads first: in the other order the callback could see
+        # neither pause nor discard and play a block of the discarded reply.
         self._discard_to = self.written
         self._is_paused = False
 
@@ -68,6 +70,7 @@ class PlaybackRing(Ring):
     def rewind(self, count: int) -> None:
         """Consumer, while it takes nothing: have the last `count` samples again, faded in, as far as they are
         kept and were not discarded. So the next device plays what the one before had not played yet."""
+        # Never back into a discarded reply, nor to samples that the producer has overwritten.
         oldest = max(self._discard_to, self.written - self.capacity)
         self.consumed = min(max(self.consumed - count, oldest), self.consumed)
         self._risen = 0
@@ -122,6 +125,7 @@ class PlaybackRing(Ring):
     def _amplify(self, block: Pcm, gain: float) -> None:
         before, self._gain = self._gain, gain
         if before != gain:
+            # A step of the gain within a sound is a click.
             block *= np.linspace(before, gain, len(block), dtype=np.float32)
         elif gain != 1.0:
             block *= np.float32(gain)

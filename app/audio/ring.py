@@ -21,6 +21,7 @@ class Ring:
         """Make a ring that holds at least `capacity_samples` (rounded up to a power of two)."""
         if capacity_samples < 1:
             raise ValueError(f"a ring needs room for at least one sample, got {capacity_samples}")
+        # A power of two, so that a counter that never wraps becomes a place by one mask.
         self.capacity = 1 << (capacity_samples - 1).bit_length()
         self._mask = self.capacity - 1
         self._samples = np.zeros(self.capacity, dtype=np.float32)
@@ -49,6 +50,8 @@ class Ring:
         first = min(count, self.capacity - start)
         self._samples[start : start + first] = block[:first]
         self._samples[: count - first] = block[first:count]
+        # NOTE: last. This is what publishes the samples to the other thread; moved up, the consumer would
+        # read old ones.
         self.written += count
         self.dropped += len(block) - count
         return count
@@ -58,6 +61,7 @@ class Ring:
         touched."""
         count = min(len(out), self.written - self.consumed)
         self._copy(out[:count], self.consumed)
+        # NOTE: after the copy. Before it, the producer could overwrite what is still being copied.
         self.consumed += count
         return count
 

@@ -185,6 +185,8 @@ class DeviceSupervisor:
         """Reopen at once what a sound server has ended; without one, everything after a while."""
         loss = self._loss(lost)
         is_live = self._find_devices().is_live
+        # Without a sound server PortAudio has to be restarted to see other devices, for which every stream
+        # must be closed.
         notices = self._close_streams(lost if is_live else self._sides)
         opened = self._open_wanted() if is_live else []
         if is_live and not any(notice.is_error for notice in opened):

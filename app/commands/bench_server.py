@@ -193,7 +193,7 @@ def measured(users: list[list[LoadReply]]) -> dict[str, Any]:
                     f"User {number_} got no reply to {asked}: {problem.rstrip('.')}. No times are printed."
                 )
     if not replies:
-        raise MossVoiceError("Nobody asked anything in this time. Choose more --minutes.")
+        raise MossVoiceError("No user spoke during the run. Increase --minutes.")
     network = [reply.network_ms for reply in replies if reply.network_ms is not None]
     return {
         "users": len(users),

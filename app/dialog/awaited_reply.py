@@ -33,6 +33,8 @@ class AwaitedReply:
     def may_be_continued(self, settings: TurnTakingSettings, start_ms: float) -> bool:
         """Whether speech from `start_ms` on still belongs to the turn that was committed."""
         is_soon = start_ms <= self._commit_ms + settings.reopen_ms
+        # Once it was heard, the reply is part of the conversation: speech then interrupts it and cannot undo
+        # it.
         return is_soon and self._may_reopen and not self.is_heard
 
     def has_cut_off(self, settings: TurnTakingSettings, start_ms: float) -> bool:

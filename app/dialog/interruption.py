@@ -134,6 +134,7 @@ class Interruption:
             self.speech_end_ms = end_ms
             self.speech_ms += end_ms - start_ms
             self.is_paused = False
+            # A rating belongs to one pause: it says nothing about the next one, with more speech before it.
             self._probability = None
             return False
         was_paused, self.is_paused = self.is_paused, self._silence_ms >= pause_ms

@@ -165,6 +165,8 @@ class TurnTaking:
 
     def end_turn(self) -> None:
         """The reply was played to its end, or the turn was cancelled: nobody speaks."""
+        # A turn calibrates the detector only once its reply was heard: before that the user may still show
+        # that it was not finished.
         if self._reply.is_heard:
             self.calibration.confirm()
         self.calibration.withdraw()
@@ -199,6 +201,8 @@ class TurnTaking:
 
     def _hear(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
         settings, speech = self.settings, self._speech
+        # Hysteresis: it takes clearer speech to end a pause than to go on speaking, so that breath and noise
+        # do not reset the silence.
         threshold = settings.start_threshold if speech.is_paused else settings.end_threshold
         events: list[TurnEvent] = []
         if probability >= threshold:
@@ -246,9 +250,12 @@ class TurnTaking:
                 self._recent.clear()
             return []
         start = self._recent.speech_start(self.settings)
+        # Before the check for barge-in: whoever goes on before a reply is heard continues a turn and
+        # interrupts nothing.
         if start is not None and self._reply.may_be_continued(self.settings, start):
             spoken_ms, first_ms = self._speech.speech_ms, self._speech.start_ms
             self._begin_speech(start, end_ms)
+            # Both parts are one turn: with the second part alone a short ending would be dropped as a cough.
             self._speech.speech_ms += spoken_ms
             self._speech.start_ms = first_ms
             return [self._event(TurnAction.REOPEN, end_ms)]
@@ -282,6 +289,7 @@ class TurnTaking:
 
     def _judge(self, interruption: Interruption) -> list[TurnEvent]:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
+        # Not at once: a user often begins softly, and only the loudest frame says who speaks.
         if self._is_bystander and interruption.length_ms >= self.settings.interruption.bystander_ms:
             self._phase, self._interruption = _Phase.REPLYING, None
             ignored = self._ignore(interruption.now_ms)
@@ -314,6 +322,7 @@ class TurnTaking:
 
     def _continued_by(self, start_ms: float) -> Interruption | None:
         """The speech that was rated as a backchannel, if speech from `start_ms` on follows it soon."""
+        # Cleared in any case: an old backchannel must not lengthen a turn that begins much later.
         earlier, self._interruption = self._interruption, None
         is_soon = earlier is not None and start_ms - earlier.now_ms <= self.settings.end_ms
         return earlier if is_soon else None

@@ -110,6 +110,8 @@ class GraphedCalls:
             return self._launched(function, inputs)
         current = torch.cuda.current_stream(self.device)
         if self._last is not None and self._last != current:
+            # All graphs share a memory pool: one that starts on another stream before the last one ended
+            # would overwrite its intermediate values.
             current.wait_stream(self._last)
         self._last = current
         with torch.inference_mode():
@@ -156,6 +158,8 @@ class GraphedCalls:
             return self._capture_graph(function, inputs, changes, before)
         except torch.OutOfMemoryError:
             _log.info("Too little memory to capture another CUDA graph; kernels are launched one by one")
+        # Outside of the except block: the traceback of the error keeps the tensors of the failed capture
+        # alive.
         torch.cuda.empty_cache()
         if self._stream is not None:
             torch.cuda.current_stream(self.device).wait_stream(self._stream)
@@ -182,6 +186,8 @@ class GraphedCalls:
             for _ in range(_WARM_UP_RUNS):
                 function(*buffers)
                 for value, kept in zip(changes, before, strict=True):
+                    # The warm-up runs have moved the state of the stream on; the capture itself computes
+                    # nothing.
                     value.copy_(kept)
         graph = torch.cuda.CUDAGraph()
         with captured(graph, self._pool, stream):

@@ -94,6 +94,7 @@ class BlockManager:
         written = enumerate(table[first_block:], first_block)
         shared = [index for index, block in written if self._ref_count[block] > 1]
         missing = max(0, total_blocks - len(table))
+        # All is checked before anything is taken: a failed step must leave every sequence unchanged.
         if len(shared) + missing > self.num_free:
             raise OutOfBlocksError(
                 f"The KV cache is full: {len(shared) + missing} blocks are needed, and {self.num_free} of "
@@ -106,6 +107,8 @@ class BlockManager:
             copies.append(BlockCopy(table[index], target))
             self._ref_count[table[index]] -= 1
             table[index] = target
+        # A block that is about to be overwritten must leave the index first: a prefix that matched it later
+        # would read the new content.
         for block in table[first_block:]:
             if self._hash_of[block] is not None:
                 self._forget(block)
@@ -121,6 +124,8 @@ class BlockManager:
             previous = sequence.hashes[-1] if sequence.hashes else b""
             digest = _chain(previous, sequence.ids[index * size : (index + 1) * size])
             sequence.hashes.append(digest)
+            # Two sequences may compute the same block at the same time. The index has one block for a hash:
+            # the first stays in it, the other is never reused.
             if digest not in self._block_of:
                 block = sequence.block_table[index]
                 self._block_of[digest] = block
@@ -132,6 +137,8 @@ class BlockManager:
         if not 0 <= num_rows <= sequence.num_rows:
             raise RuntimeError(f"cannot roll a sequence of {sequence.num_rows} rows back to {num_rows}")
         kept_blocks = -(-num_rows // self.tokens_per_block)
+        # Last block first: cached blocks are evicted oldest first, and a prefix is of no use without its
+        # beginning.
         for block in reversed(sequence.block_table[kept_blocks:]):
             self._drop(block)
         del sequence.block_table[kept_blocks:]

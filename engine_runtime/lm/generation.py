@@ -204,9 +204,13 @@ class Generation:
                 self._special.modality_pad if text is None else text,
                 self._special.audio_pad if audio is None else audio,
             )
+        # Whatever the text head said at a code, the model reads the modality pad there: that makes the row an
+        # audio row.
         row = Row(self._special.modality_pad, sampled.audio) if mode is Mode.AUDIO else sampled
         certainty = self._certainty(output) if index < self._rated_rows else None
         subtitle = self._subtitle(output) if mode is Mode.AUDIO and self._want_subtitles else None
+        # Both channels of the row count for the penalty, also the audio id of a text row, which the model
+        # does not read: as in the released generation code.
         self._text.note(row.text)
         self._audio.note(row.audio)
         self._num_rows += 1

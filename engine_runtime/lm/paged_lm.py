@@ -76,6 +76,8 @@ class PagedLM:
         one has an output, if that is wanted."""
         chunk = self.executor.limits.max_num_tokens
         if self.executor.requires_block_aligned_prefill:
+            # Such an executor (TensorRT-LLM) cannot begin a prefill within a block: its last, partly filled
+            # one is computed once more.
             ids = self._open_last_block(sequence) + ids
             chunk -= chunk % self.blocks.tokens_per_block
         for start in range(0, len(ids), chunk):
@@ -116,6 +118,8 @@ class PagedLM:
             if len(requests) > 1 and all(request.ahead is not None for request in requests):
                 self._look_ahead(requests, scheduled)
             outputs = self.executor.execute(ScheduledBatch(scheduled, exclusive_gpu))
+        # BaseException: an interrupt between reserve and append would leave blocks that belong to no
+        # position.
         except BaseException:
             for request, rows in zip(requests, before, strict=True):
                 self.blocks.rollback(request.sequence, rows)
@@ -136,6 +140,8 @@ class PagedLM:
         instead; it is not consulted when rows are only appended.
         """
         own = sequence.common_prefix(ids)
+        # The usual case while the user speaks: rows are appended piece by piece, and hashing all of the
+        # conversation each time would find nothing.
         only_grows = 0 < own == sequence.num_rows
         if not only_grows and own < len(ids) and self.blocks.match(ids) > own:
             self.blocks.release(sequence)
@@ -163,6 +169,8 @@ class PagedLM:
                 f"The conversation needs {total} rows, but the model supports at most "
                 f"{self.executor.limits.max_seq_len}. Start a new conversation or send a shorter message."
             )
+        # From `complete_rows` on, not from `past`: a deferred tail is still to be written for the positions
+        # between.
         self.cache.copy(self.blocks.reserve(sequence, min(past, sequence.complete_rows), total))
         return ScheduledSequence(
             token_ids=request.token_ids,

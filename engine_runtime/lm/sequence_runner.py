@@ -111,6 +111,8 @@ class SequenceRunner:
         Looks ahead only if no other work waits: that would have to wait for the overlapped step, too.
         """
         requests = [work.request for work in works]
+        # Another task waits for the model: with a step in flight it would wait for two steps, or that step
+        # would be dropped for it.
         if len(works) < self._num_waiting:
             for request in requests:
                 request.ahead = None
@@ -118,6 +120,8 @@ class SequenceRunner:
         try:
             return self._lm.step(requests, exclusive_gpu=is_exclusive)
         except OutOfBlocksError:
+            # Only now, and only sequences at rest: their prefix would have to be prefilled again at their
+            # next turn.
             self._evict_others([request.sequence for request in requests])
             return self._lm.step(requests, exclusive_gpu=is_exclusive)
 

@@ -137,6 +137,8 @@ class Scheduler:
         elif self._naps < _MOST_NAPS and len(self._running) > 1:
             # Not for one of them: another may be ready sooner, or something may begin.
             self._naps += 1
+            # Results of several streams come in any order, so none of them is waited for; after 50 ms of naps
+            # the most urgent one is, and a device error shows there.
             time.sleep(_NAP_S)
             return
         # Without other work, wait for what was started before.
@@ -147,6 +149,8 @@ class Scheduler:
         for scheduled, outcome in zip(batch, outcomes, strict=True):
             try:
                 scheduled.resume(outcome)
+            # Work of the others is done already. Raising here would lose their results and leave their tasks
+            # waiting for ever.
             except BaseException as error:  # the others get their results first
                 errors.append(error)
         self._forget_finished()
@@ -207,14 +211,14 @@ class Scheduler:
 
 
 def _order(scheduled: ScheduledTask) -> tuple[bool, int]:
-    """What has arrived goes first, since it only lets tasks continue, and so do features, which take little
-    and let the encoder begin; then what is due first."""
+    """Arrived results first, since they only let tasks continue; then features, which are cheap and let the
+    encoder begin; then the earliest deadline."""
     return _work_of(scheduled).stage not in _FIRST, scheduled.due_ns
 
 
 def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTask:
-    """Whose work is done next. While a decode step is in flight, that is other work which is due soon; then
-    the results of the step, and only then another forward, for which the step would be dropped."""
+    """The task to run next. While a decode step is in flight: other work that is due soon, then the results
+    of the step, and only then another forward, which would drop the step."""
     in_flight = [scheduled for scheduled in able if _work_of(scheduled).is_in_flight]
     if not in_flight:
         return (ready or able)[0]
@@ -227,13 +231,13 @@ def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTa
 
 
 def _gives_way(scheduled: ScheduledTask, now_ns: int, beside: Sequence[Work] = ()) -> bool:
-    """Whether older replies would lose their memory by its work, beside those of a batch, and it is not due
-    soon."""
+    """True if running this work now, beside a batch, would evict cache pages of older replies and its
+    deadline is not near."""
     return scheduled.due_ns > now_ns + _AHEAD_NS["flow"] and _work_of(scheduled).waits_for_memory(beside)
 
 
 def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:
-    """Whether it is far ahead, and the most urgent task is not."""
+    """True if it is far ahead of its playback and the most urgent task is not."""
     ahead_ns = _AHEAD_NS.get(_work_of(scheduled).stage)
     return ahead_ns is not None and first_due_ns <= now_ns + ahead_ns < scheduled.due_ns
 

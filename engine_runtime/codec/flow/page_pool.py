@@ -96,6 +96,7 @@ class PagePool:
             self._park(busy)
         while len(stream.pages) < wanted:
             stream.pages.append(self._free.pop())
+        # Not strict: there are more pages than parked ones, since the next packet needs new ones behind them.
         for page, kept in zip(stream.pages, stream.parked, strict=False):
             self._host.put_back(page, kept)
         stream.parked.clear()

@@ -169,6 +169,8 @@ class PagedFlow:
         for place, (state, count) in enumerate(packets):
             del state.waiting[:count]
             state.position += count * rate
+            # Cloned: the captured packet returns its own buffer, which the next call overwrites while the
+            # vocoder may still read it.
             found.append(mel[place : place + 1, : count * rate].clone())
         return found
 
@@ -212,6 +214,8 @@ class PagedFlow:
         wanted = shape + self._parts.config.look_ahead_codes
         start, window = state.position // self._parts.config.upsample, state.waiting[:wanted]
         pages = [*self._prompt_pages, *state.held.pages][:bucket]
+        # Padding codes are masked by `end` in `_compute`: their embedding must not reach the look-ahead
+        # convolution.
         filled = [*window, *[0] * (wanted - len(window))]
         table = [*pages, *[self._spare_page] * (bucket - len(pages))]
         return [start, start + len(window), state.held.slot, *filled, *table]

@@ -316,12 +316,16 @@ class SpeechTokenizerStream:
             revised = self._mel.revision()
             if revised is not None:
                 self.revisions += 1
+                # Every code of the segment was made with the wrong loudness: all of it is encoded again, from
+                # its start.
                 self._open, self._state = [], self._segment_start
                 yield from self._extend(revised)
             if self._room == 0:
                 yield from self._extend((yield from self._mel.tail_task()))
                 self._closed += self._open
                 self._previous = self.maximum
+                # The same microphone and voice: the loudest moment so far is the best estimate for the next
+                # segment.
                 self._start_segment(self._previous)
         return np.array(self.codes[before:], np.int64)
 

@@ -207,7 +207,11 @@ class BigVGANStream(VocoderStream):
             )
         else:
             samples = windows(self._frames, done, end, at_start, at_end)
+        # Only now: frames that are context of the next window stay, or its first samples would be computed as
+        # after silence, an audible seam.
         drop = max(end - self._left, 0)
         self._frames, self._done = self._frames[:, :, drop:], end - drop
         self._dropped = self._dropped or drop > 0
+        # A graph returns its own buffer, which the next packet overwrites while the copy to the host may
+        # still run.
         return samples.float() if self._calls is None else samples.float().clone()

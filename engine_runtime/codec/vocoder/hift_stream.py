@@ -96,6 +96,7 @@ class HiFTStream(VocoderStream):
             is_graphed = self._calls is not None and (len(chunks) > 1 or pushed in self._calls.frames)
             pcm = self._run(streams, frames, is_graphed)
         for stream, own in zip(streams, frames, strict=True):
+            # The overlap is computed again in the next call, then with its right context, and faded over.
             stream._frames = own[:, :, max(own.shape[2] - self._overlap, 0) :]
         return pcm
 
@@ -148,6 +149,8 @@ class HiFTStream(VocoderStream):
         excitation, and its phases. `before`, `phase` and `held` [B, n] are excitation, phases and samples of
         the last call for the overlap with this one (n = 0 at the start)."""
         source, phase = self._network.continued_source(frames, noise, self._overlap - 1, phase)
+        # The overlap has to get the excitation of the last call, noise included: with new noise the two sides
+        # of the cross-fade would be different signals.
         source[:, : before.shape[1]] = before
         speech = self._network.decode(frames.to(self._dtype), source)
         samples = len(self._fade_in)

@@ -162,6 +162,8 @@ class BatchInputs:
     def _send_table(self) -> None:
         """Copy the block tables to the device if they changed, after all steps on the stream."""
         if self._is_new_table:
+            # There is one table for both slots. It is sent only when it changed, once in tokens_per_block
+            # steps, so this wait is rare.
             self._table_use.wait()
             np.copyto(self._pinned_table, self._offsets)
             self._copy_table()
@@ -176,6 +178,8 @@ class BatchInputs:
         of its results. Waits for the end of the step before last, whose results must have been read."""
         self._send_table()
         self._slot = slot = (self._slot + 1) % SLOTS
+        # The device may still read this pinned memory: without the wait a running step would get the next
+        # one's inputs.
         self._uses[slot].wait()
         first = slot * self.capacity
         self._fields["result_row"][:] = np.arange(first, first + self.capacity)

@@ -94,6 +94,8 @@ class BatchedSteps:
     def take(self, sequences: Sequence[ScheduledSequence]) -> list[StepOutput] | None:
         """The outputs of these sequences if their step is in flight. Otherwise None, and that step is
         dropped: nobody waits for it or reads its results."""
+        # Taken or dropped, it is not in flight any more: results are read at most once, since its slot is
+        # used again by the step after the next.
         step, self._ahead = self._ahead, None
         places = None if step is None else step.places(sequences)
         if step is None or places is None:
@@ -159,6 +161,8 @@ class BatchedSteps:
             return [
                 self._logits(index, scheduled) for index, scheduled in zip(places, sequences, strict=True)
             ]
+        # Before the ids are read: the device must have the next graph in its queue while the host waits. The
+        # other order costs the whole host time of a step.
         ahead = self._launch_ahead(sequences, slot, places) if looks_ahead else None
         found = self._sampler.read(slot)[places]
         rows = zip(places, sequences, found.tolist(), strict=True)
@@ -200,6 +204,8 @@ class BatchedSteps:
             BatchShape(size, bucket, text, audio, samples)
             for (text, audio, samples), size, bucket in product(tails, sizes, buckets)
         }
+        # Largest first: the graphs share a memory pool, and smaller ones fit into what larger ones have
+        # allocated.
         for one in sorted(wanted, key=lambda shape: (-shape.rows, shape.bucket)):
             self._run(one)
         self._inputs.note_use()

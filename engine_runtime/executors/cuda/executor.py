@@ -199,6 +199,7 @@ class CudaExecutor:
         self._check(batch)
         sequences = batch.sequences
         if self._batched is not None:
+            # Also for a single sequence: of the replies in flight all others may have ended meanwhile.
             taken = self._batched.take(sequences)
             if taken is not None:
                 return taken
@@ -220,6 +221,8 @@ class CudaExecutor:
             for scheduled in together:
                 self._fill_tails(scheduled)
                 if scheduled.sampling is not None:
+                    # Each sampler keeps the seen ids of a reply on the device. Where a reply changes over,
+                    # the copy of the other one is out of date.
                     self._sampler.forget(scheduled.sampling.reply)
             made = batched.run(together, looks_ahead=len(forwards) == 1)
             outputs |= zip(indices, made, strict=True)
@@ -252,6 +255,7 @@ class CudaExecutor:
                 do_sample=sampling.reply.params.do_sample,
                 subtitle=tails.text and sampling.wants_subtitle,
             )
+        # NOTE: after `wait` above: the step before may still read the pinned buffers.
         is_new_table = self._inputs.set_table(scheduled.block_table, self.cache.block_stride)
         past, size = scheduled.first_position, self.limits.tokens_per_block
         trunk_row = scheduled.block_table[past // size] * size + past % size

@@ -49,6 +49,8 @@ class StepAhead:
         rows = zip(self.sequences, codes.tolist(), np.isfinite(magnitudes).tolist(), strict=True)
         for place, (one, code, is_finite) in enumerate(rows):
             assert one.sampling is not None
+            # NOTE: the same rule as `take_fields` in kernels/sampling.py. If the two differ, the host takes
+            # the result of a step that the device computed as padding.
             if is_finite and code != one.sampling.reply.eosp:
                 one.token_ids, one.sampling.last_audio = [self._text_vocab + int(code)], int(code)
                 self._place_of[one.sampling.reply] = place
@@ -69,6 +71,8 @@ class StepAhead:
         if place is None:
             return None
         mine = self.sequences[place]
+        # Everything that the device already used has to be what is asked for now, the block that was written
+        # included: a rollback in between may have put another block at this place.
         is_same = (
             scheduled.sampling == mine.sampling
             and scheduled.first_position == mine.first_position

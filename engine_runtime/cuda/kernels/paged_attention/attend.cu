@@ -396,6 +396,7 @@ extern "C" __global__ void __launch_bounds__(COMPUTE_THREADS + 32, 1)
     planned = step.planned(index + gridDim.x);
     if (!has_rows || unit.is_empty()) continue;
     begin(step, unit, shared, warp, lane);
+    // q, k and v are read: from now on the producer may keep the memory system busy.
     if (lane == 0 && is_first) bar_arrive(read);
     is_first = false;
     compute_sync();
@@ -449,8 +450,10 @@ extern "C" __global__ void __launch_bounds__(COMPUTE_THREADS + 32, 1)
     if (tid == 0) {
       u32* counter = arrived + unit.group * KV_HEADS + unit.head;
       __threadfence();
+      // Between two fences: the sums of this block come before its count, and those of the others after it.
       shared.is_last = atomicAdd(counter, 1) + 1 == unit.parts;
       __threadfence();
+      // Reset for the next kernel: no memset between the layers. Only the last block is left to touch it.
       if (shared.is_last) *counter = 0;
     }
     compute_sync();

@@ -106,6 +106,8 @@ struct Producer {
   // Wait until the next stage may be filled; returns the barrier that the copies signal.
   __device__ __forceinline__ u32 acquire_stage(u32 base) {
     u32 full = base + AT_STAGE_BARRIERS + 16 * state.stage;
+    // The other parity: a fresh barrier counts as completed in the phase before its first, so the first round does not
+    // wait.
     bar_wait(full + 8, state.parity ^ 1);
     if (in_flight == MAX_IN_FLIGHT) {
       bar_wait(base + AT_STAGE_BARRIERS + 16 * oldest.stage, oldest.parity);

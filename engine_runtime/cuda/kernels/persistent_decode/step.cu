@@ -30,6 +30,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
   u32 ring = base + AT_RING;
   const u32 num_ops = num_records - 1;
   if (tid >= COMPUTE_THREADS + 32) {
+    // One lane issues the copies of its warp. The others may leave: no producer code synchronizes the warp.
     if (tid % 32) return;
     u32 number = tid / 32 - COMPUTE_WARPS - 1;
     Producer producer;
@@ -50,6 +51,8 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                sine,
                (u64)*token * (2 * HIDDEN),
                (u32)*position,
+               // volatile: the last block of the launch before wrote it. With a cached number, flags of an earlier
+               // launch would match and stale rows be taken for new ones.
                *(volatile u32*)(counters + LAUNCH_COUNTER),
                trunk + (u64)*trunk_row * HIDDEN,
                qkv,

@@ -80,6 +80,7 @@ struct Gemm {
   // The lane of the weights, before the others use barriers.
   __device__ __forceinline__ void begin() const {
 #pragma unroll
+    // Only the barriers of the first copies: initializing every barrier first delayed the first load by 1.2 us.
     for (u32 i = 0; i < IN_FLIGHT; ++i) bar_init(has_weight(i), 1);
     publish_bars();
 #pragma unroll
@@ -97,6 +98,7 @@ struct Gemm {
   // One lane each.
   __device__ __forceinline__ void produce_weights() const {
     for (u32 i = IN_FLIGHT; i < count; ++i) {
+      // Waits for its own copy, not for its use: more copies in flight would hold up what kernels read of each other.
       bar_wait(has_weight((i - IN_FLIGHT) % STAGES), (i - IN_FLIGHT) / STAGES % 2);
       if (i >= STAGES) bar_wait(used_weight(i % STAGES), (i / STAGES - 1) % 2);
       copy_weight(i, i % STAGES);
@@ -109,6 +111,8 @@ struct Gemm {
       if (i >= ROW_STAGES) bar_wait(used_rows(i % ROW_STAGES), (i / ROW_STAGES - 1) % 2);
       copy_rows(i, i % ROW_STAGES);
     }
+    // NOTE: after the wait above. attend_units starts early and reads what was written before this product; this order
+    // makes that complete.
     start_next_kernel();
   }
 
