@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) from error
     from app.commands.conversation import hold_sample_conversation
     from app.gui.conversation.sample_questions import load_samples
-    from app.gui.latency.snapshot import save_latency_png
+    from app.gui.latency.export import save_latency_png
 
     timings: list[TimingEvent] = []
     result = hold_sample_conversation(start_settings(arguments), folder, timings=timings)

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import QApplication
 from app import paths
 from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.common.themes import ThemeChoice
-from app.gui.latency.snapshot import save_png
+from app.gui.latency.export import save_png
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
 from tests.doubles.scripted_session import (

@@ -14,7 +14,7 @@ from PySide6.QtCore import QTimer
 
 from app import cli
 from app.gui.common.preferences import Preferences, PreferenceStore
-from app.gui.latency.snapshot import save_png
+from app.gui.latency.export import save_png
 from app.gui.window import run
 from app.gui.window.main_window import MainWindow
 from app.session.commands import Start

@@ -1,6 +1,8 @@
-"""The file of the preferences before Qt reads or writes it: private, and set aside if it is damaged.
+"""The files of the preferences: private, and set aside before Qt reads them if they are damaged; beside
+them the key of the server, which is in no log and in no other file.
 
-In: its path. Out: whether Qt can read it; where a damaged one was put. GUI thread.
+In: paths, the key, an address that was saved. Out: whether Qt can read the file; where a damaged one was
+put; key and address, if they can be used. GUI thread.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import re
 from pathlib import Path
 
 from app.paths import make_private
+from app.server_address import AddressError, parse_address
 
 _LARGEST_FILE = 1_000_000
 _INI_CHARACTER = re.compile(rb"\\(?:x([0-9a-fA-F]+)|([0-7]+))")
@@ -83,3 +86,41 @@ def _content(file: Path) -> bytes:
 def _character(escaped: re.Match[bytes]) -> bytes:
     hexadecimal, octal = escaped.groups()
     return bytes([(int(hexadecimal, 16) if hexadecimal else int(octal, 8)) & 0xFF])
+
+
+class ServerKey:
+    """One file; there is none without a key."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def load(self, server: str) -> tuple[str, str]:
+        """The address and the key; two empty texts if they cannot be used, as after the file was edited."""
+        if not server:
+            return "", ""
+        try:
+            key = self._file.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            key = ""
+        try:
+            parse_address(server, key)
+        except AddressError as error:
+            _log.warning("the server of the settings is not used: %s", error)
+            return "", ""
+        return server, key
+
+    def save(self, key: str) -> bool:
+        """Keep the key, or remove it if it is empty; False if that is not possible."""
+        fresh = self._file.with_suffix(".fresh")
+        try:
+            if not key:
+                self._file.unlink(missing_ok=True)
+                return True
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(f"{key}\n")
+            fresh.replace(self._file)
+        except OSError as error:
+            _log.warning("the key of the server cannot be kept: %s", error)
+            return False
+        return True

@@ -19,8 +19,7 @@ from app.audio.echo_cancellation import AudioProcessing, EchoMode
 from app.audio.echo_libraries import DEFAULT_LIBRARY
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.gui.common.key_combination import combination
-from app.gui.common.preference_file import holds_objects, is_damaged, make_private_file, set_aside
-from app.gui.common.server_key import ServerKey
+from app.gui.common.preference_file import ServerKey, holds_objects, is_damaged, make_private_file, set_aside
 from app.gui.common.themes import ThemeChoice
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings

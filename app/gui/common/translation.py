@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QLibraryInfo, QLocale, QTranslator
-from PySide6.QtWidgets import QApplication
+from PySide6.QtCore import QEvent, QLibraryInfo, QLocale, QTranslator
+from PySide6.QtWidgets import QApplication, QWidget
 
 _log = logging.getLogger(__name__)
 
@@ -58,3 +59,23 @@ class Translation:
             self._translators.append(translator)
         else:
             _log.warning("no translation %s in %s", name, folder)
+
+
+if TYPE_CHECKING:
+    _Base = QWidget
+else:
+    _Base = object
+
+
+class FollowsLanguage(_Base):
+    """Comes before the Qt class among the bases, and calls `retranslate`."""
+
+    def retranslate(self) -> None:
+        """Write all texts in the present language."""
+        raise NotImplementedError
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self.retranslate()
+        super().changeEvent(event)

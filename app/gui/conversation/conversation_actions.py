@@ -1,6 +1,6 @@
 """What the user does with turns and conversations: start, ask again, delete, save, continue, list, play back.
 
-In: menus and dialogs. Out: commands to the session, files. GUI thread.
+In: menus and dialogs. Out: commands to the session, files; copied text goes to the clipboard. GUI thread.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QPoint
+from PySide6.QtCore import QObject, QPoint, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QWidget
+from PySide6.QtWidgets import QMenu, QWidget
 
 from app import paths
 from app.audio.wav import write_wav
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
 from app.gui.common.icons import Icons
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.question import asked_file, is_confirmed
 from app.gui.common.themes import Theme
+from app.gui.conversation.bubbles import ReplyBubble, UserBubble
 from app.gui.conversation.history_dialog import HistoryDialog
 from app.gui.conversation.transcript import Transcript
-from app.gui.conversation.turn_menu import TurnMenu
 from app.session.commands import (
     DeleteTurn,
     NewConversation,
@@ -39,6 +38,56 @@ from app.session.recorded_events import how_to_continue, read_transcript, spans_
 from engine_runtime.errors import MossVoiceError
 
 _log = logging.getLogger(__name__)
+
+
+class TurnMenu(QObject):
+    """Shows the menu, one at a time.
+
+    Signals:
+        retry_wanted: ask the question again; the turn's id, its source and its typed text.
+        delete_wanted: the turn's id.
+        save_wanted: save the sound of the reply; the turn's id.
+    """
+
+    retry_wanted = Signal(int, str, str)
+    delete_wanted = Signal(int)
+    save_wanted = Signal(int)
+
+    def __init__(self, parent: QWidget) -> None:
+        super().__init__(parent)
+        self._parent = parent
+
+    def make(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None) -> QMenu:
+        """The menu for a turn. An incomplete reply cannot be requested again yet."""
+        menu = QMenu(self._parent)
+        said = user.typed_text
+        answer = reply.body.text() if reply is not None else ""
+        menu.addAction(self.tr("Copy the question"), lambda: self._copy(said)).setEnabled(bool(said))
+        menu.addAction(self.tr("Copy the reply"), lambda: self._copy(answer)).setEnabled(bool(answer))
+        menu.addSeparator()
+        retry = menu.addAction(
+            self.tr("Ask again (removes what came after)"),
+            lambda: self.retry_wanted.emit(turn_id, user.source, said),
+        )
+        retry.setEnabled(user.is_committed)
+        menu.addAction(
+            self.tr("Delete question and reply"), lambda: self.delete_wanted.emit(turn_id)
+        ).setEnabled(user.is_committed)
+        menu.addSeparator()
+        has_sound = reply is not None and reply.again.isVisibleTo(reply)
+        save = menu.addAction(self.tr("Save the reply as WAV …"), lambda: self.save_wanted.emit(turn_id))
+        save.setEnabled(has_sound)
+        return menu
+
+    def show(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None, at: QPoint) -> None:
+        """Show the menu at a place of the screen."""
+        menu = self.make(turn_id, user, reply)
+        menu.aboutToHide.connect(menu.deleteLater)
+        menu.popup(at)
+
+    @staticmethod
+    def _copy(text: str) -> None:
+        QGuiApplication.clipboard().setText(text)
 
 
 class ConversationActions(QObject):

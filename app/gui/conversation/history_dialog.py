@@ -26,7 +26,7 @@ from app.export import check_target
 from app.export import in_words as file_error
 from app.gui.common.error_texts import in_words
 from app.gui.common.icons import Icons
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import NoticeLine
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.question import asked_file, is_confirmed, open_outside, warn
 from app.gui.common.themes import Theme

@@ -9,10 +9,10 @@ from PySide6.QtCore import QEvent, QLocale, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QScrollArea, QToolButton, QWidget
 
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
+from app.gui.common.translation import FollowsLanguage
 from app.gui.conversation.sample_questions import SampleQuestion
 
 

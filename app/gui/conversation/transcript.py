@@ -15,13 +15,11 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.icons import Icons
 from app.gui.common.themes import Theme
+from app.gui.common.translation import FollowsLanguage
 from app.gui.common.turn_times import TurnTimes
-from app.gui.conversation.bubble import Bubble
-from app.gui.conversation.reply_bubble import ReplyBubble
-from app.gui.conversation.user_bubble import UserBubble
+from app.gui.conversation.bubbles import Bubble, ReplyBubble, UserBubble
 from app.gui.conversation.welcome import Welcome
 from app.session.conversation_text import TurnText, turn_texts
 from app.session.events import (
@@ -48,8 +46,6 @@ ON_SCREEN = 40
 _SHARE = 0.86
 _NEAR = 24
 """Pixels from the top or the bottom that count as being there."""
-
-
 _REPEATED = (
     *(TurnOpened, TurnExtended, TurnCommitted, TurnCancelled),
     *(ReplyTextDelta, ReplyFinished, ReplyCut),

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import QCoreApplication
 
 from app.gui.common.turn_times import LatencyStage, Rating
-from app.gui.latency.metrics import Metric
-from app.gui.latency.series import SHOWN_TURNS, SeriesSummary
+from app.gui.latency.metrics import SHOWN_TURNS, Metric, SeriesSummary
 
 translate = QCoreApplication.translate
 

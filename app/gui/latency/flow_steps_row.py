@@ -9,9 +9,9 @@ from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QFrame, QGridLayout, QSlider, QWidget
 
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.plain_text import ElidedLabel, PlainLabel, set_tip
 from app.gui.common.preferences import FLOW_STEPS_RANGE
+from app.gui.common.translation import FollowsLanguage
 from app.gui.latency.metrics import LatencyMetrics
 from app.session.engine_jobs import FlowSteps
 

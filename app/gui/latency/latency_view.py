@@ -1,7 +1,7 @@
 """The live latency view: tiles, waterfall of the last turn, six plots. Takes timing events, draws on a timer.
 
 Events are collected as they arrive (`add_events`) and drawn at most ten times a second, and only while the
-view is visible. All shown values come from one `LatencyMetrics`.
+view is visible. All shown values come from one `LatencyMetrics`. GUI thread.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.gui.common.follows_language import FollowsLanguage
-from app.gui.common.plain_text import MarkupLabel, PlainLabel, set_tip
+from app.gui.common.plain_text import ElidedLabel, MarkupLabel, PlainLabel, set_markup_tip, set_tip
 from app.gui.common.themes import Ink, Theme, Tone
+from app.gui.common.translation import FollowsLanguage
 from app.gui.common.turn_times import LatencyStage
-from app.gui.latency.curves import CurveStyle
-from app.gui.latency.definitions import number
+from app.gui.latency.definitions import define, number, percentiles, tooltip
 from app.gui.latency.flow_steps_row import FlowStepsRow
 from app.gui.latency.metrics import LatencyMetrics, Metric
-from app.gui.latency.plots import LivePlot, PlotStyle
-from app.gui.latency.speculation_line import SpeculationLine
-from app.gui.latency.tiles import FigureTile
+from app.gui.latency.plots import CurveStyle, LivePlot, PlotStyle
 from app.gui.latency.waterfall import WaterfallView
+from app.session.events import SpeculationMeasured
+from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 
 REDRAW_MS = 100
-
 _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.VOICE_TO_VOICE, Tone.TEXT),
     (Metric.TTFA, Tone.ACCENT),
@@ -94,6 +92,106 @@ _PLOTS: dict[str, PlotStyle] = {
         smallest=5.0,
     ),
 }
+
+
+class FigureTile(QFrame):
+    """One figure. `ink` is the colour of its edge."""
+
+    def __init__(self, metric: Metric, ink: Ink, theme: Theme, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.figure = metric
+        self._ink = ink
+        self._drawn = -1
+        self.setProperty("role", "card")
+        self._name, self._value = ElidedLabel(), PlainLabel("–")
+        self._unit, self._below = PlainLabel(), PlainLabel(" ")
+        roles = ("small", "figure", "unit", "small")
+        for label, role in zip((self._name, self._value, self._unit, self._below), roles, strict=True):
+            label.setProperty("role", role)
+        line = QHBoxLayout()
+        line.setSpacing(4)
+        line.addWidget(self._value, 0, Qt.AlignmentFlag.AlignBaseline)
+        line.addWidget(self._unit, 1, Qt.AlignmentFlag.AlignBaseline)
+        figures = QVBoxLayout()
+        figures.setSpacing(0)
+        figures.addWidget(self._name)
+        figures.addLayout(line)
+        figures.addWidget(self._below)
+        self._edge = QFrame()
+        self._edge.setFixedWidth(3)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(7, 8, 0, 8)
+        layout.setSpacing(7)
+        layout.addWidget(self._edge)
+        layout.addLayout(figures, 1)
+        self._below.setMinimumWidth(1)
+        self._name.setContentsMargins(0, 0, 6, 0)
+        self.setMinimumWidth(112)
+        self.set_theme(theme)
+
+    def refresh(self, metrics: LatencyMetrics, force: bool = False) -> None:
+        """Show the figure if it has a new value."""
+        series = metrics.curve(self.figure)
+        if series.total == self._drawn and not force:
+            return
+        self._drawn = series.total
+        definition, summary = define(self.figure), series.summary()
+        self._name.setText(definition.name)
+        self._value.setText("–" if summary is None else number(summary.last, definition.unit))
+        self._unit.setText("" if summary is None else definition.unit)
+        self._below.setText(" " if summary is None else percentiles(summary, definition.unit))
+        set_markup_tip(self, tooltip(self.figure, summary))
+        self.setAccessibleName(definition.name)
+        spoken = f"{self._value.text()} {definition.unit}, {self._below.text()}. "
+        self.setAccessibleDescription(("" if summary is None else spoken) + definition.text)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self._edge.setStyleSheet(f"background: {theme.ink(self._ink)}; border: none; border-radius: 1px;")
+
+
+class SpeculationLine(PlainLabel):
+    """Empty until the first speculative reply."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent=parent)
+        self._stats = SpeculationStats()
+        self.setProperty("role", "small")
+        self.setWordWrap(True)
+        self.retranslate()
+
+    def show_speculation(self, event: SpeculationMeasured) -> None:
+        """Show the figures of the session so far."""
+        self._stats = event.stats
+        self.retranslate()
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        stats = self._stats
+        text = self.tr("Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.")
+        values = (stats.speculated, stats.confirmed, number(stats.engine_ms, "ms"), f"{stats.audio_s:.1f}")
+        for place, value in enumerate(values, 1):
+            text = text.replace(f"%{place}", str(value))
+        reasons = {
+            "server": self.tr(
+                "Speculative replies are off: discarded ones would take the server's time from others."
+            ),
+            "slow_engine": self.tr("Speculative replies are off: the engine is slower than real time."),
+            "slow_roll_back": self.tr(
+                "Speculative replies are off: the engine takes too long to be ready again."
+            ),
+        }
+        if reason := reasons.get(stats.off_reason or ""):
+            text = f"{text} {reason}" if stats.speculated else reason
+        self.setText(text if stats.speculated or reason else "")
+        self.setVisible(bool(self.text()))
+        set_tip(
+            self,
+            self.tr(
+                "The reply is generated at the first pause and held until the end of your turn is "
+                "confirmed. It is discarded if you continue."
+            ),
+        )
 
 
 class LatencyView(FollowsLanguage, QScrollArea):

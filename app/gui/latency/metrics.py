@@ -1,21 +1,155 @@
 """Model behind the latency view: timing events in; series, percentiles and the waterfall of a turn out.
 
-Qt-free and pure: no clock is read here, every time comes from the events. Fed and read by the GUI thread.
-`definitions.py` has the definition of each metric for the user.
+A figure of a turn stands at the id of its turn, so that all curves share one axis; the level of the
+playback stands at its second. Qt-free and pure: no clock is read here, every time comes from the events.
+Fed and read by the GUI thread. `definitions.py` has the definition of each metric for the user.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.gui.common.turn_times import TurnTimes, Waterfall, finite
-from app.gui.latency.series import SHOWN_TURNS, LevelSeries, SeriesSummary, TurnSeries
 from engine_runtime.timing import TimingEvent
 
+Values = NDArray[np.float64]
+SHOWN_TURNS = 40
+"""Turns whose values are kept, drawn and summarized."""
+MAX_LEVELS = 600
+"""Values of a series over time that are kept: 30 s at 20 per second."""
+_MAX_CALLS = 4096
+"""Values of one turn that are kept."""
 _MAX_MARKS = 64
+INTERRUPTIONS = ("interrupt", "resume", "cut")
+"""Decisions that are marked on the level of the playback."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSummary:
+    """Statistics of the values that a series still holds. `last` is the newest point of its curve."""
+
+    count: int
+    last: float
+    mean: float
+    p50: float
+    p95: float
+    maximum: float
+
+    @classmethod
+    def of(cls, values: Values, last: float) -> SeriesSummary:
+        """Statistics of at least one value; percentiles interpolate linearly."""
+        p50, p95 = np.percentile(values, (50, 95))
+        return cls(len(values), last, float(values.mean()), float(p50), float(p95), float(values.max()))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPoints:
+    """One point per turn, oldest first, [n] each: the median of its values, the smallest and the largest."""
+
+    turns: Values
+    medians: Values
+    lowest: Values
+    highest: Values
+
+
+class TurnSeries:
+    """Values by turn: one per turn, of which the newest counts (`per_call` False), or one per call.
+
+    `total` grows with every change, so that a view knows when to draw.
+    """
+
+    def __init__(self, *, per_call: bool = False) -> None:
+        self.total = 0
+        self.per_call = per_call
+        self._values: dict[int, list[float]] = {}
+        self._points: dict[int, tuple[float, float, float]] = {}
+        self._summary: SeriesSummary | None = None
+        self._summarized = 0
+
+    def put(self, turn_id: int, value: float) -> None:
+        """Add a value of a turn; in a series with one value per turn it replaces the one before."""
+        values = self._values.setdefault(turn_id, [])
+        if not self.per_call:
+            values.clear()
+        if len(values) < _MAX_CALLS:
+            values.append(value)
+        self._points.pop(turn_id, None)
+        self.total += 1
+
+    def drop_before(self, turn_id: int) -> None:
+        """Forget older turns."""
+        for old in [known for known in self._values if known < turn_id]:
+            del self._values[old]
+            self._points.pop(old, None)
+            self.total += 1
+
+    def __len__(self) -> int:
+        """How many turns have a value."""
+        return len(self._values)
+
+    def points(self) -> TurnPoints:
+        """The curve."""
+        turns = sorted(self._values)
+        for turn_id in turns:
+            if turn_id not in self._points:
+                values = self._values[turn_id]
+                self._points[turn_id] = (float(np.median(values)), min(values), max(values))
+        table = np.array([(turn_id, *self._points[turn_id]) for turn_id in turns], dtype=np.float64)
+        return TurnPoints(*(table.reshape(-1, 4).T))
+
+    def summary(self) -> SeriesSummary | None:
+        """Statistics over all values held; None when there are none."""
+        if self._summarized != self.total:
+            self._summarized = self.total
+            values = np.array([value for each in self._values.values() for value in each])
+            self._summary = (
+                SeriesSummary.of(values, float(self.points().medians[-1])) if len(values) else None
+            )
+        return self._summary
+
+
+class LevelSeries:
+    """The last `capacity` values over seconds, oldest first."""
+
+    def __init__(self, capacity: int = MAX_LEVELS) -> None:
+        self.capacity = capacity
+        self.total = 0
+        # Every value is written twice, a capacity apart, so that the newest `capacity` values are one slice.
+        self._store: Values = np.zeros((2, 2 * capacity))
+
+    def append(self, seconds: float, value: float) -> None:
+        """Add a value."""
+        slot = self.total % self.capacity
+        self.total += 1
+        self._store[:, slot] = self._store[:, slot + self.capacity] = (seconds, value)
+
+    def __len__(self) -> int:
+        return min(self.total, self.capacity)
+
+    @property
+    def x(self) -> Values:
+        """Seconds, oldest first, [n]. A copy."""
+        return self._window(0)
+
+    @property
+    def y(self) -> Values:
+        """Values, oldest first, [n]. A copy."""
+        return self._window(1)
+
+    def summary(self) -> SeriesSummary | None:
+        """Statistics over the values held; None when there are none."""
+        return SeriesSummary.of(self.y, float(self.y[-1])) if self.total else None
+
+    def _window(self, row: int) -> Values:
+        start = 0 if self.total <= self.capacity else self.total % self.capacity
+        return self._store[row, start : start + len(self)].copy()
 
 
 class Metric(str, Enum):
@@ -50,10 +184,14 @@ _DURATIONS = {
     "endpointing": Metric.ENDPOINTING,
     "voice_to_voice": Metric.VOICE_TO_VOICE,
 }
+
+
 _ATTRIBUTES = {
     "prefill": {"rows": Metric.PREFILL_ROWS, "rows_at_commit": Metric.ROWS_AT_COMMIT},
     "vocoder": {"audio_ms": Metric.CHUNK_AUDIO},
 }
+
+
 _PER_CALL = {
     Metric.PREFILL,
     Metric.PREFILL_ROWS,
@@ -62,8 +200,8 @@ _PER_CALL = {
     Metric.VOCODER,
     Metric.CHUNK_AUDIO,
 }
-INTERRUPTIONS = ("interrupt", "resume", "cut")
-"""Decisions that are marked on the level of the playback."""
+
+
 _OF_REPLIES = (Metric.RTF_TOTAL, Metric.RTF_STEADY, Metric.FIRST_CHUNK_RATIO, Metric.MEMORY)
 """Attributes of a reply by the names of the figures."""
 

@@ -1,29 +1,222 @@
 """One live plot: a card with the curves of some series, and a legend with their newest values.
 
-All plots by turn have the same x axis, on which every point stands at its turn. Values far above the others
-do not change the scale. No auto-range, to be cheap to redraw. A curve differs from its neighbours by colour,
-by line style and by the shape of its points.
+All plots by turn have the same x axis, on which every point stands at its turn. Several values of a turn
+are one point at their median with a bar from the smallest to the largest. Values far above the others do
+not change the scale; above the range they are triangles at the upper edge. A curve differs from its
+neighbours by colour, by line style and by the shape of its points. No auto-range, pens of width 1 and no
+antialiasing, to be cheap to redraw.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import pyqtgraph as pg
+from numpy.typing import NDArray
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QFont, QPaintEvent
+from PySide6.QtGui import QColor, QFont, QPaintEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
 
 from app.gui.common.plain_text import MarkupLabel, PlainLabel, set_markup_tip
-from app.gui.common.themes import Theme
-from app.gui.latency.axis_range import AxisRange
-from app.gui.latency.curves import Curve, CurveStyle, InterruptionMarks
+from app.gui.common.themes import Ink, Theme
 from app.gui.latency.definitions import define, number, tooltip, unit_name
-from app.gui.latency.metrics import LatencyMetrics, Metric
-from app.gui.latency.series import SHOWN_TURNS, SeriesSummary
+from app.gui.latency.metrics import (
+    SHOWN_TURNS,
+    LatencyMetrics,
+    LevelSeries,
+    Metric,
+    SeriesSummary,
+    TurnSeries,
+)
 
+_SMALLEST_BOUND = 1e-9
+_OUTLIER = 3.0
+"""Times the median, beyond which one of the largest values does not count for the range."""
+_ROUND_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+Points = NDArray[np.float64]
+_TRIANGLE_HEIGHT = 0.96
+"""Height of the triangles, as a share of the range."""
+_MARK_SYMBOLS = {"interrupt": "t", "resume": "t1", "cut": "x"}
+_NOTHING: Points = np.zeros(0)
 _FEWEST_TURNS = 20
 _GLYPHS = {"o": "●", "s": "■", "t1": "▲", None: "▬"}
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten."""
+    value = max(value, _SMALLEST_BOUND)
+    scale = 10.0 ** math.floor(math.log10(value))
+    return next(step * scale for step in (*_ROUND_STEPS, 20.0) if step * scale >= value * (1 - 1e-9))
+
+
+def robust_maximum(values: NDArray[np.float64]) -> float:
+    """The largest value that is no outlier; 0 without values. An outlier is above three times the median, and
+    at most one value in ten (or one of three to nine) is one."""
+    ordered = np.sort(values)
+    if len(ordered) < 3:
+        return float(ordered[-1]) if len(ordered) else 0.0
+    limit = _OUTLIER * float(np.median(ordered))
+    end = len(ordered) - 1
+    while end > 0 and len(ordered) - 1 - end < max(1, len(ordered) // 10) and ordered[end] > limit:
+        end -= 1
+    return float(ordered[end])
+
+
+class AxisRange:
+    """Upper bound of an axis that starts at 0.
+
+    Attributes:
+        upper: the bound now.
+        patience: how many values in a row must need less than half of it before it shrinks.
+    """
+
+    def __init__(self, smallest: float, patience: int = 40) -> None:
+        self.smallest = smallest
+        self.patience = patience
+        self.upper = smallest
+        self._calm = 0
+
+    def reset(self) -> None:
+        """Start over with the smallest range."""
+        self.upper = self.smallest
+        self._calm = 0
+
+    def fit(self, highest: float) -> bool:
+        """Follow the highest value shown; True if the bound changed."""
+        wanted = max(self.smallest, round_up(highest * 1.08))
+        if highest <= self.upper and wanted > 0.5 * self.upper:
+            self._calm = 0
+            return False
+        if wanted <= self.upper:
+            self._calm += 1
+            if self._calm < self.patience:
+                return False
+        self._calm = 0
+        changed = wanted != self.upper
+        self.upper = wanted
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class CurveStyle:
+    """How one series is drawn. `on_right` puts it on a separate axis at the right edge."""
+
+    metric: Metric
+    ink: Ink
+    symbol: str | None = "o"
+    dashed: bool = False
+    filled: bool = False
+    on_right: bool = False
+    percentiles: bool = False
+
+
+def with_gaps(x: Points, y: Points, gap: float = 0.5) -> tuple[Points, Points]:
+    """Insert 0 where a time series has no value for longer than `gap`. Only for drawing."""
+    breaks = np.flatnonzero(np.diff(x) > gap) + 1
+    if not len(breaks):
+        return x, y
+    edges = np.stack((x[breaks - 1] + 1e-3, x[breaks] - 1e-3), axis=1).ravel()
+    twice = np.repeat(breaks, 2)
+    return np.insert(x, twice, edges), np.insert(y, twice, 0.0)
+
+
+class InterruptionMarks:
+    """Triangles and crosses on the level of the playback: interrupted, resumed, cut."""
+
+    def __init__(self, box: pg.ViewBox) -> None:
+        self.item = pg.ScatterPlotItem(size=8, pen=None)
+        box.addItem(self.item, ignoreBounds=True)
+
+    def draw(self, interruptions: Iterable[tuple[str, float]], upper: float) -> None:
+        """Draw decisions at their second."""
+        spots = [
+            {"pos": (second, _TRIANGLE_HEIGHT * upper), "symbol": _MARK_SYMBOLS[kind]}
+            for kind, second in interruptions
+        ]
+        self.item.setData(spots)
+
+    def set_colour(self, colour: str) -> None:
+        """Take a colour of the theme."""
+        self.item.setBrush(pg.mkBrush(colour))
+
+
+class Curve:
+    """The items of one series in a view box.
+
+    Attributes:
+        highest: the value that the range must hold; outliers do not count.
+    """
+
+    def __init__(self, style: CurveStyle, box: pg.ViewBox) -> None:
+        self.style = style
+        self.highest = 0.0
+        self.line = pg.PlotDataItem(antialias=False, skipFiniteCheck=True, symbol=style.symbol)
+        self.bars = pg.ErrorBarItem(x=_NOTHING, y=_NOTHING, top=_NOTHING, bottom=_NOTHING)
+        self.edge = pg.PlotDataItem(antialias=False, pen=None, symbol="t1")
+        self.percentiles = {which: pg.InfiniteLine(angle=0) for which in ("p50", "p95")}
+        shown = list(self.percentiles.values()) if style.percentiles else []
+        for item in (self.bars, self.line, self.edge, *shown):
+            box.addItem(item, ignoreBounds=True)
+        self._turns = self._tops = _NOTHING
+        self.clear()
+
+    def clear(self) -> None:
+        """Draw nothing."""
+        self.highest = 0.0
+        self._turns = self._tops = _NOTHING
+        self.line.setData([], [])
+        self.edge.setData([], [])
+        self.bars.setData(x=_NOTHING, y=_NOTHING, top=_NOTHING, bottom=_NOTHING)
+        for line in self.percentiles.values():
+            line.setVisible(False)
+
+    def draw(self, series: TurnSeries | LevelSeries) -> None:
+        """Draw the values of a series."""
+        if isinstance(series, LevelSeries):
+            x, y = with_gaps(series.x, series.y)
+            self.line.setData(x, y)
+            self.highest = float(y.max()) if len(y) else 0.0
+            return
+        points = series.points()
+        self.line.setData(points.turns, points.medians)
+        if series.per_call:
+            above, below = points.highest - points.medians, points.medians - points.lowest
+            self.bars.setData(x=points.turns, y=points.medians, top=above, bottom=below)
+        self._turns, self._tops = points.turns, points.highest
+        self.highest = robust_maximum(points.highest)
+        summary = series.summary()
+        for which, line in self.percentiles.items():
+            line.setVisible(summary is not None)
+            if summary is not None:
+                line.setValue(getattr(summary, which))
+
+    def mark_edge(self, upper: float) -> None:
+        """Mark what is above the range."""
+        outside = self._turns[self._tops > upper]
+        self.edge.setData(outside, np.full(len(outside), _TRIANGLE_HEIGHT * upper))
+
+    def set_colour(self, colour: str) -> None:
+        """Take a colour of the theme."""
+        style = Qt.PenStyle.DashLine if self.style.dashed else Qt.PenStyle.SolidLine
+        self.line.setPen(pg.mkPen(colour, width=1, style=style))
+        faded = QColor(colour)
+        faded.setAlphaF(0.45)
+        self.bars.setData(pen=pg.mkPen(faded, width=1))
+        for item, size in ((self.line, 5), (self.edge, 7)):
+            item.setSymbolPen(None)
+            item.setSymbolBrush(pg.mkBrush(colour))
+            item.setSymbolSize(size)
+        for which, line in self.percentiles.items():
+            dash = Qt.PenStyle.DotLine if which == "p95" else Qt.PenStyle.DashLine
+            line.setPen(pg.mkPen(colour, width=1, style=dash))
+        if self.style.filled:
+            area = QColor(colour)
+            area.setAlphaF(0.28)
+            self.line.setFillLevel(0.0)
+            self.line.setFillBrush(pg.mkBrush(area))
 
 
 @dataclass(frozen=True, slots=True)

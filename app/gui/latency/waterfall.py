@@ -10,7 +10,6 @@ from PySide6.QtWidgets import QToolTip, QWidget
 
 from app.gui.common.themes import Theme, mix
 from app.gui.common.turn_times import LOCAL_STAGES, LatencyStage, Waterfall
-from app.gui.latency.axis_range import round_up
 from app.gui.latency.definitions import (
     number,
     rating_definition,
@@ -20,6 +19,7 @@ from app.gui.latency.definitions import (
     stage_name,
     stage_text,
 )
+from app.gui.latency.plots import round_up
 
 _ROW = 21
 _AXIS = 20

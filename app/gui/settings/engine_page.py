@@ -17,10 +17,9 @@ from PySide6.QtWidgets import QFileDialog
 
 from app import paths
 from app.gui.common.preferences import Preferences
-from app.gui.settings.engine_checks import EngineChecks, Subject
-from app.gui.settings.file_field import FileField
-from app.gui.settings.model_row import size_in_words
-from app.gui.settings.settings_page import SettingsPage, choice_box, choose, missing_client
+from app.gui.settings.lookups import EngineChecks, Subject
+from app.gui.settings.model_list import size_in_words
+from app.gui.settings.settings_page import FileField, SettingsPage, choice_box, choose, missing_client
 from app.version import program_version
 
 PAUSE_MS = 400

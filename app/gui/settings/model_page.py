@@ -21,12 +21,10 @@ from app.audio.wav import read_beginning
 from app.gui.common.error_texts import in_words
 from app.gui.common.preferences import Preferences
 from app.gui.settings.device_choice import DeviceChoice
-from app.gui.settings.device_plans import DevicePlans, DeviceRoom, best_gpu
-from app.gui.settings.engine_checks import EngineChecks
-from app.gui.settings.file_field import FileField
+from app.gui.settings.lookups import DevicePlans, DeviceRoom, EngineChecks, best_gpu
 from app.gui.settings.model_jobs import ModelJobs
 from app.gui.settings.model_list import ModelList
-from app.gui.settings.settings_page import SettingsPage
+from app.gui.settings.settings_page import FileField, SettingsPage
 from app.installed_models import RELEASED
 from app.settings import StartSettings
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle

@@ -10,13 +10,12 @@ from PySide6.QtCore import QObject, Qt, SignalInstance
 from PySide6.QtWidgets import QDialog, QWidget
 
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.preferences import Preferences
 from app.gui.common.question import is_confirmed
 from app.gui.settings.applied_preferences import AppliedPreferences
 from app.gui.settings.engine_switch import EngineSwitch
-from app.gui.settings.gpu_installer import make_installer
+from app.gui.settings.gpu_page import make_installer
 from app.gui.settings.guide_dialog import GuideDialog
 from app.gui.settings.model_jobs import Job
 from app.gui.settings.model_page import ModelTools

@@ -12,20 +12,15 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTabWidget, QVBoxLayout
 
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.preferences import Preferences
-from app.gui.settings.appearance_page import AppearancePage
-from app.gui.settings.codec_page import CodecPage
-from app.gui.settings.conversation_page import ConversationPage
 from app.gui.settings.engine_page import EnginePage
-from app.gui.settings.gpu_installer import GpuInstaller
-from app.gui.settings.gpu_page import GpuPage
+from app.gui.settings.gpu_page import GpuInstaller, GpuPage
 from app.gui.settings.keeping_page import KeepingPage
 from app.gui.settings.model_page import ModelPage, ModelTools
+from app.gui.settings.preference_pages import AppearancePage, CodecPage, ConversationPage, TalkPage
 from app.gui.settings.server_page import ServerPage
 from app.gui.settings.settings_page import SettingsPage, one_below_another
-from app.gui.settings.sound_check_page import SoundCheckPage
-from app.gui.settings.sound_page import SoundPage
+from app.gui.settings.sound_page import SoundCheckPage, SoundPage
 from app.gui.settings.sound_tests import SoundNotices
-from app.gui.settings.talk_page import TalkPage
 from app.session.events import DevicesChanged
 from app.settings import StartSettings
 

@@ -5,11 +5,21 @@ In: preferences. Out: the same, with what was changed on the page. GUI thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 
-from PySide6.QtCore import QCoreApplication, Qt
-from PySide6.QtWidgets import QComboBox, QGridLayout, QLabel, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtCore import QCoreApplication, Qt, Signal
+from PySide6.QtWidgets import (
+    QComboBox,
+    QGridLayout,
+    QHBoxLayout,
+    QLabel,
+    QLineEdit,
+    QPushButton,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.gui.common.error_texts import in_words
 from app.gui.common.plain_text import PlainLabel
@@ -118,3 +128,57 @@ def spin_box(low: int, high: int, *, step: int = 1, suffix: str = "", special: s
     box.setSuffix(suffix)
     box.setSpecialValueText(special)
     return box
+
+
+class FileField(QWidget):
+    """`browse` opens a dialog at a path and returns the chosen one, "" for none.
+
+    Signals:
+        changed: the path has changed; the receiver validates it and calls `say`.
+    """
+
+    changed = Signal()
+
+    def __init__(self, name: str, placeholder: str, browse: Callable[[str], str]) -> None:
+        super().__init__()
+        self._browse = browse
+        self.is_usable = True
+        self.line = QLineEdit()
+        self.line.setPlaceholderText(placeholder)
+        self.line.setAccessibleName(name)
+        self.setAccessibleName(name)
+        self.setFocusProxy(self.line)
+        self.button = QPushButton(self.tr("Browse …"))
+        self.note = PlainLabel()
+        self.note.setWordWrap(True)
+        self.note.setVisible(False)
+        self.button.clicked.connect(self._choose)
+        self.line.textChanged.connect(self.changed)
+        row = QHBoxLayout()
+        row.addWidget(self.line, 1)
+        row.addWidget(self.button)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addLayout(row)
+        column.addWidget(self.note)
+
+    @property
+    def path(self) -> str:
+        """The path in the field, "" for none."""
+        return self.line.text().strip()
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self.line.setText(path)
+
+    def say(self, text: str, *, is_usable: bool, is_known: bool = True) -> None:
+        """Show a line below the path, "" for none. Until `is_known` an unusable path is no error."""
+        self.is_usable = is_usable
+        self.note.setProperty("role", "small" if is_usable or not is_known else "banner-title")
+        self.note.style().polish(self.note)
+        self.note.setText(text)
+        self.note.setVisible(bool(text))
+
+    def _choose(self) -> None:
+        if chosen := self._browse(self.path):
+            self.path = chosen

@@ -1,6 +1,7 @@
-"""The page of the settings dialog about sound devices and the processing of the microphone.
+"""The pages of the settings dialog about sound: devices and the processing of the microphone; sensitivity,
+with tests of microphone and loudspeaker.
 
-In: the devices that exist, preferences. Out: the edited preferences. GUI thread.
+In: the devices that exist, preferences, events of the session. Out: the edited preferences. GUI thread.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import dataclasses
 from PySide6.QtWidgets import QCheckBox
 
 from app.audio.echo_libraries import PACKAGES, is_installed
+from app.gui.common.bridge import SessionBridge
 from app.gui.common.device_box import DeviceBox
-from app.gui.common.preferences import LATENCIES_MS, Preferences
+from app.gui.common.preferences import LATENCIES_MS, SENSITIVITY, Preferences, Sensitivity
 from app.gui.settings.settings_page import SettingsPage, choice_box, choose
+from app.gui.settings.sound_tests import SoundTests
 from app.session.events import DevicesChanged
 
 
@@ -107,3 +110,52 @@ class SoundPage(SettingsPage):
             gain_control=self.gain_control.isChecked(),
             ignores_bystanders=self.bystanders.isChecked(),
         )
+
+
+class SoundCheckPage(SettingsPage):
+    """Without a bridge nothing is tested."""
+
+    def __init__(self, bridge: SessionBridge | None) -> None:
+        self.sensitivity_box = choice_box(
+            ((self.tr("Low"), "low"), (self.tr("Normal"), "normal"), (self.tr("High"), "high"))
+        )
+        self.tests = SoundTests(bridge)
+        super().__init__(
+            (
+                self.tr("Sensiti&vity"),
+                self.sensitivity_box,
+                self.tr(
+                    "High detects soft voices; low ignores more speech that is not meant for the assistant."
+                ),
+            ),
+            (
+                self.tr("Speech"),
+                self.tests.bar,
+                self.tr("Probability that the microphone hears speech. Above the line it starts a turn."),
+            ),
+            (
+                self.tr("Test"),
+                self.tests,
+                self.tr("Records 3 seconds from the microphone, plays them back and discards them."),
+            ),
+            ("", self.tests.status, ""),
+        )
+        self.sensitivity_box.currentIndexChanged.connect(self._show_threshold)
+        self._show_threshold()
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The chosen one."""
+        chosen: Sensitivity = self.sensitivity_box.currentData()
+        return chosen
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        choose(self.sensitivity_box, preferences.sensitivity)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(preferences, sensitivity=self.sensitivity)
+
+    def _show_threshold(self) -> None:
+        self.tests.bar.show_threshold(SENSITIVITY[self.sensitivity][0])

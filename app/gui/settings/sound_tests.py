@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.error_texts import in_words
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import NoticeLine
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import SENSITIVITY
 from app.session.commands import CheckLoudspeaker, CheckMicrophone, Start, Stop

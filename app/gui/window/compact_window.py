@@ -11,16 +11,14 @@ from PySide6.QtGui import QCloseEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.icons import Icons
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
+from app.gui.common.translation import FollowsLanguage
 from app.gui.window.control_bar import ControlBar
-from app.gui.window.meters import LevelMeter
+from app.gui.window.controls import LevelMeter, TalkButton
 from app.gui.window.state_badge import StateBadge
-from app.gui.window.talk_button import TalkButton
 from app.session.commands import CancelTurn
 from app.session.events import (
     Levels,

@@ -6,10 +6,10 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QToolButton, QWidget
 
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import ElidedLabel, PlainLabel, clean, set_tip
 from app.gui.common.themes import Theme
+from app.gui.common.translation import FollowsLanguage
 from app.gui.window.state_badge import StateBadge
 from app.session.events import EngineReady
 

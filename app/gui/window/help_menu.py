@@ -17,10 +17,9 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app import paths
 from app.gui.common.child_command import ChildCommand
-from app.gui.common.error_banner import ErrorBanner
-from app.gui.common.follows_language import FollowsLanguage
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.question import asked_file, tell_about
+from app.gui.common.translation import FollowsLanguage
 from app.version import program_version
 from engine_runtime.installation import is_frozen
 

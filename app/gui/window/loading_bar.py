@@ -9,8 +9,8 @@ from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QProgressBar, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.plain_text import ElidedLabel
+from app.gui.common.translation import FollowsLanguage
 from app.gui.settings.engine_switch import EngineSwitch
 from app.session.events import EngineLoading, SessionState, StateChanged
 

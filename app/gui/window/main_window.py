@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QMainWindow
+from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
 from app import paths
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
 from app.gui.common.error_texts import in_words
-from app.gui.common.follows_language import FollowsLanguage
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import PreferenceStore
 from app.gui.common.themes import ThemeChoice
+from app.gui.common.translation import FollowsLanguage
 from app.gui.conversation.composer import Composer
 from app.gui.conversation.conversation_actions import ConversationActions
 from app.gui.conversation.sample_questions import SampleQuestion, load_samples
@@ -37,7 +36,6 @@ from app.gui.settings.settings_actions import SettingsActions
 from app.gui.window.background import Background
 from app.gui.window.compact_window import CompactWindow
 from app.gui.window.control_bar import ControlBar
-from app.gui.window.detached_view import DetachedView
 from app.gui.window.header_bar import HeaderBar
 from app.gui.window.help_menu import HelpMenu
 from app.gui.window.loading_bar import LoadingBar
@@ -45,8 +43,7 @@ from app.gui.window.look import Look
 from app.gui.window.session_errors import SessionErrors
 from app.gui.window.shortcuts import Shortcuts
 from app.gui.window.ways_to_talk import WaysToTalk
-from app.gui.window.window_layout import beside, conversation_column, stacked
-from app.gui.window.window_modes import WindowModes
+from app.gui.window.window_modes import DetachedView, WindowModes
 from app.session.commands import (
     ApplySettings,
     AskText,
@@ -65,6 +62,10 @@ if TYPE_CHECKING:
     from app.session.session import Session
 
 _log = logging.getLogger(__name__)
+_SHARES = (34, 66)
+"""Of the width: conversation and latency view."""
+_WIDTH = 1440
+_NARROWEST_CONVERSATION = 360
 _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
 
 
@@ -403,8 +404,47 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def _lay_out(self) -> None:
         self.setWindowIcon(self.look.icons.icon("moss-voice", self.look.theme.accent))
         below = (self.unkept, self.banner, self.notice, self.loading, self.sample_row, self.composer)
-        self.splitter = beside(conversation_column(self.transcript, below), self.latency)
-        self.setCentralWidget(stacked(self.header, self.splitter, self.controls))
+        self.splitter = _beside(_conversation_column(self.transcript, below), self.latency)
+        self.setCentralWidget(_stacked(self.header, self.splitter, self.controls))
         self.setMinimumHeight(600)
         self.resize(1440, 920)
         self.composer.setFocus()
+
+
+def _conversation_column(transcript: QWidget, below: Sequence[QWidget]) -> QWidget:
+    """The transcript with what belongs below it."""
+    column = QWidget()
+    layout = QVBoxLayout(column)
+    layout.setContentsMargins(0, 0, 0, 12)
+    layout.setSpacing(8)
+    layout.addWidget(transcript, 1)
+    for widget in below:
+        inset = QVBoxLayout()
+        inset.setContentsMargins(16, 0, 14, 0)
+        inset.addWidget(widget)
+        layout.addLayout(inset)
+    column.setMinimumWidth(_NARROWEST_CONVERSATION)
+    return column
+
+
+def _beside(conversation: QWidget, panel: QWidget) -> QSplitter:
+    """Conversation and panel with a handle between them."""
+    splitter = QSplitter(Qt.Orientation.Horizontal)
+    splitter.setHandleWidth(1)
+    splitter.setChildrenCollapsible(False)
+    for widget, share in zip((conversation, panel), _SHARES, strict=True):
+        splitter.addWidget(widget)
+        splitter.setStretchFactor(splitter.indexOf(widget), share)
+    splitter.setSizes([share * _WIDTH // sum(_SHARES) for share in _SHARES])
+    return splitter
+
+
+def _stacked(*rows: QWidget) -> QWidget:
+    """Rows from top to bottom without gaps; the second one takes the remaining height."""
+    body = QWidget()
+    layout = QVBoxLayout(body)
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setSpacing(0)
+    for index, row in enumerate(rows):
+        layout.addWidget(row, 1 if index == 1 else 0)
+    return body

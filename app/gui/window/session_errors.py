@@ -14,8 +14,8 @@ from PySide6.QtWidgets import QWidget
 
 from app.gpu_runtime.activation import take_notice
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
 from app.gui.common.error_texts import in_words
+from app.gui.common.notices import ErrorBanner
 from app.gui.settings.engine_switch import EngineSwitch
 from app.session.commands import RescanDevices
 from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped

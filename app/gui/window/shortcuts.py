@@ -1,4 +1,4 @@
-"""The keyboard shortcuts, the same in every window of the program. GUI thread."""
+"""The keyboard shortcuts, the same in every window of the program, and their list. GUI thread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,56 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PySide6.QtCore import QObject
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QGridLayout, QVBoxLayout, QWidget
 
-from app.gui.window.shortcuts_dialog import ShortcutsDialog
+from app.gui.common.plain_text import PlainLabel
+
+
+class ShortcutsDialog(QDialog):
+    """Shows what each key does; `talk_keys` are those of push-to-talk."""
+
+    def __init__(self, keys: list[str], talk_keys: list[str], parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setWindowTitle(self.tr("Keyboard shortcuts"))
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(28)
+        grid.setVerticalSpacing(8)
+        words = self._words()
+        for row, key in enumerate([*talk_keys, *keys]):
+            name = PlainLabel(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
+            name.setProperty("role", "title")
+            grid.addWidget(name, row, 0)
+            grid.addWidget(PlainLabel(words.get(key, self.tr("Hold to talk"))), row, 1)
+        buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+        buttons.rejected.connect(self.reject)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(22, 20, 22, 16)
+        layout.setSpacing(18)
+        layout.addLayout(grid)
+        layout.addWidget(buttons)
+
+    def _words(self) -> dict[str, str]:
+        return {
+            "Ctrl+Space": self.tr("Start or stop listening"),
+            "Ctrl+Up": self.tr("Louder replies"),
+            "Ctrl+Down": self.tr("Softer replies"),
+            "Space": self.tr("Hold to talk; a space in a question that you have begun to type"),
+            "Ctrl+M": self.tr("Mute the microphone"),
+            "Ctrl+I": self.tr("Do not interrupt replies by voice"),
+            "Esc": self.tr("Stop the reply, or drop the turn"),
+            "Ctrl+L": self.tr("Type a question"),
+            "Ctrl+N": self.tr("New conversation"),
+            "Ctrl+H": self.tr("Conversations"),
+            "Ctrl+R": self.tr("Look for sound devices again"),
+            "Ctrl+E": self.tr("Export the timings as CSV"),
+            "Ctrl+T": self.tr("Switch between light and dark"),
+            "F9": self.tr("Show or hide the latency view"),
+            "Shift+F9": self.tr("Latency view in a window of its own, or back"),
+            "F10": self.tr("Small window, or back"),
+            "Ctrl+,": self.tr("Settings"),
+            "F1": self.tr("This list"),
+            "Ctrl+Q": self.tr("Close the window"),
+        }
 
 
 class Shortcuts(QObject):

@@ -11,10 +11,10 @@ from typing import Literal
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QWidget
 
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
+from app.gui.common.translation import FollowsLanguage
 from app.session.events import SessionState
 
 _ICONS = {

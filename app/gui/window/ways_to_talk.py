@@ -1,24 +1,192 @@
 """How the user is heard: push-to-talk, mute, "do not interrupt", and the badge that shows it.
 
-In: the controls, the preferences, events of microphone and samples. Out: commands to the
-session; a choice of interruption for the preferences. GUI thread.
+In: the controls, key events of a window before any widget gets them, the hotkey of the desktop, the
+preferences, events of microphone and samples. Out: commands to the session; a choice of interruption for the
+preferences. GUI thread.
 """
 
 from __future__ import annotations
 
-from PySide6.QtCore import QObject, Signal
-from PySide6.QtWidgets import QMainWindow
+from typing import Literal
+
+from PySide6.QtCore import QEvent, QKeyCombination, QObject, Qt, QTimer, Signal
+from PySide6.QtGui import QKeyEvent
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QApplication,
+    QComboBox,
+    QMainWindow,
+    QTabBar,
+    QWidget,
+)
 
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
+from app.gui.common.key_combination import combination, matches, native_text
+from app.gui.common.notices import ErrorBanner
 from app.gui.common.preferences import Interruption, Preferences
+from app.gui.conversation.composer import takes_space
 from app.gui.window.control_bar import ControlBar
-from app.gui.window.push_to_talk import PushToTalk
+from app.gui.window.controls import TalkButton
+from app.gui.window.global_hotkey import GlobalHotkey
 from app.gui.window.state_badge import StateBadge
 from app.session.commands import HoldToTalk, Mute
 from app.session.events import DevicesChanged, MicrophoneSilent
 from app.settings import InputMode
 from engine_runtime.errors import MossVoiceError
+
+_SPACE = QKeyCombination(Qt.Key.Key_Space)
+_REPEAT_MS = 30
+"""On X11 a key that repeats comes up and goes down at once, and Qt misses some of that where the two arrive
+apart; a key that is not down again by then was released."""
+_Way = Literal["button", "key", "hotkey"]
+
+
+class PushToTalk(QObject):
+    """Space talks unless it is meant for what has the focus: text, also a question that was begun, or a
+    control that was reached with the Tab key.
+
+    Signals:
+        held: push-to-talk was pressed or released (bool).
+        keys_changed: `keys` may be others now.
+        failed: the global hotkey cannot be used; a `MossVoiceError`.
+    """
+
+    held = Signal(bool)
+    keys_changed = Signal()
+    failed = Signal(object)
+
+    def __init__(self, window: QWidget, button: TalkButton, hotkey: GlobalHotkey | None = None) -> None:
+        super().__init__(window)
+        self._buttons: list[TalkButton] = []
+        self._hotkey = GlobalHotkey(self) if hotkey is None else hotkey
+        self._is_offered = False
+        self._keys: QKeyCombination | None = None
+        self._text = self._own_keys = ""
+        self._ways: set[_Way] = set()
+        self._held_key: int | None = None
+        self._key_up = QTimer(self)
+        self._key_up.setSingleShot(True)
+        self._key_up.setInterval(_REPEAT_MS)
+        self._key_up.timeout.connect(lambda: self._hold("key", False))
+        self._moves_by_tab = False
+        """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
+        self.add(window, button)
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        self._focus_changed = application.focusChanged
+        self._focus_changed.connect(self.keys_changed)
+        self._hotkey.pressed.connect(lambda: self._hold("hotkey", True))
+        self._hotkey.released.connect(lambda: self._hold("hotkey", False))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is pressed in some way."""
+        return bool(self._ways)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that talk at this moment, as the desktop writes them."""
+        space = [native_text("Space")] if self._is_space_free() else []
+        return [*space, *filter(None, [self._own_keys])]
+
+    def add(self, window: QWidget, button: TalkButton | None = None) -> None:
+        """Talk in this window, too, with the keys and this button."""
+        window.installEventFilter(self)
+        if button is not None:
+            self._buttons.append(button)
+            button.hide()
+            button.held.connect(lambda on: self._hold("button", on))
+
+    def apply(self, *, is_offered: bool, keys: str) -> None:
+        """Offer push-to-talk or not, with this combination ("" for none) in the window and on the desktop."""
+        if not is_offered:
+            self.let_go()
+        self._is_offered = is_offered
+        self._keys = combination(keys)
+        self._own_keys = native_text(keys) if self._keys is not None else ""
+        for button in self._buttons:
+            button.setVisible(is_offered)
+            button.show_keys(", ".join(filter(None, (native_text("Space"), self._own_keys))))
+        self.keys_changed.emit()
+        wanted = keys if is_offered and self._keys is not None else ""
+        if wanted == self._text:
+            return
+        self._text = wanted
+        try:
+            self._hotkey.use(combination(wanted))
+        except MossVoiceError as error:
+            self.failed.emit(error)
+
+    def let_go(self) -> None:
+        """Release whatever is held."""
+        self._release_buttons()
+        for way in tuple(self._ways):
+            self._hold(way, False)
+
+    def close(self) -> None:
+        """Give the hotkey back; the windows are about to go."""
+        self.let_go()
+        self._is_offered = False
+        self._focus_changed.disconnect(self.keys_changed)
+        self._buttons.clear()
+        self._hotkey.use(None)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Follow the windows; consume the keys of push-to-talk."""
+        kind = event.type()
+        if isinstance(watched, QWidget):
+            handle = watched.windowHandle()
+            if kind is QEvent.Type.Show and handle is not None:
+                handle.installEventFilter(self)
+            elif kind in (QEvent.Type.WindowDeactivate, QEvent.Type.Hide):
+                self._release_buttons()
+                self._hold("key", False)
+        elif kind is QEvent.Type.MouseButtonPress:
+            self._moves_by_tab = False
+            self.keys_changed.emit()
+        elif isinstance(event, QKeyEvent) and self._is_offered:
+            return self._take_press(event) if kind is QEvent.Type.KeyPress else self._take_release(event)
+        return False
+
+    def _take_press(self, event: QKeyEvent) -> bool:
+        if event.key() in (Qt.Key.Key_Tab, Qt.Key.Key_Backtab):
+            self._moves_by_tab = True
+        is_known = self._keys is not None and matches(event, self._keys)
+        if not is_known and not (matches(event, _SPACE) and self._is_space_free()):
+            return False
+        self._key_up.stop()
+        if not event.isAutoRepeat():
+            self._held_key = event.key()
+            self._hold("key", True)
+        return True
+
+    def _take_release(self, event: QKeyEvent) -> bool:
+        if "key" not in self._ways or event.key() != self._held_key:
+            return False
+        if not event.isAutoRepeat():
+            self._key_up.start()
+        return True
+
+    def _is_space_free(self) -> bool:
+        if "key" in self._ways:
+            return True
+        focus = QApplication.focusWidget()
+        if takes_space(focus):
+            return False
+        is_control = isinstance(focus, (QAbstractButton, QComboBox, QTabBar))
+        return not (is_control and self._moves_by_tab)
+
+    def _release_buttons(self) -> None:
+        for button in self._buttons:
+            button.let_go()
+
+    def _hold(self, way: _Way, on: bool) -> None:
+        was_held = self.is_held
+        (self._ways.add if on else self._ways.discard)(way)
+        if self.is_held is not was_held:
+            for button in self._buttons:
+                button.show_held(self.is_held)
+            self.held.emit(self.is_held)
 
 
 class WaysToTalk(QObject):

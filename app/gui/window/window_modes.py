@@ -1,19 +1,67 @@
 """How much of the window is shown: with or without the latency view, which can be detached into a window of
 its own, or the compact window in its place.
 
-In: buttons of the header, the handle of the splitter. Out: which parts are visible. GUI thread.
+GUI thread.
 """
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QEvent, QObject, Signal
-from PySide6.QtWidgets import QMainWindow, QSplitter, QWidget
+from PySide6.QtCore import QByteArray, QEvent, QObject, Qt, Signal
+from PySide6.QtGui import QCloseEvent
+from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
+from app.gui.common.icons import Icons
+from app.gui.common.notices import ErrorBanner, NoticeLine
+from app.gui.common.themes import Theme
 from app.gui.window.compact_window import CompactWindow
-from app.gui.window.detached_view import DetachedView
 
 NARROWEST = 380
 """Width of the latency view at which its texts are legible; dragged to less than half of it, it is hidden."""
+
+
+class DetachedView(QWidget):
+    """Holds the view while it is detached. It belongs to the main window and looks like it.
+
+    Signals:
+        closed: the user closed the window.
+    """
+
+    closed = Signal()
+
+    def __init__(self, window: QWidget, theme: Theme, icons: Icons) -> None:
+        super().__init__(window, Qt.WindowType.Window)
+        self.banner, self.notice = ErrorBanner(theme, icons), NoticeLine()
+        self._layout = QVBoxLayout(self)
+        self._layout.setContentsMargins(0, 0, 0, 0)
+        for widget in (self.banner, self.notice):
+            inset = QVBoxLayout()
+            inset.setContentsMargins(12, 8, 12, 0)
+            inset.addWidget(widget)
+            self._layout.addLayout(inset)
+        self.resize(900, 760)
+        self._retranslate()
+
+    def hold(self, view: QWidget) -> None:
+        """Take the view; the splitter that takes it back needs no call."""
+        self._layout.addWidget(view, 1)
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours of a theme."""
+        self.banner.set_theme(theme)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """Report it; the view goes back to the main window."""
+        super().closeEvent(event)
+        self.closed.emit()
+
+    def changeEvent(self, event: QEvent) -> None:
+        """Follow a change of the language."""
+        if event.type() is QEvent.Type.LanguageChange:
+            self._retranslate()
+        super().changeEvent(event)
+
+    def _retranslate(self) -> None:
+        self.setWindowTitle(self.tr("Latency"))  # Qt adds the name of the program
 
 
 class WindowModes(QObject):

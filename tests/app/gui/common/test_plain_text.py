@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common.plain_text import LONGEST, ElidedLabel, PlainLabel, clean, literal, set_tip
 from app.gui.common.question import is_confirmed, warn
-from app.gui.settings.model_row import ModelRow
+from app.gui.settings.model_list import ModelRow
 from app.gui.window.main_window import MainWindow
 from app.installed_models import Model
 from app.session.events import (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.gui.common.preference_file import ServerKey
 from app.gui.common.preferences import Preferences, PreferenceStore
-from app.gui.common.server_key import ServerKey
 
 URL, SECRET = "wss://a.example.org", "a-secret-of-the-user"
 

@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 import soundfile
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtWidgets import QFileDialog, QWidget
+from pytestqt.qtbot import QtBot
 
 from app import paths
+from app.gui.common.icons import Icons
 from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.themes import Theme
+from app.gui.conversation.bubbles import UserBubble
+from app.gui.conversation.conversation_actions import TurnMenu
 from app.gui.window.main_window import MainWindow
 from app.session.commands import (
     ContinueConversation,
@@ -32,6 +37,18 @@ from app.session.events import (
 )
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
+
+
+def test_a_turn_that_is_being_spoken_offers_nothing(qtbot: QtBot, theme: Theme, icons: Icons) -> None:
+    parent = QWidget()
+    qtbot.addWidget(parent)
+    bubble = UserBubble("voice", "", "", theme, icons, parent)
+    menu = TurnMenu(parent).make(1, bubble, None)
+    assert not any(action.isEnabled() for action in menu.actions() if not action.isSeparator())
+    bubble.commit(1.2)
+    menu = TurnMenu(parent).make(1, bubble, None)
+    enabled = [action.text() for action in menu.actions() if action.isEnabled() and not action.isSeparator()]
+    assert len(enabled) == 2  # ask again, delete
 
 
 @pytest.fixture(autouse=True)

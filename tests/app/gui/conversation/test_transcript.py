@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 from app.gui.common.icons import Icons
 from app.gui.common.themes import DARK, Theme
 from app.gui.common.turn_times import TurnTimes
-from app.gui.conversation.bubble import Bubble
+from app.gui.conversation.bubbles import Bubble
 from app.gui.conversation.transcript import MOST_TURNS, ON_SCREEN, Transcript
 from app.session.events import (
     CancelReason,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from app.gui.latency.definitions import tooltip
-from app.gui.latency.metrics import Metric
-from app.gui.latency.series import SeriesSummary
+from app.gui.latency.metrics import Metric, SeriesSummary
 
 
 def test_a_unit_agrees_with_its_number() -> None:

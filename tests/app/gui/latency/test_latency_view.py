@@ -12,18 +12,39 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common.themes import DARK, Theme, mix
 from app.gui.common.turn_times import LOCAL_STAGES, LatencyStage
-from app.gui.latency.curves import with_gaps
 from app.gui.latency.definitions import define, number, stage_name, tooltip
-from app.gui.latency.latency_view import LatencyView
-from app.gui.latency.metrics import Metric
-from app.gui.latency.plots import LivePlot, turn_window
-from app.gui.latency.series import MAX_LEVELS, SHOWN_TURNS
-from app.gui.latency.tiles import FigureTile
+from app.gui.latency.latency_view import FigureTile, LatencyView, SpeculationLine
+from app.gui.latency.metrics import MAX_LEVELS, SHOWN_TURNS, Metric
+from app.gui.latency.plots import LivePlot, turn_window, with_gaps
 from app.gui.latency.waterfall import axis_marks
 from app.session.events import SpeculationMeasured
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings
+
+
+def test_it_says_what_was_used_and_what_was_discarded(qtbot: QtBot) -> None:
+    line = SpeculationLine()
+    qtbot.addWidget(line)
+    assert line.text() == ""
+    line.show_speculation(SpeculationMeasured(SpeculationStats(None, 12, 9, 3, 245.3, 1.62, 40, 31.0)))
+    assert "12, used: 9" in line.text()
+    assert "245 ms of engine time, 1.6 s of speech" in line.text()
+    assert " off" not in line.text()
+
+
+def test_it_says_why_there_are_none(qtbot: QtBot) -> None:
+    line = SpeculationLine()
+    qtbot.addWidget(line)
+    line.show_speculation(SpeculationMeasured(SpeculationStats("slow_engine")))
+    assert line.text() == "Speculative replies are off: the engine is slower than real time."
+    line.show_speculation(SpeculationMeasured(SpeculationStats("setting")))
+    assert line.text() == ""
+    line.show_speculation(
+        SpeculationMeasured(SpeculationStats("slow_roll_back", 4, 1, 3, 900.0, 0.0, 9, 150.0))
+    )
+    assert "discarded: 900 ms" in line.text().lower()
+    assert line.text().endswith("Speculative replies are off: the engine takes too long to be ready again.")
 
 
 @pytest.fixture

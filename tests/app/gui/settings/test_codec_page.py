@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 from app import paths
 from app.gui.common.preferences import Preferences
 from app.gui.common.translation import Translation
-from app.gui.settings.codec_page import CodecPage
+from app.gui.settings.preference_pages import CodecPage
 
 
 def make(qtbot: QtBot) -> CodecPage:

@@ -8,7 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.dialog import smart_turn
 from app.gui.common.preferences import Preferences
-from app.gui.settings.conversation_page import ConversationPage
+from app.gui.settings.preference_pages import ConversationPage
 
 
 def make(qtbot: QtBot) -> ConversationPage:

@@ -7,7 +7,7 @@ from PySide6.QtWidgets import QApplication
 
 from app.gui.common.preferences import Preferences
 from app.gui.settings.device_choice import DeviceChoice
-from app.gui.settings.device_plans import DeviceRoom, fitting
+from app.gui.settings.lookups import DeviceRoom, fitting
 
 GB = 10**9
 CPU = DeviceRoom("cpu", "a processor", 32 * GB, 20 * GB, {("native", False): 40 * GB})

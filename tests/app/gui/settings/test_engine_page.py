@@ -13,8 +13,8 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common.preferences import Preferences
 from app.gui.settings import engine_page, settings_page
-from app.gui.settings.engine_checks import EngineChecks
 from app.gui.settings.engine_page import EnginePage
+from app.gui.settings.lookups import EngineChecks
 from app.gui.settings.model_page import ModelTools
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.version import program_version

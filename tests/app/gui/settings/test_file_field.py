@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pytestqt.qtbot import QtBot
 
-from app.gui.settings.file_field import FileField
+from app.gui.settings.settings_page import FileField
 
 
 def test_a_path_is_typed_or_browsed_for(qtbot: QtBot) -> None:

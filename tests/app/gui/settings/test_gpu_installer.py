@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.gui.settings.gpu_installer import GpuInstaller, make_installer
+from app.gui.settings.gpu_page import GpuInstaller, make_installer
 from app.gui.window.main_window import MainWindow
 
 STATUS = {"state": "absent", "folder": "/nowhere", "download": 2_740_000_000}

@@ -8,8 +8,7 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common.preferences import Preferences
 from app.gui.settings import gpu_page
-from app.gui.settings.gpu_installer import GpuInstaller
-from app.gui.settings.gpu_page import GpuPage
+from app.gui.settings.gpu_page import GpuInstaller, GpuPage
 from app.gui.settings.settings_dialog import SettingsDialog
 
 FOUND: dict[str, Any] = {

@@ -12,8 +12,8 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common import preferences as preferences_module
 from app.gui.common.preferences import Preferences, PreferenceStore
-from app.gui.settings.device_plans import DevicePlans, DeviceRoom
 from app.gui.settings.guide_dialog import GuideDialog
+from app.gui.settings.lookups import DevicePlans, DeviceRoom
 from app.gui.settings.settings_actions import SettingsActions
 from app.gui.window.main_window import MainWindow
 from app.gui.window.run import run_gui

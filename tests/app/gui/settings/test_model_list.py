@@ -12,10 +12,9 @@ from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.gui.settings import model_list
-from app.gui.settings.file_field import FileField
 from app.gui.settings.model_jobs import Job, ModelJobs
-from app.gui.settings.model_list import ModelList
-from app.gui.settings.model_row import ModelRow
+from app.gui.settings.model_list import ModelList, ModelRow
+from app.gui.settings.settings_page import FileField
 from app.installed_models import RELEASED, Model
 
 

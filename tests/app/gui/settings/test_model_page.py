@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.audio.wav import WavWriter
 from app.gui.common.preferences import Preferences
-from app.gui.settings.device_plans import DeviceRoom
+from app.gui.settings.lookups import DeviceRoom
 from app.gui.settings.model_page import ModelPage, ModelTools
 from app.settings import StartSettings
 from engine_runtime.bundle.released.assembly import assemble

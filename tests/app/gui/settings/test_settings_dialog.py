@@ -11,7 +11,7 @@ from pytestqt.qtbot import QtBot
 from app.gui.common.preferences import Preferences
 from app.gui.common.themes import ThemeChoice
 from app.gui.settings.settings_dialog import SettingsDialog
-from app.gui.window.shortcuts_dialog import ShortcutsDialog
+from app.gui.window.shortcuts import ShortcutsDialog
 from app.session.events import DevicesChanged
 from engine_runtime.types import Modality
 

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.preferences import Preferences
-from app.gui.settings.talk_page import TalkPage
+from app.gui.settings.preference_pages import TalkPage
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
-"""The window with a tray: what the icon shows, what its menu does, and when the window is gone for good."""
+"""The window with a tray, later starts of the program, and when the window is gone for good."""
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +16,103 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common.icons import Icons
 from app.gui.common.preferences import Preferences, PreferenceStore
-from app.gui.window import tray
+from app.gui.window import background
+from app.gui.window.background import LaterStarts, Tray
 from app.gui.window.main_window import MainWindow
-from app.gui.window.tray import Tray
-from app.instance import Answer, Instance, Knock, claim
+from app.instance import MOST_BYTES, Answer, Instance, Knock, as_message, claim
 from app.session.commands import Mute, Stop
 from app.session.events import DevicesChanged, SessionState, StateChanged
 from tests.doubles.scripted_session import ScriptedSession, opening
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the settings."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return tmp_path / "settings"
+
+
+@pytest.fixture
+def starts(qtbot: QtBot, place: Path) -> Iterator[LaterStarts]:
+    """The one that listens."""
+    found = claim(place, Knock())
+    assert isinstance(found, Instance)
+    starts = LaterStarts(found)
+    yield starts
+    starts.close()
+    found.close()
+
+
+def connect(place: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.setblocking(False)
+    name = json.loads((place / "window.lock").read_text())["socket"]
+    descriptor = os.open(Path(name).parent, os.O_RDONLY)
+    connection.connect(f"/proc/self/fd/{descriptor}/window")
+    os.close(descriptor)
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the window has closed it without an answer."""
+    try:
+        return connection.recv(MOST_BYTES) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_a_knock_is_answered(qtbot: QtBot, place: Path, starts: LaterStarts) -> None:
+    knocks: list[Knock] = []
+    starts.knocked.connect(knocks.append)
+    with connect(place) as later:
+        later.send(as_message(Knock(token="t")))
+        qtbot.waitUntil(lambda: bool(knocks))
+        assert json.loads(later.recv(MOST_BYTES))["pid"] == os.getpid()
+    assert knocks == [Knock(token="t")]
+
+
+@pytest.mark.parametrize("message", [b"{}}", b"x" * 10_000, b"[]"])
+def test_what_is_no_knock_is_not_answered(
+    qtbot: QtBot, place: Path, starts: LaterStarts, message: bytes
+) -> None:
+    knocks: list[Knock] = []
+    starts.knocked.connect(knocks.append)
+    with connect(place) as later:
+        later.send(message)
+        qtbot.waitUntil(lambda: is_closed(later))
+    assert not knocks
+
+
+def test_a_process_that_sends_nothing_stops_nobody(qtbot: QtBot, place: Path, starts: LaterStarts) -> None:
+    knocks: list[Knock] = []
+    starts.knocked.connect(knocks.append)
+    silent = [connect(place) for _ in range(12)]
+    with connect(place) as later:
+        later.send(as_message(Knock()))
+        qtbot.waitUntil(lambda: bool(knocks))
+    assert is_closed(silent[0])
+    for connection in silent:
+        connection.close()
+
+
+def test_another_user_is_not_answered(
+    qtbot: QtBot, place: Path, starts: LaterStarts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "is_of_this_user", lambda _: False)
+    with connect(place) as later:
+        later.send(as_message(Knock()))
+        qtbot.waitUntil(lambda: is_closed(later))
+
+
+def test_nobody_listens_after_the_window_has_closed(qtbot: QtBot, place: Path, starts: LaterStarts) -> None:
+    with connect(place) as waiting:
+        starts.close()
+        assert is_closed(waiting)
+    with pytest.raises(FileNotFoundError):
+        connect(place)
 
 
 @pytest.fixture
@@ -247,7 +339,7 @@ def test_a_tray_that_returns_in_time_keeps_the_window(
 
 def test_a_panel_that_has_ended_is_no_tray(hidden: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of the icons is still there, and Qt asks for no more."""
-    monkeypatch.setattr(tray, "_is_hidden_by_desktop", lambda: True)
+    monkeypatch.setattr(background, "_is_hidden_by_desktop", lambda: True)
     for _ in range(3):
         hidden.background.check_tray()
     assert hidden.isVisible()

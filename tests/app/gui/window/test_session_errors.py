@@ -13,9 +13,9 @@ from pytestqt.qtbot import QtBot
 from app import paths
 from app.gpu_runtime.lock import GpuRuntimeError
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_banner import ErrorBanner
 from app.gui.common.error_texts import in_words
 from app.gui.common.icons import Icons
+from app.gui.common.notices import ErrorBanner
 from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.common.themes import Theme
 from app.gui.common.translation import Translation

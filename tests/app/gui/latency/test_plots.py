@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.gui.latency.axis_range import AxisRange, robust_maximum, round_up
+from app.gui.latency.plots import AxisRange, robust_maximum, round_up
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.themes import Theme
-from app.gui.conversation.wave_strip import WaveStrip, bars
-from app.gui.window.meters import LevelMeter, fraction
+from app.gui.conversation.bubbles import WaveStrip, bars
+from app.gui.window.controls import LevelMeter, fraction
 
 
 @pytest.mark.parametrize(("dbfs", "place"), [(-120, 0.0), (-60, 0.0), (-30, 0.5), (0, 1.0), (6, 1.0)])

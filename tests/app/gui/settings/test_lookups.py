@@ -9,7 +9,7 @@ import pytest
 from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
-from app.gui.settings.device_plans import DevicePlans
+from app.gui.settings.lookups import DevicePlans
 
 LIMIT_MS = 90_000
 

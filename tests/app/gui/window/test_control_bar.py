@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytestqt.qtbot import QtBot
 
-from app.gui.window.counter_strip import ALERT_MS, CounterStrip
+from app.gui.window.control_bar import ALERT_MS, CounterStrip
 from app.session.events import Counters
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.gui.common import notice_line
-from app.gui.common.notice_line import NoticeLine
+from app.gui.common import notices
+from app.gui.common.notices import NoticeLine
 
 
 def test_a_notice_goes_by_itself(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notice_line, "SHOWN_MS", 20)
+    monkeypatch.setattr(notices, "SHOWN_MS", 20)
     line = NoticeLine()
     qtbot.addWidget(line)
     assert line.isHidden()

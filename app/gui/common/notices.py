@@ -1,17 +1,50 @@
-"""The error banner: cause, remedy, a button for the remedy if there is one, and a button that closes it."""
+"""What the window tells the user: a line for notices that need no action, and the error banner with cause,
+remedy and buttons.
+
+In: texts. Out: the remedy that was pressed. GUI thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.common.error_texts import in_words
-from app.gui.common.follows_language import FollowsLanguage
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
+from app.gui.common.translation import FollowsLanguage
+
+SHOWN_MS = 10_000
+
+
+class NoticeLine(PlainLabel):
+    """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one.
+
+    Signals:
+        noticed: a notice is shown; its text.
+    """
+
+    noticed = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent=parent)
+        self.setProperty("role", "muted")
+        self.setWordWrap(True)
+        self._timer = QTimer(self)
+        self._timer.setSingleShot(True)
+        self._timer.timeout.connect(self.hide)
+        self.hide()
+
+    def show_notice(self, text: str) -> None:
+        """Show `text` in place of an earlier one."""
+        self.setText(text)
+        self.setAccessibleName(text)
+        self.show()
+        self._timer.start(SHOWN_MS)
+        self.noticed.emit(text)
 
 
 class ErrorBanner(FollowsLanguage, QFrame):

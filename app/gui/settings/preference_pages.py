@@ -1,0 +1,316 @@
+"""The pages of the settings dialog that do nothing but edit preferences.
+
+In: preferences. Out: the edited preferences; a key combination that cannot be used is refused with the
+reason. GUI thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import get_args
+
+from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtWidgets import QCheckBox, QKeySequenceEdit, QVBoxLayout, QWidget
+
+from app.dialog.smart_turn import installed_model
+from app.gui.common.key_combination import combination
+from app.gui.common.plain_text import PlainLabel
+from app.gui.common.preferences import ENDPOINTING_RANGE_MS, FLOW_STEPS_RANGE, LARGEST_SEED, Preferences
+from app.gui.common.themes import ThemeChoice
+from app.gui.settings.settings_page import SettingsPage, choice_box, choose, spin_box
+from app.settings import InputMode
+from engine_runtime.options import Dtype, FlowSchedule
+from engine_runtime.types import Modality
+
+
+class ConversationPage(SettingsPage):
+    """The seed shows "as the bundle says" at its lowest value, which means None."""
+
+    def __init__(self) -> None:
+        self.endpointing = spin_box(*ENDPOINTING_RANGE_MS, step=20, suffix=self.tr(" ms"))
+        self.seed = spin_box(-1, LARGEST_SEED, special=self.tr("as the bundle says"))
+        self._make_boxes()
+        super().__init__(
+            (self.tr("End of t&urn"), self.eagerness_box, self._eagerness_help()),
+            (
+                self.tr("Early re&plies"),
+                self.speculation_box,
+                self.tr(
+                    "Generates the reply at your first pause and holds it until the end of your turn "
+                    "is confirmed, so that it starts at once. If you continue, that work is lost. "
+                    "Automatic turns this off while the engine is too slow."
+                ),
+            ),
+            (
+                self.tr("&Endpointing"),
+                self.endpointing,
+                self.tr(
+                    "Silence that ends your turn if it is unclear whether you have finished, or if "
+                    "silence alone decides."
+                ),
+            ),
+            (
+                self.tr("Barge-in"),
+                self.interruption_box,
+                self.tr(
+                    'When my voice stops a reply. After half a second, a short "mm-hm" or a cough '
+                    "does not. With open loudspeakers this needs echo cancellation."
+                ),
+            ),
+            (self.tr("&Reply as"), self.reply_box, ""),
+            (self.tr("&Seed"), self.seed, self.tr("The same conversation gets the same replies.")),
+        )
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        choose(self.eagerness_box, preferences.eagerness)
+        choose(self.speculation_box, preferences.speculate)
+        self.endpointing.setValue(preferences.endpointing_ms)
+        choose(self.interruption_box, preferences.interruption)
+        choose(self.reply_box, preferences.reply)
+        self.seed.setValue(self.seed.minimum() if preferences.seed is None else preferences.seed)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        seed = self.seed.value()
+        return dataclasses.replace(
+            preferences,
+            eagerness=self.eagerness_box.currentData(),
+            speculate=self.speculation_box.currentData(),
+            endpointing_ms=self.endpointing.value(),
+            interruption=self.interruption_box.currentData(),
+            reply=Modality(self.reply_box.currentData()),
+            seed=None if seed == self.seed.minimum() else seed,
+        )
+
+    def _make_boxes(self) -> None:
+        self.eagerness_box = choice_box(
+            (
+                (self.tr("Patient"), "patient"),
+                (self.tr("Balanced"), "balanced"),
+                (self.tr("Eager"), "eager"),
+                (self.tr("Silence alone"), "off"),
+            )
+        )
+        self.speculation_box = choice_box(
+            ((self.tr("Automatic"), "auto"), (self.tr("On"), "on"), (self.tr("Off"), "off"))
+        )
+        self.interruption_box = choice_box(
+            (
+                (self.tr("As soon as I speak"), "at_once"),
+                (self.tr("After half a second of speech"), "half_second"),
+                (self.tr("After a second of speech"), "second"),
+                (self.tr("Never"), "never"),
+            )
+        )
+        self.reply_box = choice_box(((self.tr("Speech"), Modality.SPEECH), (self.tr("Text"), Modality.TEXT)))
+
+    def _eagerness_help(self) -> str:
+        if installed_model() is None:
+            return self.tr(
+                "Smart Turn is not installed, so silence alone ends your turn. Run moss-voice "
+                "doctor to see how to install it."
+            )
+        return self.tr(
+            "A question that sounds finished is answered after a quarter of a second; in "
+            "mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often."
+        )
+
+
+class TalkPage(SettingsPage):
+    """`window` is the one whose shortcuts cannot be used."""
+
+    def __init__(self, window: QWidget | None) -> None:
+        self.mode_box = choice_box(
+            (
+                (self.tr("Voice activity"), "voice"),
+                (self.tr("Push-to-talk"), "push"),
+                (self.tr("Both"), "both"),
+            )
+        )
+        self.keys, self.refusal = QKeySequenceEdit(), PlainLabel()
+        self.keys.setMaximumSequenceLength(1)
+        self.keys.setClearButtonEnabled(True)
+        self.refusal.setProperty("role", "small")
+        self.refusal.setWordWrap(True)
+        self.refusal.hide()
+        field = QWidget()
+        column = QVBoxLayout(field)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self.keys)
+        column.addWidget(self.refusal)
+        field.setFocusProxy(self.keys)
+        super().__init__(
+            (
+                self.tr("T&alk by"),
+                self.mode_box,
+                self.tr(
+                    "Push-to-talk: hold the button in the window, or Space, and speak. In a question that "
+                    "you have begun to type, Space is a space. A press stops a reply, the release is "
+                    "answered at once."
+                ),
+            ),
+            (
+                self.tr("&Hotkey"),
+                field,
+                self.tr(
+                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 "
+                    "it works in every window (package python-xlib), elsewhere in this one. No other "
+                    "key is read."
+                ),
+            ),
+        )
+        self.keys.setAccessibleName(self.tr("Hotkey of push-to-talk"))
+        self._shortcuts = [shortcut.key() for shortcut in window.findChildren(QShortcut)] if window else []
+        self.keys.keySequenceChanged.connect(self._check)
+
+    @property
+    def input_mode(self) -> InputMode:
+        """The mode that is chosen."""
+        mode: InputMode = self.mode_box.currentData()
+        return mode
+
+    @property
+    def hotkey(self) -> str:
+        """The combination as portable text, "" for none."""
+        return self.keys.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        choose(self.mode_box, preferences.input_mode)
+        self.keys.setKeySequence(QKeySequence.fromString(preferences.hotkey))
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(preferences, input_mode=self.input_mode, hotkey=self.hotkey)
+
+    def _check(self, keys: QKeySequence) -> None:
+        """Keep no combination that cannot be used."""
+        if keys.isEmpty():
+            return
+        refusal = ""
+        if combination(keys.toString()) is None:
+            refusal = self.tr("%1 would type or edit something. Add Ctrl, Alt or the Windows key.")
+        elif keys in self._shortcuts:
+            refusal = self.tr("%1 is already used in this window. Choose other keys.")
+        name = keys.toString(QKeySequence.SequenceFormat.NativeText)
+        self.refusal.setText(refusal.replace("%1", name))
+        self.refusal.setVisible(bool(refusal))
+        if refusal:
+            self.keys.clear()
+
+
+class CodecPage(SettingsPage):
+    """The flow steps show "as the bundle says" at their lowest value, which means None."""
+
+    def __init__(self) -> None:
+        self.flow_steps = spin_box(
+            FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
+        )
+        self.schedule_box = choice_box((schedule, schedule) for schedule in get_args(FlowSchedule))
+        self.codec_box = choice_box((("auto", None), *((dtype, dtype) for dtype in get_args(Dtype))))
+        self.trt_codec = QCheckBox(self.tr("Run the codec on TensorRT"))
+        self.exact_encoding = QCheckBox(self.tr("Encode my speech again at the end of my turn"))
+        self.note = PlainLabel()
+        self.note.setProperty("role", "small")
+        super().__init__(
+            (
+                self.tr("&Flow steps"),
+                self.flow_steps,
+                self.tr("More steps sound cleaner and take longer. They apply from the next turn on."),
+            ),
+            (
+                self.tr("Flow sc&hedule"),
+                self.schedule_box,
+                self.tr("Time schedule of the steps; cosine is the reference."),
+            ),
+            (self.tr("&Codec precision"), self.codec_box, self.tr("Half precision saves GPU memory.")),
+            (
+                self.tr("&TensorRT"),
+                self.trt_codec,
+                self.tr(
+                    "Flow, vocoder and speech encoder on an NVIDIA GPU, in float32 or float16. Their engines "
+                    "are built at the first start, which takes minutes; PyTorch is used where that fails."
+                ),
+            ),
+            ("", self.note, ""),
+            (
+                self.tr("E&xact encoding"),
+                self.exact_encoding,
+                self.tr(
+                    "As the model was trained; replies start a little later. "
+                    "It changes nothing with the bundle that came with the program."
+                ),
+            ),
+        )
+        self.trt_codec.toggled.connect(self._check)
+        self.codec_box.currentIndexChanged.connect(self._check)
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        steps = preferences.flow_steps
+        self.flow_steps.setValue(self.flow_steps.minimum() if steps is None else steps)
+        choose(self.schedule_box, preferences.flow_schedule)
+        choose(self.codec_box, preferences.codec_dtype)
+        self.trt_codec.setChecked(preferences.trt_codec)
+        self.exact_encoding.setChecked(preferences.exact_encoding)
+        self._check()
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        steps = self.flow_steps.value()
+        return dataclasses.replace(
+            preferences,
+            flow_steps=None if steps == self.flow_steps.minimum() else steps,
+            flow_schedule=self.schedule_box.currentData(),
+            codec_dtype=self.codec_box.currentData(),
+            exact_encoding=self.exact_encoding.isChecked(),
+            trt_codec=self.trt_codec.isChecked(),
+        )
+
+    def _check(self) -> None:
+        """Say that a precision excludes TensorRT."""
+        is_refused = self.trt_codec.isChecked() and self.codec_box.currentData() == "bfloat16"
+        self.note.setText(self.tr("TensorRT does not run the codec in bfloat16: PyTorch does."))
+        self.note.setVisible(is_refused)
+
+
+class AppearancePage(SettingsPage):
+    """How the window looks, and where it is while it is not used."""
+
+    def __init__(self) -> None:
+        self.theme_box = choice_box(
+            (
+                (self.tr("As the desktop"), ThemeChoice.SYSTEM),
+                (self.tr("Light"), ThemeChoice.LIGHT),
+                (self.tr("Dark"), ThemeChoice.DARK),
+            )
+        )
+        self.language_box = choice_box(
+            ((self.tr("As the desktop"), "system"), ("English", "en"), ("简体中文", "zh_CN"))
+        )
+        self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
+        self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray if there is one"))
+        super().__init__(
+            (self.tr("&Theme"), self.theme_box, ""),
+            (self.tr("L&anguage"), self.language_box, ""),
+            ("", self.closes_to_tray, ""),
+            ("", self.starts_minimised, ""),
+        )
+
+    def show_preferences(self, preferences: Preferences) -> None:
+        """Fill the page."""
+        choose(self.theme_box, preferences.theme)
+        choose(self.language_box, preferences.language)
+        self.closes_to_tray.setChecked(preferences.closes_to_tray)
+        self.starts_minimised.setChecked(preferences.starts_minimised)
+
+    def edited(self, preferences: Preferences) -> Preferences:
+        """`preferences` with the values of the page."""
+        return dataclasses.replace(
+            preferences,
+            theme=ThemeChoice(self.theme_box.currentData()),
+            language=str(self.language_box.currentData()),
+            closes_to_tray=self.closes_to_tray.isChecked(),
+            starts_minimised=self.starts_minimised.isChecked(),
+        )
