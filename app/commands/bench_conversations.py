@@ -54,14 +54,12 @@ def run_conversations(arguments: argparse.Namespace) -> int:
     """Load, measure, print."""
     from app.main import engine_factory
     from engine_runtime import hardware
+    from engine_runtime.bench.batched_codec import measure_batched_flow, measure_batched_vocoder
     from engine_runtime.bench.batched_decode import measure_batched_decode
-    from engine_runtime.bench.batched_flow import measure_batched_flow
-    from engine_runtime.bench.batched_vocoder import measure_batched_vocoder
-    from engine_runtime.bench.bench_user import ProcessorClock, WallClock
     from engine_runtime.bench.ceilings import measure_ceilings
     from engine_runtime.bench.language_model import LMBench
     from engine_runtime.bench.memory_course import MemoryCourse
-    from engine_runtime.bench.simultaneous import measure_simultaneous
+    from engine_runtime.bench.simultaneous import ProcessorClock, WallClock, measure_simultaneous
     from engine_runtime.codec.runtime import packet_frames
     from engine_runtime.cuda.availability import check_formats
     from engine_runtime.cuda.gpu_memory import explain_out_of_memory

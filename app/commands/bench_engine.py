@@ -105,10 +105,10 @@ def _measure(measured: StageMeasurements) -> None:
     measured.run()
     minutes = measured.arguments.realtime_minutes
     if minutes > 0 and "metrics" in document:
-        from app.commands.conversation import converse, realtime_line
+        from app.commands.conversation import converse, realtime_section
 
         document["realtime"] = converse(measured.settings, minutes)
-        measured.report.remark(realtime_line(document["realtime"]))
+        measured.report.add(realtime_section(document["realtime"]))
         measured.course.mark("conversation")
 
 
@@ -209,7 +209,7 @@ class StageMeasurements:
 
     def run(self) -> None:
         """Report the tables of every stage and comparison, and fill in their part of the document."""
-        from engine_runtime.bench.side_by_side import is_complete, side_by_side
+        from engine_runtime.bench.stages import is_complete, side_by_side
         from engine_runtime.hardware import usable_device
 
         device = usable_device(self.settings.engine.device)
@@ -356,8 +356,7 @@ def _measure_replies(engine: Engine, measured: StageMeasurements, load_s: float)
     from engine_runtime.bench.heads import measure_heads
     from engine_runtime.bench.language_model import LMBench
     from engine_runtime.bench.networks import kv_budget_section, networks_section
-    from engine_runtime.bench.replies import run_bench
-    from engine_runtime.bench.reply_tables import figures_section, runs_section, shares_section
+    from engine_runtime.bench.replies import figures_section, run_bench, runs_section, shares_section
 
     arguments, report, document = measured.arguments, measured.report, measured.document
     ready = {"start_to_ready_s": _since_process_start() - measured.ceilings_s, "load_s": load_s}

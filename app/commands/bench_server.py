@@ -180,7 +180,7 @@ def _repeated(name: str, rate: int) -> Pcm:
 
 def measured(users: list[list[LoadReply]]) -> dict[str, Any]:
     """The measured quantities. MossVoiceError if a reply is none."""
-    from engine_runtime.bench import summarize
+    from engine_runtime.bench.measuring import summarize
 
     replies = [reply for user in users for reply in user]
     per_code = [reply.audio_s / reply.codes for reply in replies if reply.codes]

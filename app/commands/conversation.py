@@ -19,13 +19,19 @@ from app.progress import progress_bar
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
-from engine_runtime.bench import summarize
+from engine_runtime.bench.measuring import Summary, summarize, summary_section
 from engine_runtime.errors import AudioInputError
+from engine_runtime.table import Section
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
 
 _PAUSE_S = 3.0
 """Silence after each question: longer than any endpointing, so that every question is a turn."""
+_REALTIME_TERMS = {
+    "endpointing_ms": "last speech sample to the commit",
+    "voice_to_voice_ms": "last speech sample to the first sample of the reply",
+    "playback_hold_ms": "first sample ready and turn confirmed to the start of playback",
+}
 _SHARE_OF_QUESTIONS = 0.6
 """Rough share of a conversation. The rest of the time the file waits while a reply is made and played."""
 
@@ -87,18 +93,16 @@ def converse(settings: StartSettings, minutes: float) -> dict[str, Any]:
     }
 
 
-def realtime_line(realtime: dict[str, Any]) -> str:
-    """Result of `converse`, as one line."""
-    late, hold = realtime["voice_to_voice_ms"], realtime["playback_hold_ms"]
-    silence = realtime["endpointing_ms"]
+def realtime_section(realtime: dict[str, Any]) -> Section:
+    """Result of `converse`, as a table."""
+    summaries = {name: Summary(**realtime[name]) for name in _REALTIME_TERMS}
+    section = summary_section("conversation in real time", summaries, _REALTIME_TERMS)
     reasons = ", ".join(f"{reason} {count}" for reason, count in realtime["playback_hold_reasons"].items())
-    return (
-        f"conversation in real time: {realtime['minutes']:.1f} minutes, {realtime['turns']} turns, "
-        f"{realtime['reply_s']:.0f} s of replies, {realtime['underruns']} under-runs, "
-        f"endpointing p50 {silence['p50']:.0f} ms, p95 {silence['p95']:.0f} ms, "
-        f"voice-to-voice p50 {late['p50']:.0f} ms, p95 {late['p95']:.0f} ms, "
-        f"playback hold p50 {hold['p50']:.0f} ms, p95 {hold['p95']:.0f} ms ({reasons})"
+    section.note = (
+        f"{realtime['minutes']:.1f} minutes, {realtime['turns']} turns, {realtime['reply_s']:.0f} s of "
+        f"replies, {realtime['underruns']} under-runs; reasons of the hold: {reasons}"
     )
+    return section
 
 
 def write_questions(file: Path, at_least_s: float = 0.0) -> None:

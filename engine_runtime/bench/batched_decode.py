@@ -19,8 +19,7 @@ from torch import Tensor
 
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.language_model import LMBench, checked_logits, valid_row
-from engine_runtime.bench.replies import BenchError
-from engine_runtime.cuda.stopwatch import p50_p95
+from engine_runtime.bench.measuring import BenchError, p50_p95
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.paged_lm import StepRequest
 from engine_runtime.lm.sequence import Sequence

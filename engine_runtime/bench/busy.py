@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 
 _SPINS = b"spins"
 _PROGRAM = f"""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 from engine_runtime.cuda.gpu_memory import memory_of
 from engine_runtime.cuda.stopwatch import times_ms
 from engine_runtime.table import Section

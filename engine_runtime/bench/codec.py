@@ -6,8 +6,8 @@ expected shape, is finite and is not constant. Engine thread.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from typing import Literal
 
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine_runtime.bench.replies import SILENCE_DBFS, BenchError, level_dbfs
+from engine_runtime.bench.measuring import BenchError, check_sound, p50_p95
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
-from engine_runtime.cuda.stopwatch import p50_p95
+from engine_runtime.cuda.stopwatch import Stopwatch, rounds_ms
 from engine_runtime.errors import FlowCacheError
 from engine_runtime.loading import Stages
 from engine_runtime.table import Cell, Section
@@ -83,28 +83,21 @@ class CodecBench:
         """Time every push and the tail of one question, `repeats` times."""
         tokenizer = self.stages.speech_tokenizer
         block = tokenizer.sample_rate * PUSH_MS // 1000
-        pushes: list[float] = []
-        tails: list[float] = []
-        counts = (0, 0)
-        for _ in range(self.repeats + 1):
+
+        def ask(watch: Stopwatch) -> tuple[int, int]:
             stream.reset()
             codes = []
             for start in range(0, len(question), block):
                 self.stages.cpu_threads.adapt()
-                began = time.perf_counter()
-                codes.append(stream.push(question[start : start + block]))
-                pushes.append((time.perf_counter() - began) * 1000)
-            began = time.perf_counter()
-            rest = stream.tail()
-            tails.append((time.perf_counter() - began) * 1000)
-            counts = (sum(map(len, codes)), len(rest))
+                codes.append(watch.time(partial(stream.push, question[start : start + block])))
+            rest = watch.time(stream.tail)
             _check_codes(np.concatenate([*codes, rest]), -(-len(question) // tokenizer.samples_per_code))
-        per_question = len(pushes) // len(tails)
+            return sum(map(len, codes)), len(rest)
+
+        (*pushes, tails), counts = rounds_ms(ask, self.device, self.repeats)
         section = Section("speech encoder", ENCODER_COLUMNS)
-        for call, times, count in (
-            ("push", pushes[per_question:], counts[0]),
-            ("tail", tails[1:], counts[1]),
-        ):
+        all_pushes = [ms for times in pushes for ms in times]
+        for call, times, count in (("push", all_pushes, counts[0]), ("tail", tails, counts[1])):
             p50, p95 = p50_p95(times)
             section.rows.append({"call": call, "ms": p50, "ms_p95": p95, "codes": count})
         return section
@@ -133,25 +126,29 @@ class CodecBench:
         """Time the vocoder on the mel of the last reply of the flow, packet by packet."""
         if not self._mels:
             self._flow(self.stages.token2mel.steps)
-        times: list[list[float]] = [[] for _ in self._mels]
-        made: list[int] = []
         stream = self.stages.vocoder.stream()
-        for repeat in range(self.repeats + 1):
+
+        def speak(watch: Stopwatch) -> list[int]:
             stream.reset()
             chunks = []
-            for index, mel in enumerate(self._mels):
+            for mel in self._mels:
                 self.stages.cpu_threads.adapt()
-                began = time.perf_counter()
-                chunks.append(stream.push(mel))
-                if repeat:
-                    times[index].append((time.perf_counter() - began) * 1000)
+                chunks.append(watch.time(partial(stream.push, mel)))
             chunks.append(stream.finish())
-            made = [len(chunk) for chunk in chunks]
-            self._check_pcm(np.concatenate(chunks))
+            frames = sum(mel.shape[1] for mel in self._mels)
+            check_sound("The vocoder's output", np.concatenate(chunks), frames * self.stages.vocoder.mel.hop)
+            return [len(chunk) for chunk in chunks]
+
+        times, made = rounds_ms(speak, self.device, self.repeats)
         rate = self.stages.vocoder.sample_rate
         section = Section("vocoder", VOCODER_COLUMNS, note=f"vocoder {self.stages.vocoder.kind}")
         section.rows += self._rows(times, [1000 * samples / rate for samples in made])
         return section
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the stages."""
+        return self.stages.lm.cache.pool.device
 
     @property
     def _packets(self) -> list[Packet]:
@@ -183,28 +180,18 @@ class CodecBench:
         codebook = self.stages.speech_tokenizer.codebook_size
         codes = np.random.default_rng(self.seed).integers(0, codebook, packets[-1].fed.stop)
         stream = stage.stream(steps)
-        times: list[list[float]] = [[] for _ in packets]
-        for repeat in range(self.repeats + 1):
+
+        def make(watch: Stopwatch) -> list[Mel]:
             stream.reset()
             mels: list[Mel] = []
-            for index, packet in enumerate(packets):
+            for packet in packets:
                 self.stages.cpu_threads.adapt()
-                began = time.perf_counter()
-                mels += stream.push(codes[packet.fed])
-                if repeat:
-                    times[index].append((time.perf_counter() - began) * 1000)
+                mels += watch.time(partial(stream.push, codes[packet.fed]))
             _check_mel(mels, stage.mel.n_mels, [packet.codes * stage.frames_per_code for packet in packets])
-            self._mels = mels
-        return times
+            return mels
 
-    def _check_pcm(self, pcm: Pcm) -> None:
-        expected = sum(mel.shape[1] for mel in self._mels) * self.stages.vocoder.mel.hop
-        if len(pcm) != expected or not np.isfinite(pcm).all() or level_dbfs(pcm) < SILENCE_DBFS:
-            raise BenchError(
-                f"The vocoder returned {len(pcm)} samples where {expected} were expected, or they are silent "
-                "or not finite. "
-                "No times are reported; check the weights."
-            )
+        times, self._mels = rounds_ms(make, self.device, self.repeats)
+        return times
 
 
 def _check_codes(codes: NDArray[np.int64], expected: int) -> None:

@@ -6,9 +6,9 @@ Outputs are compared first; if they disagree, no times are reported. Engine thre
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from engine_runtime.bench.codec import packets_of
 from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.measuring import p50_p95
 from engine_runtime.bench.reference import (
     OpenReference,
     ReferenceOptions,
@@ -32,7 +33,7 @@ from engine_runtime.bench.transformers_reference import ComparisonError, Transfo
 from engine_runtime.bench.verdict import Verdict
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.loading import load_flow
-from engine_runtime.cuda.stopwatch import p50_p95, times_ms, wait_for
+from engine_runtime.cuda.stopwatch import Stopwatch, rounds_ms, times_ms
 from engine_runtime.lm.generation import Generation, merged_ids
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.loading import Stages, load_lm_weights
@@ -229,24 +230,19 @@ class RecomputeComparison:
         codebook = self.stages.speech_tokenizer.codebook_size
         codes = np.random.default_rng(0).integers(0, codebook, packets[-1].fed.stop)
         plain_flow = self._plain_flow()
-        cached: list[list[float]] = [[] for _ in packets]
-        recomputed: list[list[float]] = [[] for _ in packets]
-        stream, worst, means = stage.stream(), 0.0, []
-        for repeat in range(self.repeats + 1):
+        stream, worst, means = stage.stream(), 0.0, list[float]()
+
+        def speak(watch: Stopwatch) -> None:
+            nonlocal worst
             stream.reset()
-            for index, packet in enumerate(packets):
-                wait_for(device)
-                began = time.perf_counter()
-                (mel,) = stream.push(codes[packet.fed])
-                cached_ms = (time.perf_counter() - began) * 1000
-                began = time.perf_counter()
-                wanted = plain_flow(codes[: packet.fed.stop])
-                if repeat:
-                    cached[index].append(cached_ms)
-                    recomputed[index].append((time.perf_counter() - began) * 1000)
+            for packet in packets:
+                (mel,) = watch.time(partial(stream.push, codes[packet.fed]))
+                wanted = watch.time(partial(plain_flow, codes[: packet.fed.stop]))
                 difference = np.abs(mel - wanted[:, -mel.shape[1] :])
                 worst = max(worst, float(difference.max()))
                 means.append(float(difference.mean()))
+
+        times, _ = rounds_ms(speak, device, self.repeats)
         dtype = self.stages.options.voice_dtype
         if not max(means) < MEL_TOLERANCE[dtype]:
             advice = "check the weights" if dtype == "float32" else "compare with --codec-dtype float32 first"
@@ -256,7 +252,7 @@ class RecomputeComparison:
             )
         section = Section("compared with a flow that recomputes", RECOMPUTE_COLUMNS)
         for index, packet in enumerate(packets):
-            ours, other = p50_p95(cached[index])[0], p50_p95(recomputed[index])[0]
+            ours, other = (p50_p95(found)[0] for found in times[2 * index : 2 * index + 2])
             section.rows.append(
                 {
                     "packet": index + 1,

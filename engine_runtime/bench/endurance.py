@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import torch
 
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, SamplingParams
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.table import Cell, Section

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.costs import LMCosts
-from engine_runtime.bench.replies import BenchError
-from engine_runtime.cuda.stopwatch import p50_p95, times_ms
+from engine_runtime.bench.measuring import BenchError, p50_p95
+from engine_runtime.cuda.stopwatch import times_ms
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.generation import Generation, Row
 from engine_runtime.lm.sequence import Sequence

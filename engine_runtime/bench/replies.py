@@ -1,14 +1,13 @@
 """Measures complete replies to one spoken question, with the times of every stage, and verifies each reply.
 
 In: a loaded engine and a question. Out: a `BenchReport`: for each metric its definition, mean, deviation and
-percentiles, without the warm-up replies, and every reply by itself (reply_tables.py shows them). Stage times
+percentiles, without the warm-up replies, and every reply by itself; and tables of it. Stage times
 come from the engine's timing bus; TTFA and RTF are measured here, outside of the engine. Runs in the thread
 of its caller.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,14 +16,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine_runtime.bench.measuring import (
+    BenchError,
+    Summary,
+    check_sound,
+    deviation,
+    summarize,
+    summary_section,
+)
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.table import Section
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
-SILENCE_DBFS = -60.0
 _PUSH_MS = 80
 
 DEFINITIONS = {
@@ -59,37 +66,6 @@ _STAGE_ATTRIBUTES = {
     "prefill": {"rows": "prefill_rows", "rows_at_commit": "rows_at_commit"},
     "step": {"sampling_ms": "sampling_ms"},
 }
-
-
-class BenchError(MossVoiceError):
-    """The engine's output is wrong, so its times are meaningless."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Distribution of one figure. `std` is the sample deviation, percentiles are interpolated."""
-
-    mean: float
-    std: float
-    min: float
-    p50: float
-    p95: float
-    max: float
-    runs: int
-
-
-def summarize(values: Sequence[float]) -> Summary:
-    """Summary of at least one value."""
-    p50, p95 = np.percentile(values, [50, 95])
-    return Summary(
-        mean=statistics.fmean(values),
-        std=statistics.stdev(values) if len(values) > 1 else 0.0,
-        min=min(values),
-        p50=float(p50),
-        p95=float(p95),
-        max=max(values),
-        runs=len(values),
-    )
 
 
 @dataclass(slots=True)
@@ -248,7 +224,7 @@ def measure_reply(
     values["first_chunk_ms"] = [to_first.stages.get("token2mel", 0.0) + to_first.stages.get("vocoder", 0.0)]
     complete = TimesFromCommit.of(finished - committed, events[before:])
     reply = MeasuredReply(done.codes, pcm, values, to_first, complete)
-    _check_reply(engine, reply)
+    check_sound("The reply", pcm, len(reply.codes) * engine.bundle.samples_per_code)
     return reply
 
 
@@ -299,25 +275,114 @@ def _gap_s(made_s: Sequence[float], audio_s: Sequence[float]) -> float:
     return gap
 
 
-def _check_reply(engine: Engine, reply: MeasuredReply) -> None:
-    if not np.isfinite(reply.pcm).all():
-        raise BenchError(
-            "The reply holds values that are not finite. No times are reported; check the weights."
-        )
-    if level_dbfs(reply.pcm) < SILENCE_DBFS:
-        raise BenchError(
-            "The reply is silent. No times are reported; check the weights or ask another question."
-        )
-    bundle = engine.bundle
-    expected = len(reply.codes) * bundle.samples_per_code
-    if len(reply.pcm) != expected:
-        raise BenchError(
-            f"The reply has {len(reply.pcm)} samples where its {len(reply.codes)} codes make {expected}. "
-            "No times are reported."
-        )
+RUN_COLUMNS = {
+    "run": "replies in order, those of the warm-up first; below them the measured ones together",
+    "kind": "of the warm-up (in no other figure), or measured",
+    "prefill_ms": "prefill calls between the commit and the first sample",
+    "steps_ms": "decode steps before the first sample, sampling included",
+    "first_chunk_ms": DEFINITIONS["first_chunk_ms"],
+    "vocoder_ms": "the vocoder's part of it",
+    "ttfa_ms": DEFINITIONS["ttfa_ms"],
+    "rtf_total": DEFINITIONS["rtf_total"],
+    "reply_s": DEFINITIONS["reply_s"],
+    "status": "ok: finite, not silent, of the right length, the codes of the first run",
+}
+SHARE_COLUMNS = {
+    "stage": "mean over the measured replies",
+    "ttfa_ms": "commit to the first sample",
+    "ttfa_share": "of TTFA, in percent",
+    "reply_ms": "commit to the last sample",
+    "reply_share": "of the wall time of the reply, in percent",
+}
+SHARE_TERMS = {
+    "encode": "speech encoder: what the end of the turn still needs",
+    "prefill": "prefill calls",
+    "decode": "decode steps without sampling",
+    "sampling": "sampling of the ids: on the host as measured in the reply, within the step of a GPU as "
+    "measured apart, by steps with and without it",
+    "flow": "flow matching",
+    "vocoder": "vocoder",
+    "other": "the rest of the wall time",
+    "overlap": "stages that ran at the same time, which the rows above count twice: to be subtracted",
+    "all": "wall time",
+}
+_STATISTICS: dict[str, Callable[[list[float]], float]] = {
+    "mean": statistics.fmean,
+    "std": deviation,
+    "min": min,
+    "max": max,
+}
 
 
-def level_dbfs(pcm: Pcm) -> float:
-    """RMS level of a signal, full scale = 0 dB."""
-    power = float(np.mean(np.square(pcm, dtype=np.float64))) if len(pcm) else 0.0
-    return 10 * math.log10(max(power, 1e-30))
+def runs_section(report: BenchReport) -> Section:
+    """Every reply, then mean, deviation, minimum and maximum of the measured ones."""
+    section = Section("runs", RUN_COLUMNS)
+    rows = [_run(reply) for reply in report.runs]
+    for number, row in enumerate(rows, 1):
+        kind = "warm-up" if number <= report.warm_up else "measured"
+        section.rows.append({"run": str(number), "kind": kind, **row, "status": "ok"})
+    if report.failure is not None:
+        number = len(rows) + 1
+        section.rows.append({"run": str(number), "status": f"failed: {report.failure.what_is_wrong}"})
+    counted = rows[report.warm_up :]
+    for name, of in _STATISTICS.items():
+        section.rows.append(
+            {"run": name} | {column: of([row[column] for row in counted]) for column in counted[0]}
+        )
+    return section
+
+
+def figures_section(report: BenchReport) -> Section:
+    """The distribution of every figure."""
+    return summary_section("replies", report.metrics, DEFINITIONS)
+
+
+def shares_section(report: BenchReport, sampling_in_step_ms: float) -> Section:
+    """What TTFA and the whole reply consist of. `sampling_in_step_ms`: what sampling adds to a step that
+    samples on the device, else 0."""
+    section = Section("stages of a reply", SHARE_COLUMNS, terms=SHARE_TERMS)
+    counted = report.runs[report.warm_up :]
+    first = _mean_parts([reply.to_first for reply in counted], sampling_in_step_ms)
+    complete = _mean_parts([reply.complete for reply in counted], sampling_in_step_ms)
+    for name in first:
+        section.rows.append(
+            {
+                "stage": name,
+                "ttfa_ms": first[name],
+                "ttfa_share": 100 * first[name] / first["all"],
+                "reply_ms": complete[name],
+                "reply_share": 100 * complete[name] / complete["all"],
+            }
+        )
+    return section
+
+
+def _run(reply: MeasuredReply) -> dict[str, float]:
+    first = reply.to_first.stages
+    return {
+        "prefill_ms": first.get("prefill", 0.0),
+        "steps_ms": first.get("step", 0.0),
+        "first_chunk_ms": reply.values["first_chunk_ms"][0],
+        "vocoder_ms": first.get("vocoder", 0.0),
+        **{name: reply.values[name][0] for name in ("ttfa_ms", "rtf_total", "reply_s")},
+    }
+
+
+def _mean_parts(times: list[TimesFromCommit], sampling_in_step_ms: float) -> dict[str, float]:
+    """Milliseconds by the names of SHARE_TERMS, which add up to "all"."""
+
+    def stage(name: str) -> float:
+        return statistics.fmean(one.stages.get(name, 0.0) for one in times)
+
+    sampling = statistics.fmean(one.sampling_ms + one.steps * sampling_in_step_ms for one in times)
+    parts = {
+        "encode": stage("encode"),
+        "prefill": stage("prefill"),
+        "decode": stage("step") - sampling,
+        "sampling": sampling,
+        "flow": stage("token2mel"),
+        "vocoder": stage("vocoder"),
+    }
+    wall = statistics.fmean(one.wall_ms for one in times)
+    rest = wall - sum(parts.values())
+    return parts | {"other": max(rest, 0.0), "overlap": min(rest, 0.0), "all": wall}

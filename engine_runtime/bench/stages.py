@@ -1,4 +1,5 @@
-"""Benchmark of every stage of a loaded engine: load time, memory, and latency against the measured ceilings.
+"""Benchmark of every stage of a loaded engine: load time, memory, and latency against the measured ceilings;
+and the language model of several engines in one table.
 
 In: a warmed-up engine. Out: tables, none of which keeps a reference to the engine. Engine thread.
 """
@@ -7,9 +8,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -17,14 +18,13 @@ import torch
 from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.compare import RecomputeComparison, TransformersComparison
-from engine_runtime.bench.conversation import measure_conversation
-from engine_runtime.bench.exact_encoding import TITLE, measure_exact_encoding
+from engine_runtime.bench.conversation import ENCODING_TITLE, measure_conversation, measure_exact_encoding
 from engine_runtime.bench.language_model import LMBench
 from engine_runtime.bench.teacher_forcing import Dialog
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory
 from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.options import EngineOptions
-from engine_runtime.table import Section
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Pcm, SamplingParams
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class StageBench:
             "flow": codec.flow,
             "vocoder": codec.vocoder,
             "question to reply": lambda: measure_conversation(engine, question, self.params, self.replies),
-            TITLE: lambda: measure_exact_encoding(engine, question, self.params, self.replies),
+            ENCODING_TITLE: lambda: measure_exact_encoding(engine, question, self.params, self.replies),
         }
         for title, measure in measurements.items():
             engine.stages.cpu_threads.adapt()
@@ -141,3 +141,35 @@ def load_timed(load: Callable[[], Engine], options: EngineOptions) -> tuple[Engi
     gc.collect()
     gc.freeze()
     return engine, load_s
+
+
+VARIANT_COLUMNS = {
+    "variant": "weight format under torch, or trtllm for an engine",
+    "work": "prefill of this many rows, or decode step after this many rows; as in the tables above",
+    "ms": "median wall time",
+    "ms_p95": "95th percentile",
+    "tokens_per_s": "rows of the prefill, or the one of the step / ms",
+    "device_ms": "median GPU time, by events on the engine's own stream",
+    "ratio": "of a step: ms / time to read its bytes at the measured copy bandwidth",
+    "valid": "yes, or why no time is reported",
+}
+_ROWS_OF = {"prefill": "rows", "decode step": "cached_rows"}
+
+
+def side_by_side(stages: Mapping[str, Mapping[str, Any]]) -> Section:
+    """`stages` maps a variant to its tables by title; "error" is the reason why tables are missing."""
+    section = Section("language model, side by side", VARIANT_COLUMNS)
+    for variant, tables in stages.items():
+        for title, rows_name in _ROWS_OF.items():
+            for row in tables.get(title, {}).get("rows", ()):
+                work = f"{title.removeprefix('decode ')} {row[rows_name]}"
+                cells: dict[str, Cell] = {"variant": variant, "work": work}
+                section.rows.append(cells | {name: row.get(name) for name in list(VARIANT_COLUMNS)[2:]})
+        if error := tables.get("error"):
+            section.rows.append({"variant": variant, "work": "the rest", "valid": f"no: {error}"})
+    return section
+
+
+def is_complete(section: Section) -> bool:
+    """Whether every row has a time."""
+    return all(row["valid"] == "yes" for row in section.rows)

@@ -1,4 +1,4 @@
-"""Times repeated work on a device, and summarizes the times.
+"""Times repeated work on a device.
 
 In: a function. Out: milliseconds of each call on the host's clock, synchronized before and after, as the
 engine sees them. Runs in the thread of its caller.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
-import numpy as np
 import torch
+
+_Result = TypeVar("_Result")
 
 
 def wait_for(device: torch.device) -> None:
@@ -33,7 +35,31 @@ def times_ms(run: Callable[[], object], device: torch.device, repeats: int, warm
     return times
 
 
-def p50_p95(times: list[float]) -> tuple[float, float]:
-    """Median and 95th percentile, interpolated."""
-    p50, p95 = np.percentile(times, [50, 95])
-    return float(p50), float(p95)
+class Stopwatch:
+    """Times the calls of one round of work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.times_ms: list[float] = []
+
+    def time(self, call: Callable[[], _Result]) -> _Result:
+        """The result of a call, which is timed."""
+        wait_for(self._device)
+        start = time.perf_counter()
+        result = call()
+        wait_for(self._device)
+        self.times_ms.append((time.perf_counter() - start) * 1000)
+        return result
+
+
+def rounds_ms(
+    run: Callable[[Stopwatch], _Result], device: torch.device, repeats: int, warm_up: int = 1
+) -> tuple[list[list[float]], _Result]:
+    """Milliseconds of each call of a round, over `repeats` rounds after `warm_up` unmeasured ones, and what
+    the last round returned. Every round makes the same calls."""
+    rounds = []
+    for _ in range(warm_up + repeats):
+        watch = Stopwatch(device)
+        result = run(watch)
+        rounds.append(watch.times_ms)
+    return [list(times) for times in zip(*rounds[warm_up:], strict=True)], result

@@ -30,7 +30,7 @@ from app.main import engine_factory
 from engine_runtime.bench.batched_decode import Speaker, batch_bytes
 from engine_runtime.bench.ceilings import Ceilings, measure_ceilings
 from engine_runtime.bench.language_model import LMBench
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.engine import Engine
 from engine_runtime.executors.cuda.decode_backend import DecodeBackend, StepShape, bucket_of

@@ -22,16 +22,15 @@ from dataclasses import replace
 import torch
 
 from app.commands.questions import read_question, sample_paths
-from engine_runtime.bench import codec, run_bench
+from engine_runtime.bench import codec
+from engine_runtime.bench.batched_codec import measure_batched_flow, measure_batched_vocoder
 from engine_runtime.bench.batched_decode import measure_batched_decode
-from engine_runtime.bench.batched_flow import measure_batched_flow
-from engine_runtime.bench.batched_vocoder import measure_batched_vocoder
-from engine_runtime.bench.bench_user import WallClock
 from engine_runtime.bench.ceilings import Ceilings, measure_ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.conversation import question_of
 from engine_runtime.bench.language_model import LMBench
-from engine_runtime.bench.simultaneous import measure_simultaneous
+from engine_runtime.bench.replies import run_bench
+from engine_runtime.bench.simultaneous import WallClock, measure_simultaneous
 from engine_runtime.bench.stages import load_timed
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.codec.runtime import packet_frames

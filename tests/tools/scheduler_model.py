@@ -26,7 +26,7 @@ from unittest import mock
 import numpy as np
 
 from engine_runtime.bench import simultaneous
-from engine_runtime.bench.bench_user import Clock
+from engine_runtime.bench.simultaneous import Clock
 from engine_runtime.codec.flow.page_pool import PagePool
 from engine_runtime.scheduler import scheduler
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams

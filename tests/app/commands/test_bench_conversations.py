@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from engine_runtime.bench import batched_decode, batched_flow, batched_vocoder, bench_user, ceilings
+from engine_runtime.bench import batched_codec, batched_decode, ceilings, simultaneous
 from engine_runtime.bench.simultaneous import COLUMNS
 from engine_runtime.engine import Engine
 from engine_runtime.errors import FlowCacheError
@@ -23,7 +23,7 @@ def test_users_at_once(
 ) -> None:
     monkeypatch.setattr(ceilings, "CPU_COPY_BYTES", 1_000_000)
     monkeypatch.setattr(ceilings, "CPU_MATRIX", 64)
-    monkeypatch.setattr(bench_user, "TURN_S", (0.6, 0.9))
+    monkeypatch.setattr(simultaneous, "TURN_S", (0.6, 0.9))
     options = ("--in", str(QUESTION), "--conversation-seconds", "2", "--processor-time", "--json")
     options += ("--markdown", str(tmp_path / "report.md"))
     assert main(["bench", "--bundle", str(random_bundle), "--conversations", "1,2", *options]) == 0
@@ -49,12 +49,12 @@ def test_a_table_that_fails_loses_no_other(
 
     monkeypatch.setattr(ceilings, "CPU_COPY_BYTES", 1_000_000)
     monkeypatch.setattr(ceilings, "CPU_MATRIX", 64)
-    monkeypatch.setattr(bench_user, "TURN_S", (0.6, 0.9))
+    monkeypatch.setattr(simultaneous, "TURN_S", (0.6, 0.9))
     monkeypatch.setattr(Engine, "gains_from_batches", True)
     monkeypatch.setattr(batched_decode, "BATCHES", ((1, 16), (2, 16)))
-    monkeypatch.setattr(batched_flow, "measure_batched_flow", fail)
+    monkeypatch.setattr(batched_codec, "measure_batched_flow", fail)
     chunks = Section("chunks of the vocoder", {"replies": "at once"})
-    monkeypatch.setattr(batched_vocoder, "measure_batched_vocoder", lambda *_: chunks)
+    monkeypatch.setattr(batched_codec, "measure_batched_vocoder", lambda *_: chunks)
     options = ("--in", str(QUESTION), "--conversation-seconds", "1", "--processor-time", "--repeats", "2")
     words = ["bench", "--bundle", str(random_bundle), "--conversations", "1", *options, "--json"]
     assert main(words) == 1

@@ -10,8 +10,9 @@ import time
 import psutil
 import pytest
 
-from engine_runtime.bench import BenchError, busy
+from engine_runtime.bench import busy
 from engine_runtime.bench.busy import busy_processes
+from engine_runtime.bench.measuring import BenchError
 
 
 def test_they_spin_within_the_block_and_are_gone_behind_it() -> None:

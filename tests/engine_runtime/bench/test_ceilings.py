@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engine_runtime.bench import ceilings
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.bench import BenchError, endurance
+from engine_runtime.bench import endurance
 from engine_runtime.bench.endurance import measure_endurance
+from engine_runtime.bench.measuring import BenchError
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.codec.flow.static import StaticFlow
 from engine_runtime.codec.flow.token2mel import Token2Mel

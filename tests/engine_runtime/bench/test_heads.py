@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine_runtime.bench.heads import measure_heads
-from engine_runtime.bench.replies import BenchError
+from engine_runtime.bench.measuring import BenchError
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.lm.step import StepOutput

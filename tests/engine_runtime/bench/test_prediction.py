@@ -12,8 +12,9 @@ from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.gpu_spec import GPU_SPECS, GPUSpec
 from engine_runtime.bench.language_model import LMBench
+from engine_runtime.bench.measuring import summarize
 from engine_runtime.bench.prediction import OVER_BOOST, Prediction, impossible, memory_section
-from engine_runtime.bench.replies import BenchReport, MeasuredReply, TimesFromCommit, summarize
+from engine_runtime.bench.replies import BenchReport, MeasuredReply, TimesFromCommit
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.engine import Engine

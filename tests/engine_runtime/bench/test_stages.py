@@ -14,8 +14,9 @@ from engine_runtime.bench.ceilings import Ceilings
 from engine_runtime.bench.codec import CodecBench
 from engine_runtime.bench.conversation import question_of
 from engine_runtime.bench.language_model import LMBench, impossible_share
-from engine_runtime.bench.replies import BenchError, measure_reply
-from engine_runtime.bench.stages import StageBench, load_timed
+from engine_runtime.bench.measuring import BenchError
+from engine_runtime.bench.replies import measure_reply
+from engine_runtime.bench.stages import StageBench, is_complete, load_timed, side_by_side
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.random_weights import random_source
 from engine_runtime.engine import Engine
@@ -272,3 +273,31 @@ def test_steps_that_pick_on_the_device_are_measured_alike(engine: Engine) -> Non
     assert rows[0]["sampling_ms"] < rows[0]["ms"]
     assert 0 <= bench.sampling_in_step_ms(512) < rows[0]["ms"]
     assert [row["rows"] for row in bench.prefill().rows] == [64, 512]
+
+
+def table(rows_name: str, rows: int, **cells: object) -> dict[str, object]:
+    return {"rows": [{rows_name: rows, **cells}], "note": ""}
+
+
+def test_every_variant_and_what_has_no_time() -> None:
+    stages = {
+        "trtllm": {
+            "prefill": table("rows", 64, ms=9.0, ms_p95=9.5, device_ms=8.0, valid="yes", tflop=1.0),
+            "decode step": table("cached_rows", 512, valid="no: a step failed"),
+            "flow": table("steps", 4, ms=1.0),
+        },
+        "native": {"decode step": table("cached_rows", 512, ms=11.0, ms_p95=12.0, ratio=1.2, valid="yes")},
+        "int4": {"error": "no memory"},
+    }
+    section = side_by_side(stages)
+    assert [(row["variant"], row["work"], row.get("ms"), row["valid"]) for row in section.rows] == [
+        ("trtllm", "prefill 64", 9.0, "yes"),
+        ("trtllm", "step 512", None, "no: a step failed"),
+        ("native", "step 512", 11.0, "yes"),
+        ("int4", "the rest", None, "no: no memory"),
+    ]
+    assert set().union(*section.rows) <= set(section.columns)
+    assert not is_complete(section)
+    assert is_complete(side_by_side({"native": stages["native"]}))
+    lines = section.lines()
+    assert any(line.split()[:3] == ["trtllm", "step", "512"] and line.count("-") >= 4 for line in lines)

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_runtime.bench.word_errors import (
-    Recognizer,
-    RecognizerError,
-    language_of,
-    word_errors,
-    words_of,
-)
+from engine_runtime.bench.word_errors import Recognizer, RecognizerError, language_of, word_errors, words_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine_runtime.bench.exact_encoding import measure_exact_encoding
+from engine_runtime.bench.conversation import measure_exact_encoding
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.types import SamplingParams
