@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -46,13 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Export, compare, build, print."""
     settings = start_settings(arguments)
     from engine_runtime.codec.onnx_graph import require_exporter
+    from engine_runtime.tensorrt.codec.engines import export_files, load_codec
 
     require_exporter()
     folder = arguments.onnx or arguments.engines or paths.engines_dir()
     _check_folder(folder)  # before minutes of building
-    codec = _codec(_open(settings.bundle, settings.engine), settings.engine)
+    codec = load_codec(_open(settings.bundle, settings.engine), settings.engine)
     if arguments.onnx is not None:
-        rows = _exported(codec, folder)
+        rows = export_files(codec, folder)
     else:
         rows = _built(codec, folder, _capability(arguments.compute_capability, settings.engine.device))
     done = []
@@ -73,21 +73,6 @@ def _check_folder(folder: Path) -> None:
         raise MossVoiceError(
             f"{folder} cannot be written to: {error.strerror}. Choose another folder."
         ) from None
-
-
-def _exported(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
-    from engine_runtime.codec.onnx_graph import check_onnx, export_onnx, times_against_torch
-
-    for graph in codec.graphs():
-        start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
-        export_onnx(graph, file)
-        seconds = round(time.perf_counter() - start, 3)
-        difference = check_onnx(graph, file)
-        row = {"name": graph.name, "file": str(file), "export_seconds": seconds, "difference": difference}
-        if difference is not None:
-            torch_ms, onnxruntime_ms = times_against_torch(graph, file)
-            row |= {"torch_ms": round(torch_ms, 3), "onnxruntime_ms": round(onnxruntime_ms, 3)}
-        yield row
 
 
 def _built(codec: Codec, folder: Path, capability: str) -> Iterator[dict[str, Any]]:
@@ -119,9 +104,3 @@ def _open(folder: Path, options: EngineOptions) -> Bundle:
     from engine_runtime.bundle.released.full_size import describe
 
     return Bundle.open(folder) if options.random_weights is None else describe(folder)
-
-
-def _codec(bundle: Bundle, options: EngineOptions) -> Codec:
-    from engine_runtime.tensorrt.codec.engines import load_codec
-
-    return load_codec(bundle, options)

@@ -15,8 +15,6 @@ from app.commands.engine_options import add_device_option, device_of
 
 if TYPE_CHECKING:
     from engine_runtime.tensorrt.engine import EngineTensor, Shape
-    from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
-    from engine_runtime.tensorrt.llm.session import EngineSession
 
 _COLUMNS = ("tensor", "direction", "number", "shape", "least", "best", "most")
 
@@ -34,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
     engine = EngineDirectory.open(arguments.folder)
-    document = _of_files(engine)
+    document = engine.document()
     print("\n".join(_lines(document)))
     if not arguments.files:
         from engine_runtime.hardware import usable_device
@@ -43,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         device = usable_device(device_of(arguments))
         check_device(device)
         session, _ = load_session(engine, device)
-        loaded = _of_session(session)
+        loaded = session.document()
         print("\n".join(_lines(loaded)))
         tensors = [_row(tensor) for tensor in session.tensors]
         session.close()
@@ -52,47 +50,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(document))
     return 0
-
-
-def _of_files(engine: EngineDirectory) -> dict[str, Any]:
-    """The description that needs no loading."""
-    from engine_runtime.tensorrt.llm.loading import block_bytes
-
-    model = engine.model
-    layers = f"{model.num_shared_layers} + {model.num_text_layers} + {model.num_audio_layers}"
-    return {
-        "engine": str(engine.path),
-        "bundle": engine.bundle_name,
-        "lm_fingerprint": engine.lm_fingerprint,
-        "library": engine.library_version,
-        "precision": engine.precision,
-        "layers": layers,
-        "hidden_size": model.hidden_size,
-        "vocabularies": f"{model.text_vocab_size} text, {model.audio_vocab_size} audio",
-        "bytes": engine.plan.stat().st_size,
-        "build_seconds": engine.build_seconds,
-        "rows_of_a_conversation": engine.max_seq_len,
-        "rows_of_a_call": min(engine.max_num_tokens, engine.max_input_len),
-        "conversations_of_a_call": engine.max_batch_size,
-        "rows_of_a_block": engine.tokens_per_block,
-        "kv_bytes_of_a_block": block_bytes(engine),
-        "reads_cache_in_prefill": engine.has_paged_context_fmha,
-    }
-
-
-def _of_session(session: EngineSession) -> dict[str, Any]:
-    """Properties that only a loaded engine has."""
-    from engine_runtime.tensorrt.llm.contract import choose_contract
-
-    return {
-        "load_seconds": round(session.load_s, 2),
-        "activation_bytes": session.engine.activation_bytes,
-        "fused_layers": session.engine.num_layers,
-        "profiles": session.engine.num_profiles,
-        "contract": choose_contract(session.tensors).name,
-        "inputs": sum(tensor.is_input for tensor in session.tensors),
-        "outputs": sum(not tensor.is_input for tensor in session.tensors),
-    }
 
 
 def _row(tensor: EngineTensor) -> dict[str, str]:

@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from app import paths
+from app.audio.resample import Resampler
 from app.commands.engine_options import add_device_option, device_of
 from app.commands.option_types import LARGEST_COUNT, integer
-from app.commands.questions import question_paths, read_questions, read_texts
+from app.commands.questions import question_paths, read_question, read_questions, read_texts
 from app.progress import progress_bar, say
 
 if TYPE_CHECKING:
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.options import EngineOptions
-    from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
+    from engine_runtime.tensorrt.checkpoint.calibrate import Calibration, CalibrationPrompt
     from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
     from engine_runtime.types import Pcm
 
 FORMATS = ("fp8", "int8", "int4")
 STATISTICS = "calibration.safetensors"
 REPORT = "quantization_report.json"
+SPEEDS = (0.84, 1.19)
+SOFTEST_DB = -18.0
+_TEXT_EVERY, _TEXT_REPLY_EVERY = 3, 4
+"""Every third prompt is typed, if there are texts; every fourth reply is text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +136,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _calibration(
     arguments: argparse.Namespace, bundle: Bundle, plain: Checkpoint, options: EngineOptions
 ) -> Calibration:
-    from app.commands.calibration_prompts import prompts
     from engine_runtime.bundle.targets import require_file
     from engine_runtime.codec.loading import load_speech_encoder
     from engine_runtime.models.moss_lm import MossLMConfig
@@ -149,7 +156,7 @@ def _calibration(
     with progress_bar("calibrate") as progress:
         calibration = calibrator.run(
             AnsweringModel(bundle, lm, speech_tokenizer),
-            prompts(files, texts, speech_tokenizer.sample_rate, arguments.prompts),
+            calibration_prompts(files, texts, speech_tokenizer.sample_rate, arguments.prompts),
             model=identity(plain),
             reply_rows=arguments.reply_rows,
             total=arguments.prompts,
@@ -158,6 +165,36 @@ def _calibration(
     calibration.save(file)
     say(f"Calibrated with {calibration.prompts} prompts, {calibration.rows} rows; kept in {file}.")
     return calibration
+
+
+def calibration_prompts(
+    files: Sequence[Path], texts: Sequence[str], rate: int, count: int
+) -> Iterator[CalibrationPrompt]:
+    """`count` prompts at `rate` Hz, one at a time: the first round of recordings is unchanged; later ones are
+    resampled (which changes speed, pitch and formants) and attenuated, like the recipe of the nano bundle.
+    Deterministic. Raises AudioInputError for a file that cannot be used."""
+    from engine_runtime.tensorrt.checkpoint.calibrate import CalibrationPrompt
+    from engine_runtime.types import Modality
+
+    generator = np.random.default_rng(0)
+    spoken = typed = 0
+    for index in range(count):
+        reply = Modality.TEXT if index % _TEXT_REPLY_EVERY == _TEXT_REPLY_EVERY - 1 else Modality.SPEECH
+        if texts and index % _TEXT_EVERY == _TEXT_EVERY - 1:
+            yield CalibrationPrompt(texts[typed % len(texts)], reply)
+            typed += 1
+            continue
+        round_, place = divmod(spoken, len(files))
+        pcm = read_question(files[place], rate)
+        yield CalibrationPrompt(_varied(pcm, rate, generator) if round_ else pcm, reply)
+        spoken += 1
+
+
+def _varied(pcm: Pcm, rate: int, generator: np.random.Generator) -> Pcm:
+    speed, gain_db = generator.uniform(*SPEEDS), generator.uniform(SOFTEST_DB, 0.0)
+    resampler = Resampler(round(rate * speed), rate)
+    played: Pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
+    return played * np.float32(10 ** (gain_db / 20))
 
 
 def _report(

@@ -31,7 +31,7 @@ from engine_runtime.bundle.weights import LoadProgress
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.graph import Graph, GraphTensor
 from engine_runtime.codec.loading import chosen_codec, load_speech_tokenizer, load_token2mel, load_vocoder
-from engine_runtime.codec.onnx_graph import check_onnx, export_onnx
+from engine_runtime.codec.onnx_graph import check_onnx, export_onnx, times_against_torch
 from engine_runtime.codec.runtime import CodecRuntime, packet_frames
 from engine_runtime.codec.speech_tokenizer.encoder_graph import EngineSpeechEncoder, speech_encoder_graph
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
@@ -280,6 +280,21 @@ def _build(graph: Graph, library: RuntimeLibrary, capability: str) -> tuple[byte
             len(plan),
             hashlib.sha256(plan).hexdigest(),
         )
+
+
+def export_files(codec: Codec, folder: Path) -> Iterator[dict[str, Any]]:
+    """Write the ONNX file of every graph into a folder; a description of each, with its difference from torch
+    and the times of both on one input. Raises as `build_engines`."""
+    for graph in codec.graphs():
+        start, file = time.perf_counter(), folder / f"{graph.name}.onnx"
+        export_onnx(graph, file)
+        seconds = round(time.perf_counter() - start, 3)
+        difference = check_onnx(graph, file)
+        row = {"name": graph.name, "file": str(file), "export_seconds": seconds, "difference": difference}
+        if difference is not None:
+            torch_ms, onnxruntime_ms = times_against_torch(graph, file)
+            row |= {"torch_ms": round(torch_ms, 3), "onnxruntime_ms": round(onnxruntime_ms, 3)}
+        yield row
 
 
 def run_on_engines(codec: Codec, store: EngineStore, library: RuntimeLibrary, device: torch.device) -> None:

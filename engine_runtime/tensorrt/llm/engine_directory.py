@@ -15,7 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from engine_runtime.errors import BundleError, EngineError
+from engine_runtime.quantization import FP8
 from engine_runtime.tensorrt.checkpoint.format import ABOUT, CONFIG, CheckpointConfig, linear_modules
 
 PLAN = "rank0.engine"
@@ -147,9 +150,43 @@ class EngineDirectory:
         return describe_precision(self.model)
 
     @property
+    def kv_dtype(self) -> torch.dtype:
+        """Of keys and values in the cache."""
+        return FP8 if self.model.quantization.kv_cache == "FP8" else self.model.torch_dtype
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of the cache, over all layers."""
+        model = self.model
+        values = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_size
+        return values * self.tokens_per_block * self.kv_dtype.itemsize
+
+    @property
     def build_seconds(self) -> float | None:
         """Duration of the build."""
         return None if self.provenance is None else self.provenance.build_seconds
+
+    def document(self) -> dict[str, Any]:
+        """Description as plain values."""
+        model = self.model
+        return {
+            "engine": str(self.path),
+            "bundle": self.bundle_name,
+            "lm_fingerprint": self.lm_fingerprint,
+            "library": self.library_version,
+            "precision": self.precision,
+            "layers": f"{model.num_shared_layers} + {model.num_text_layers} + {model.num_audio_layers}",
+            "hidden_size": model.hidden_size,
+            "vocabularies": f"{model.text_vocab_size} text, {model.audio_vocab_size} audio",
+            "bytes": self.plan.stat().st_size,
+            "build_seconds": self.build_seconds,
+            "rows_of_a_conversation": self.max_seq_len,
+            "rows_of_a_call": min(self.max_num_tokens, self.max_input_len),
+            "conversations_of_a_call": self.max_batch_size,
+            "rows_of_a_block": self.tokens_per_block,
+            "kv_bytes_of_a_block": self.block_bytes,
+            "reads_cache_in_prefill": self.has_paged_context_fmha,
+        }
 
 
 def describe_precision(config: CheckpointConfig) -> str:

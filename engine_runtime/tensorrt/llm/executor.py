@@ -4,14 +4,19 @@ In: a ScheduledBatch (lm/step.py) of at most as many sequences as the engine was
 step_tensors.py turns into the tensors of an engine: prefills first, without padding. Out: logits of the last
 row of each sequence, in host memory. The reference implementation is executors/torch/executor.py, with the
 same pool. The engine computes both tails at every step, so none is skipped.
-Decode steps of one sequence are captured, one CUDA graph for each 256 rows of cache, as the library's own C++
-runtime rounds them; a graph fixes the host values at capture, so these are the maximum of its bucket, and
-kernels read the true length on the device. Engine thread; inference only.
+
+Decode steps of one sequence are captured as CUDA graphs, one for each 256 rows of cache. A graph fixes the
+host values at capture; so the number of cached rows is set to the maximum of its bucket, from which kernels
+derive their grid sizes, while they read the true length on the device. The library's own C++ runtime rounds
+in the same way. Each graph has its own context, which is not modified afterwards. Steps of several sequences
+are not captured: each number of them would need as many graphs again. Engine thread; inference only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -24,7 +29,6 @@ from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.tensorrt.engine import ExecutionContext
 from engine_runtime.tensorrt.llm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for
-from engine_runtime.tensorrt.llm.graphed_decode import GraphedDecode
 from engine_runtime.tensorrt.llm.session import EngineInputs, EngineOutputs, EngineSession, Memory, bind
 from engine_runtime.tensorrt.llm.step_check import StepMemory, check_step
 from engine_runtime.tensorrt.llm.step_tensors import (
@@ -34,9 +38,59 @@ from engine_runtime.tensorrt.llm.step_tensors import (
     packing_order,
     step_spec,
 )
-from engine_runtime.tensorrt.llm.stream import EngineStream
 
 _log = logging.getLogger(__name__)
+ROWS_PER_GRAPH = 256
+"""Rows of cache that a captured decode step covers."""
+
+
+class EngineStream:
+    """The CUDA stream of an engine, and the device time of the work on it.
+
+    TensorRT requires a non-default stream; events measure a step only on the stream that it runs on. Without
+    a GPU work runs synchronously and is not measured.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.stream else []
+        self._is_measured = False
+
+    @property
+    def handle(self) -> int:
+        """The raw stream handle for TensorRT."""
+        return 0 if self.stream is None else int(self.stream.cuda_stream)
+
+    @property
+    def last_ms(self) -> float | None:
+        """Device time of the last measured work in milliseconds, after `working`; None without a GPU, or if
+        the work failed."""
+        return self._events[0].elapsed_time(self._events[1]) if self._is_measured else None
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Make this stream current, ordered after earlier work; synchronizes at the end."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            try:
+                yield
+            finally:
+                self.stream.synchronize()
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Inside `working`: measure the work enqueued here."""
+        self._is_measured = False
+        if not self._events:
+            yield
+            return
+        self._events[0].record(self.stream)
+        yield
+        self._events[1].record(self.stream)
+        self._is_measured = True
 
 
 class TrtllmExecutor:
@@ -100,16 +154,9 @@ class TrtllmExecutor:
         self.note = ""
         """Why decode steps are not captured although enabled, or ""."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
-        self._graphed: GraphedDecode | None = None
-        if calls.is_capturing:
-            self._graphed = GraphedDecode(
-                calls,
-                lambda: self._new_context(1),
-                self._inputs,
-                self._outputs,
-                stream=self._stream.handle,
-                most_past=max_seq_len - 1,
-            )
+        self._calls = calls if calls.is_capturing else None
+        self._captured: dict[int, ExecutionContext] = {}
+        """Contexts of captured decode steps, by their bucket of rows."""
 
     @property
     def last_step_ms(self) -> float | None:
@@ -119,7 +166,7 @@ class TrtllmExecutor:
     @property
     def num_graphs(self) -> int:
         """Number of captured decode steps."""
-        return 0 if self._graphed is None else self._graphed.num_graphs
+        return len(self._captured)
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
@@ -156,8 +203,8 @@ class TrtllmExecutor:
                 self._inputs.send()
                 self._outputs.spoil(len(lengths))
                 with self._stream.timed():
-                    if self._graphed is not None and tensors["host_request_types"].tolist() == [GENERATION]:
-                        self._replay(self._graphed, lengths[0].past)
+                    if self._calls is not None and tensors["host_request_types"].tolist() == [GENERATION]:
+                        self._replay(self._calls, lengths[0].past)
                     else:
                         self._launch(sum(one.num_new for one in lengths), len(lengths))
                 self._outputs.fetch(len(lengths))
@@ -166,7 +213,6 @@ class TrtllmExecutor:
         except RuntimeError as error:  # torch reports CUDA errors like this
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error
-        self._stream.read_time()
         outputs = self._outputs.values(len(lengths))
         for name, width in self._widths.items():
             for logits in outputs[name]:
@@ -184,7 +230,8 @@ class TrtllmExecutor:
             return
         if self._stream.stream is not None:
             self._stream.stream.synchronize()
-        self._graphed = None  # captured graphs refer to their contexts, and these to the engine
+        self._calls = None  # captured graphs refer to their contexts, and these to the engine
+        self._captured.clear()
         self._contexts.clear()
         self._session.close()
         self._session = None
@@ -198,20 +245,31 @@ class TrtllmExecutor:
         bind(context, self._inputs.bindings(), self._outputs.bindings(sequences))
         context.enqueue(self._stream.handle)
 
-    def _replay(self, graphed: GraphedDecode, past: int) -> None:
-        """Run the decode step that was written as a captured one, and as before if capture fails."""
+    def _replay(self, calls: GraphedCalls, past: int) -> None:
+        """Run the decode step that was written as a captured one, which the first use of its bucket captures;
+        if that fails, run this step and later ones without graphs."""
+        bucket = past // ROWS_PER_GRAPH
         try:
-            graphed.run(past)
+            context = self._captured.get(bucket) or self._bound_context(bucket)
+            calls.run(bucket, lambda: context.enqueue(self._stream.handle))
+            self._captured[bucket] = context
         except (RuntimeError, ExecutorError) as error:
             self.note = (
                 f"Decode steps of this engine cannot be captured as CUDA graphs ({str(error).rstrip('.')}). "
                 "They run without graphs from now on, as with --no-graphs."
             )
             _log.warning("%s", self.note)
-            self._graphed = None
+            self._calls = None
+            self._captured.clear()
             self._inputs.set_past(past)
             self._outputs.spoil(1)  # the attempt may have written to them
             self._launch(1, 1)
+
+    def _bound_context(self, bucket: int) -> ExecutionContext:
+        context = self._new_context(1)
+        self._inputs.set_past(min((bucket + 1) * ROWS_PER_GRAPH, self.limits.max_seq_len - 1))
+        bind(context, self._inputs.bindings(), self._outputs.bindings(1))
+        return context
 
     def _profile(self, rows: int) -> int:
         assert self._session is not None

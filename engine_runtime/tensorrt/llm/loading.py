@@ -24,13 +24,11 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, ScheduledSequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.quantization import FP8
 from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig, lm_fingerprint
 from engine_runtime.tensorrt.library import RuntimeLibrary, tensorrt
 from engine_runtime.tensorrt.llm.contract import BUILD_ANEW, capacity_of, choose_contract
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
-from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
-from engine_runtime.tensorrt.llm.graphed_decode import ROWS_PER_GRAPH
+from engine_runtime.tensorrt.llm.executor import ROWS_PER_GRAPH, TrtllmExecutor
 from engine_runtime.tensorrt.llm.library import load_plugins
 from engine_runtime.tensorrt.llm.session import EngineSession, Memory
 
@@ -62,7 +60,7 @@ def _check_memory(
     """Limit torch's share of the GPU memory, and raise AcceleratorError if the GPU has too little in
     total."""
     plan_bytes = engine.plan.stat().st_size
-    kv_bytes = _num_blocks(engine, bundle, options) * block_bytes(engine)
+    kv_bytes = _num_blocks(engine, bundle, options) * engine.block_bytes
     limit_gb = options.gpu_memory_gb
     # TensorRT allocates the weights itself; torch gets the rest of the limit.
     rest_gb = None if limit_gb is None else max(limit_gb - plan_bytes / 1e9, 0.1)
@@ -114,7 +112,7 @@ def load_engine(
         num_blocks,
         engine.tokens_per_block,
         dtype=engine.model.torch_dtype,
-        kv_dtype=_kv_dtype(engine),
+        kv_dtype=engine.kv_dtype,
         device=device,
         keep_trunk=False,
         is_block_major=True,
@@ -154,21 +152,10 @@ def capture_decode(paged: PagedLM) -> None:
             paged.blocks.release(sequence)
 
 
-def block_bytes(engine: EngineDirectory) -> int:
-    """Bytes of one block of the cache, over all layers."""
-    model = engine.model
-    values = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_size
-    return values * engine.tokens_per_block * _kv_dtype(engine).itemsize
-
-
 def _num_blocks(engine: EngineDirectory, bundle: Bundle, options: EngineOptions) -> int:
     """Number of blocks of the engine's size for the rows of the bundle's KV pool."""
     rows = (options.kv_blocks or bundle.lm.kv_blocks) * bundle.lm.tokens_per_block
     return -(-rows // engine.tokens_per_block)
-
-
-def _kv_dtype(engine: EngineDirectory) -> torch.dtype:
-    return FP8 if engine.model.quantization.kv_cache == "FP8" else engine.model.torch_dtype
 
 
 def _batch_size(engine: EngineDirectory, options: EngineOptions) -> int:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.step import ExecutorLimits
 from engine_runtime.tensorrt.engine import Binding, ExecutionContext, Shape, TensorRTEngine
 from engine_runtime.tensorrt.library import RuntimeLibrary
-from engine_runtime.tensorrt.llm.contract import Contract
+from engine_runtime.tensorrt.llm.contract import Contract, choose_contract
 from engine_runtime.tensorrt.llm.step_tensors import CACHE_INDIRECTION, StepTensors
 
 _ALIGNMENT = 256
@@ -186,6 +187,18 @@ class EngineSession:
             ) from error
         context.set_profile(profile, stream)
         return context
+
+    def document(self) -> dict[str, Any]:
+        """What only a loaded engine says, as plain values. EngineError for an unknown contract."""
+        return {
+            "load_seconds": round(self.load_s, 2),
+            "activation_bytes": self.engine.activation_bytes,
+            "fused_layers": self.engine.num_layers,
+            "profiles": self.engine.num_profiles,
+            "contract": choose_contract(self.tensors).name,
+            "inputs": sum(tensor.is_input for tensor in self.tensors),
+            "outputs": sum(not tensor.is_input for tensor in self.tensors),
+        }
 
     def close(self) -> None:
         """Release everything. The contexts must be released before."""

@@ -11,8 +11,6 @@ import pytest
 
 from app import paths
 from app.cli import build_parser
-from app.commands import trt_codec
-from engine_runtime.codec import onnx_graph
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.tensorrt import library as runtime_library
 from engine_runtime.tensorrt.codec import engines
@@ -56,9 +54,9 @@ def test_it_prints_a_line_for_each_engine(
 def test_onnx_files_are_written_and_compared(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(onnx_graph, "export_onnx", lambda graph, file: file.write_bytes(b"graph"))
-    monkeypatch.setattr(onnx_graph, "check_onnx", lambda graph, file: 1e-6)
-    monkeypatch.setattr(onnx_graph, "times_against_torch", lambda graph, file: (2.0, 3.0))
+    monkeypatch.setattr(engines, "export_onnx", lambda graph, file: file.write_bytes(b"graph"))
+    monkeypatch.setattr(engines, "check_onnx", lambda graph, file: 1e-6)
+    monkeypatch.setattr(engines, "times_against_torch", lambda graph, file: (2.0, 3.0))
     assert command("--bundle", str(random_bundle), "--onnx", str(tmp_path / "onnx")) == 0
     assert len(list((tmp_path / "onnx").glob("*.onnx"))) == 4
     assert "difference 1e-06  torch_ms 2.0  onnxruntime_ms 3.0" in capsys.readouterr().out
@@ -69,6 +67,6 @@ def test_a_folder_that_cannot_be_written_is_said_before_any_work(
     words: tuple[str, ...], random_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(trt_codec, "_codec", lambda *given: pytest.fail("the codec was loaded"))
+    monkeypatch.setattr(engines, "load_codec", lambda *given: pytest.fail("the codec was loaded"))
     with pytest.raises(MossVoiceError, match="cannot be written to"):
         command("--bundle", str(random_bundle), *words, str(tmp_path / "file"))

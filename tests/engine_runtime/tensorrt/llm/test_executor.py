@@ -98,10 +98,14 @@ def test_every_row_has_its_own_graph_bucket_and_no_more(tiny: Tiny, folder: Path
     paged.prefill(sequence, [3] * 255)
     assert executor.num_graphs == 0
     contexts = trt.live_contexts
+    stated: list[int] = []
+    trt.tamper = lambda device, host: stated.extend(host["host_past_key_value_lengths"].tolist())
     for expected in (1, 2, 2, 2):
         paged.decode(sequence, 7)
         assert executor.num_graphs == expected
+    trt.tamper = None
     assert trt.live_contexts == contexts + 2
+    assert set(stated) == {256, 299}, "the grid has to cover the last row of the bucket"
     paged.blocks.rollback(sequence, 100)
     plain, other = make_paged(model, max_seq_len=300), Sequence()
     plain.prefill(other, [3] * 100)
