@@ -38,7 +38,7 @@ _SAME_DELAY = 4
 _KNOWN_S = 1.0
 """An echo that was found this lately is confirmed by a single peak at its delay."""
 _PEAKS, _WITHIN_S = 6, 0.5
-"""So many peaks at the same delay within this time are an echo. A synthetic voice that says the same words
+"""This many peaks at the same delay within this time are an echo. A synthetic voice that says the same words
 as the user gives a few, since it repeats itself exactly."""
 _RECENT_S = 0.1
 """A peak makes an echo possible for this long."""

@@ -36,7 +36,7 @@ class PlaybackRing(Ring):
         self._faded: int | None = None
         """Samples from `consumed` on that were faded out; None while the ring is played."""
         self._fade_length = 0
-        """At how many of them there is silence."""
+        """Length of that fade in samples; behind it there is silence."""
         self._risen = fade_samples
         """Samples before `consumed` that were faded in."""
         self._gain = 1.0

@@ -50,7 +50,7 @@ _PROCESS_COLUMNS = {
     "peak_resident_mb": "largest until then",
 }
 _CACHED_ROWS = 512
-"""Of the steps that sampling is measured in."""
+"""Cached positions in the steps by which sampling is measured."""
 
 
 def run_engine(arguments: argparse.Namespace) -> int:

@@ -80,5 +80,5 @@ POLICIES: dict[Eagerness, EndOfTurnPolicy | None] = {
     "balanced": EndOfTurnPolicy(likely=0.95, likely_ms=350, unlikely=0.82, unlikely_ms=1_100),
     "eager": EndOfTurnPolicy(likely=0.90, likely_ms=250, unlikely=0.60, unlikely_ms=700),
 }
-"""By eagerness; "off" asks no detector."""
+"""Policies by eagerness; "off" asks no detector."""
 DEFAULT_EAGERNESS: Eagerness = "balanced"

@@ -28,7 +28,7 @@ from engine_runtime.errors import MossVoiceError
 _LISTENING = re.compile(r"listening on (ws://\S+)")
 _POLL_S = 0.05
 _END_S = 5.0
-"""For the child to end after its standard input was closed, and its conversation with it."""
+"""Time for the child to end after its standard input was closed, and its conversation with it."""
 _GIVE_UP_S = 2.0
 """After the connection was lost: on one machine that means that the child has ended."""
 _SESSION_MINUTES = "1440"
@@ -36,7 +36,7 @@ _SHOWN_BYTES = 8_192
 _KEPT_BYTES = 1 << 20
 """Output of the child that is kept; older output is dropped."""
 _LOAD_S = 1_800.0
-"""For the child to load the engine. The released model takes minutes, building engines of its codec more."""
+"""Time for the child to load the engine: minutes for the released model, more to build codec engines."""
 _OWN_WORDS = "moss-voice: "
 """An error of the program itself names its remedy."""
 _log = logging.getLogger(__name__)

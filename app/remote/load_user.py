@@ -27,7 +27,7 @@ from engine_runtime.types import Modality, Pcm
 
 _BLOCK_S = 0.1
 _AFTER_REPLY_S = 0.05
-"""For the timings of the server, which come after its last event of a reply."""
+"""Time to wait for the timings of the server, which follow its last event of a reply."""
 REPLY_LIMIT_S = 60.0
 _AUDIBLE = 1e-3
 
@@ -67,7 +67,7 @@ class LoadQuestion:
 
     name: str
     pcm: Pcm
-    """At the rate of the server's input."""
+    """The question, at the rate of the server's input."""
     expected: str = ""
     most_tokens: int | None = None
     """Limit of the reply, at which it may end."""

@@ -1,14 +1,14 @@
 """Ownership of KV blocks: reference counts, prefix reuse by content hash, copy-on-write, rollback. No
 tensors.
 
-In: sequences that want to write rows. Out: changed block tables, and the block copies that the KV pool must
-make. A block is in exactly one state:
+In: sequences that are about to grow. Out: changed block tables, and the block copies that the KV pool
+must make. A block is in exactly one state:
 
     free     not referenced, content not reusable
     cached   not referenced, but indexed by its content hash: reused on a match, evicted oldest first
     used     referenced by one or more block tables
 
-The hash of a full block covers its ids and the hash of the block before it, so equal hashes mean equal rows
+The hash of a full block covers its ids and the hash of the block before it, so equal hashes mean equal tokens
 and an equal prefix. Only the engine thread calls this.
 """
 
@@ -33,7 +33,7 @@ class BlockCopy:
 
 
 class BlockManager:
-    """Accounting of `num_blocks` blocks of `tokens_per_block` rows."""
+    """Accounting of `num_blocks` blocks of `tokens_per_block` positions."""
 
     def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
         if num_blocks < 1 or tokens_per_block < 1:
@@ -65,12 +65,12 @@ class BlockManager:
         return self.num_blocks - self.num_free
 
     def match(self, ids: list[int]) -> int:
-        """Number of leading rows of `ids` that cached full blocks hold. Changes nothing."""
+        """Number of leading tokens of `ids` that cached full blocks hold. Changes nothing."""
         return len(self._matching_blocks(ids)[0]) * self.tokens_per_block
 
     def adopt(self, sequence: Sequence, ids: list[int]) -> int:
         """Attach the cached full blocks of a prefix of `ids` to an empty sequence; returns its number of
-        rows."""
+        positions."""
         if sequence.block_table:
             raise RuntimeError("only an empty sequence can adopt a prefix; release it first")
         blocks, hashes = self._matching_blocks(ids)
@@ -82,7 +82,7 @@ class BlockManager:
         return rows
 
     def reserve(self, sequence: Sequence, first_row: int, end_row: int) -> list[BlockCopy]:
-        """Make rows [first_row, end_row) writable by this sequence alone; all or nothing.
+        """Make positions [first_row, end_row) writable by this sequence alone; all or nothing.
 
         New blocks are appended; a shared block in the range is replaced by a copy; a block that was indexed
         by hash leaves the index, because its content will change. Raises OutOfBlocksError, having changed
@@ -132,8 +132,8 @@ class BlockManager:
                 self._hash_of[block] = digest
 
     def rollback(self, sequence: Sequence, num_rows: int) -> None:
-        """Drop all rows after the first `num_rows` and free their blocks, and those reserved for later
-        rows."""
+        """Drop all positions after the first `num_rows` and free their blocks, and those reserved for later
+        positions."""
         if not 0 <= num_rows <= sequence.num_rows:
             raise RuntimeError(f"cannot roll a sequence of {sequence.num_rows} rows back to {num_rows}")
         kept_blocks = -(-num_rows // self.tokens_per_block)
@@ -153,7 +153,7 @@ class BlockManager:
         self.rollback(sequence, 0)
 
     def fork(self, sequence: Sequence) -> Sequence:
-        """A second sequence that shares the rows and blocks; the first to write gets a copy
+        """A second sequence that shares the positions and blocks; the first to write gets a copy
         (copy-on-write)."""
         for block in sequence.block_table:
             self._ref_count[block] += 1

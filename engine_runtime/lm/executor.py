@@ -1,6 +1,6 @@
 """The executor interface: one forward step over a KV pool, for every backend.
 
-In: a `ScheduledBatch` (lm/step.py). Out: a `StepOutput` per sequence; K/V of the new rows are in the pool.
+In: a `ScheduledBatch` (lm/step.py). Out: a `StepOutput` per sequence; K/V of the new tokens are in the pool.
 Three executors implement it: executors/torch (the reference), executors/cuda and tensorrt/llm. `limits`
 says how many sequences each runs per step. lm/generation.py decides which ids are allowed and which channel
 is active. Engine thread.
@@ -40,8 +40,9 @@ class Executor(Protocol):
         """Whether the next step of this reply is already in flight. If it is what `execute` is asked for
         next, alone or with others in flight, its results are taken; any other step drops what is in flight.
 
-        A dropped step still writes K/V of its rows, perhaps into blocks that were freed meanwhile. That
-        changes no row that is ever read, as whoever writes to such a block does so later on the same stream.
+        A dropped step still writes K/V of its tokens, perhaps into blocks that were freed meanwhile. That
+        changes no position that is ever read, as whoever writes to such a block does so later on the same
+        stream.
         """
 
     def close(self) -> None:

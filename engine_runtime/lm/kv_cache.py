@@ -8,8 +8,9 @@ In memory the blocks of a layer lie together. A step reads layer by layer; if th
 together, each block would be on another page of the GPU's virtual memory, and attention of many sequences
 would wait for address translation. TensorRT-LLM has that layout (`is_block_major`).
 
-A second tensor keeps the trunk's output of every row, from which a skipped tail is filled later. The pool may
-be 8-bit (float8 e4m3); the kept trunk output, which must be exact, has the dtype of the step. Engine thread.
+A second tensor keeps the trunk's output of every token, from which a skipped tail is filled later. The pool
+may be 8-bit (float8 e4m3); the kept trunk output, which must be exact, has the dtype of the step. Engine
+thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PagedLM: prefill, decode, rollback and prefix reuse of sequences over one executor and one KV pool.
 
-In: merged ids. Out: logits or sampled ids of the last row. It combines the block manager (block ownership),
+In: merged ids. Out: logits or sampled ids of the last token. It combines the block manager (block ownership),
 the KV pool (memory) and the executor (forward step): blocks are reserved and copied before a step, sequences
 grow after the step succeeded, full blocks are indexed for reuse. A failed step leaves every sequence
 unchanged. Engine thread.
@@ -22,8 +22,8 @@ from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence
 
 @dataclass(slots=True)
 class StepRequest:
-    """Rows to run in a step: `token_ids` after the rows of `sequence`. See ScheduledSequence; `ahead` is a
-    wish, which is not granted where a block is missing."""
+    """Tokens to run in a step: `token_ids` after the positions of `sequence`. See ScheduledSequence; `ahead`
+    is a wish, which is not granted where a block is missing."""
 
     sequence: Sequence
     token_ids: list[int]
@@ -43,7 +43,7 @@ class PagedLM:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the longest sequence that one conversation can hold."""
+        """Positions of the longest sequence that one conversation can hold."""
         return min(self.executor.limits.max_seq_len, self.blocks.num_blocks * self.blocks.tokens_per_block)
 
     def prefill(
@@ -53,11 +53,11 @@ class PagedLM:
         tails: Tails = BOTH_TAILS,
         sampling: SamplingMetadata | None = None,
     ) -> StepOutput:
-        """Run all `ids` (at least one) after the rows of `sequence`; returns the output of the last one.
+        """Run all `ids` (at least one) after the positions of `sequence`; returns the output of the last one.
 
         Chunks of at most max_num_tokens. Raises OutOfBlocksError, ContextLengthError or ExecutorError; then
-        the sequence keeps the rows that were prefilled before, rounded down to full blocks if the executor
-        requires block alignment.
+        the sequence keeps the positions that were prefilled before, rounded down to full blocks if the
+        executor requires block alignment.
         """
         for request in self.prefill_requests(sequence, ids, tails, sampling):
             (output,) = self.step([request])
@@ -102,7 +102,7 @@ class PagedLM:
         *,
         exclusive_gpu: bool = False,
     ) -> StepOutput:
-        """One decode step: run one sampled row. Errors as in `step`."""
+        """One decode step: run one sampled token. Errors as in `step`."""
         request = StepRequest(sequence, [token_id], tails, sampling)
         (output,) = self.step([request], exclusive_gpu=exclusive_gpu)
         return output
@@ -133,14 +133,14 @@ class PagedLM:
         return request.sampling is not None and self.executor.is_in_flight(request.sampling.reply)
 
     def align(self, sequence: Sequence, ids: list[int]) -> int:
-        """Make `sequence` hold the longest cached prefix of `ids`; returns its number of rows (nothing is
-        computed).
+        """Make `sequence` hold the longest cached prefix of `ids`; returns its number of positions (nothing
+        is computed).
 
-        Rows that differ are rolled back. If the prefix cache holds a longer prefix, its blocks are used
-        instead; it is not consulted when rows are only appended.
+        Tokens that differ are rolled back. If the prefix cache holds a longer prefix, its blocks are used
+        instead; it is not consulted when tokens are only appended.
         """
         own = sequence.common_prefix(ids)
-        # The usual case while the user speaks: rows are appended piece by piece, and hashing all of the
+        # The usual case while the user speaks: tokens are appended piece by piece, and hashing all of the
         # conversation each time would find nothing.
         only_grows = 0 < own == sequence.num_rows
         if not only_grows and own < len(ids) and self.blocks.match(ids) > own:
@@ -154,14 +154,15 @@ class PagedLM:
         self.executor.close()
 
     def _open_last_block(self, sequence: Sequence) -> list[int]:
-        """Remove the rows of the last, partly filled block, which must be run again; returns their ids."""
+        """Remove the positions of the last, partly filled block, which must be run again; returns their
+        ids."""
         start = sequence.num_rows // self.blocks.tokens_per_block * self.blocks.tokens_per_block
         ids = sequence.ids[start:]
         self.blocks.rollback(sequence, start)
         return ids
 
     def _schedule(self, request: StepRequest) -> ScheduledSequence:
-        """Reserve the blocks of the new rows."""
+        """Reserve the blocks of the new tokens."""
         sequence = request.sequence
         past, total = sequence.num_rows, sequence.num_rows + len(request.token_ids)
         if total > self.executor.limits.max_seq_len:
@@ -186,20 +187,20 @@ class PagedLM:
         )
 
     def _look_ahead(self, requests: list[StepRequest], scheduled: tuple[ScheduledSequence, ...]) -> None:
-        """Reserve the slot of the row after those of this step, of all sequences or of those up to the first
-        without room. What is not used stays with its sequence, and leaves it in a rollback."""
+        """Reserve the slot of the position after those of this step, of all sequences or of those up to the
+        first without room. What is not used stays with its sequence, and leaves it in a rollback."""
         for request, one in zip(requests, scheduled, strict=True):
             if one.num_rows >= self.executor.limits.max_seq_len:
                 return
             try:
-                # No copies: a block that is still shared holds none of its rows yet.
+                # No copies: a block that is still shared holds none of its positions yet.
                 self.blocks.reserve(request.sequence, one.num_rows, one.num_rows + 1)
             except OutOfBlocksError:
                 return
             one.ahead = request.ahead
 
     def _append(self, request: StepRequest) -> None:
-        """Add the new rows to the sequence and index its full blocks."""
+        """Add the new tokens to the sequence and index its full blocks."""
         sequence, computes_both = request.sequence, not self.executor.supports_deferred_tails
         sequence.ids.extend(request.token_ids)
         if request.tails.text or computes_both:

@@ -1,7 +1,7 @@
-"""Sequence: the rows of one conversation in the KV cache.
+"""Sequence: the positions of one conversation in the KV cache.
 
-In: merged ids as they are prefilled or decoded. Out: the block table and the row counts for a forward step.
-No tensors, no policy; the BlockManager allocates and frees the blocks. Engine thread.
+In: merged ids as they are prefilled or decoded. Out: the block table and the position counts for a forward
+step. No tensors, no policy; the BlockManager allocates and frees the blocks. Engine thread.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Sequence:
-    """Rows in the cache, oldest first.
+    """Positions in the cache, oldest first.
 
     Attributes:
-        ids: merged id of each row (a text id, or `text_vocab + code`).
-        block_table: block i holds rows [i * tokens_per_block, (i + 1) * tokens_per_block). The last one may
-            be reserved for the next row.
+        ids: merged id of each position (a text id, or `text_vocab + code`).
+        block_table: block i holds positions [i * tokens_per_block, (i + 1) * tokens_per_block). The last one
+            may be reserved for the next token.
         hashes: chained content hash of each full block that was sealed.
-        text_rows, audio_rows: rows whose K/V of that tail is written (a prefix); the rest is filled from kept
-            trunk outputs before that tail is read again.
-        prompt_rows: rows at the end of the last prefill (`context_lengths` of a decode step).
+        text_rows, audio_rows: positions whose K/V of that tail is written (a prefix); the rest is filled from
+            kept trunk outputs before that tail is read again.
+        prompt_rows: positions at the end of the last prefill (`context_lengths` of a decode step).
     """
 
     ids: list[int] = field(default_factory=list)
@@ -32,12 +32,12 @@ class Sequence:
 
     @property
     def num_rows(self) -> int:
-        """Rows in the cache (the trunk's K/V is always complete)."""
+        """Positions in the cache (the trunk's K/V is always complete)."""
         return len(self.ids)
 
     @property
     def complete_rows(self) -> int:
-        """Rows whose K/V is written in the trunk and in both tails."""
+        """Positions whose K/V is written in the trunk and in both tails."""
         return min(self.text_rows, self.audio_rows)
 
     def common_prefix(self, ids: list[int]) -> int:

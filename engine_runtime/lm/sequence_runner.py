@@ -1,9 +1,10 @@
-"""SequenceRunner: rows of conversations in, step outputs out, over one shared KV pool.
+"""SequenceRunner: tokens of conversations in, step outputs out, over one shared KV pool.
 
-In: the rows that a sequence should hold, or one sampled row. Out: logits or sampled ids of the last row. It
-converts rows to merged ids, reuses rows that the sequence or the prefix cache already holds, and evicts the
-blocks of idle sequences when the pool runs out (their history remains and is prefilled again when needed).
-One instance per PagedLM. Forward steps are work that others can join (work.py): `StepWork`. Engine thread.
+In: the tokens that a sequence should hold, or one sampled token. Out: logits or sampled ids of the last
+token. It converts tokens to merged ids, reuses tokens that the sequence or the prefix cache already holds,
+and evicts the blocks of idle sequences when the pool runs out (their history remains and is prefilled again
+when needed). One instance per PagedLM. Forward steps are work that others can join (work.py): `StepWork`.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class SequenceRunner:
             self.release(sequence)
 
     def merged_ids(self, rows: Iterable[Row]) -> list[int]:
-        """Merged ids of rows, as the language model reads them."""
+        """Merged ids of positions, as the language model reads them."""
         return merged_ids(rows, self._special, self._text_vocab)
 
     def prefill(
@@ -74,11 +75,11 @@ class SequenceRunner:
         wants_output: bool = True,
     ) -> Task[tuple[StepOutput, int]]:
         """Make the cache hold exactly `rows`; returns the output of the last one, which may be empty unless
-        it is wanted, and the number of rows computed. Nobody else may change the sequence meanwhile. Errors
-        as in `PagedLM.prefill`.
+        it is wanted, and the number of positions computed. Nobody else may change the sequence meanwhile.
+        Errors as in `PagedLM.prefill`.
         """
         ids, lm = self.merged_ids(rows), self._lm
-        # The last row is always run, because its logits are needed.
+        # The last token is always run, because its logits are needed.
         held = lm.align(sequence, ids[:-1])
         for request in lm.prefill_requests(sequence, ids[held:], tails, sampling, wants_output=wants_output):
             output = yield from self._result_of(StepWork(self, request))
@@ -94,7 +95,7 @@ class SequenceRunner:
         *,
         exclusive_gpu: bool = False,
     ) -> Task[StepOutput]:
-        """Run one row of a reply. `ahead`: see ScheduledSequence. Errors as in `PagedLM.step`."""
+        """Run one token of a reply. `ahead`: see ScheduledSequence. Errors as in `PagedLM.step`."""
         request = StepRequest(sequence, self.merged_ids((row,)), tails, sampling, ahead=ahead)
         return (yield from self._result_of(StepWork(self, request, exclusive_gpu)))
 
@@ -157,7 +158,7 @@ class SequenceRunner:
 
 @dataclass(slots=True)
 class StepWork:
-    """The rows of one sequence in a forward step; see `Work`."""
+    """The tokens of one sequence in a forward step; see `Work`."""
 
     runner: SequenceRunner
     request: StepRequest
@@ -186,7 +187,7 @@ class StepWork:
         return False
 
     def fits(self, batch: Seq[StepWork]) -> bool:
-        """The rows of a joint prefill are limited like those of a single one."""
+        """The tokens of a joint prefill are limited like those of a single one."""
         limits = self.runner.limits
         num_rows = sum(len(work.request.token_ids) for work in (*batch, self))
         return len(batch) < limits.max_batch_size and num_rows <= limits.max_num_tokens

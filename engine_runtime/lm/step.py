@@ -1,8 +1,9 @@
 """One forward step as plain values: what is scheduled, and what comes back.
 
-In: rows that a PagedLM scheduled, one entry per sequence. Out: a `StepOutput` per sequence, from an executor
-(lm/executor.py). `BatchCheck` and `check_logits` are the validation that every executor shares: a step that
-would read or overwrite other rows is refused, and so is a result that cannot be one. Engine thread.
+In: the tokens that a PagedLM scheduled, one entry per sequence. Out: a `StepOutput` per sequence, from an
+executor (lm/executor.py). `BatchCheck` and `check_logits` are the validation that every executor shares: a
+step that would read or overwrite other positions is refused, and so is a result that cannot be one. Engine
+thread.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 
 MAX_JOINT_ROWS = 16
-"""New rows of a sequence that is prefilled beside decode steps; longer prefills run alone."""
+"""New tokens of a sequence that is prefilled beside decode steps; longer prefills run alone."""
 
 
 _MOST_TABLES = 1024
@@ -30,7 +31,7 @@ _MOST_TABLES = 1024
 class ExecutorLimits:
     """Size limits of a step; for an engine they are fixed at build time.
 
-    `max_num_tokens` limits the new rows of one sequence, `max_batch_size` the sequences of a step.
+    `max_num_tokens` limits the new tokens of one sequence, `max_batch_size` the sequences of a step.
     """
 
     text_vocab: int
@@ -62,24 +63,24 @@ BOTH_TAILS = Tails()
 
 @dataclass(slots=True)
 class ScheduledSequence:
-    """New rows of one sequence.
+    """New tokens of one sequence.
 
-    What is created for every row of a reply is not frozen: that would take two and a half times as long.
+    What is created for every token of a reply is not frozen: that would take two and a half times as long.
 
     Attributes:
-        token_ids: merged ids of the new rows, at least one.
-        first_position: position of the first new row; all rows before it are in the cache.
-        block_table: block i holds rows [i * tokens_per_block, (i + 1) * tokens_per_block); covers all rows.
-        text_rows, audio_rows: rows whose K/V of that tail is written; a tail that is run first fills the rows
-            from there to `first_position`.
-        prompt_rows: rows at the end of the last prefill.
-        is_prefill: rows of a prompt; otherwise a decode step of exactly one row.
+        token_ids: merged ids of the new tokens, at least one.
+        first_position: position of the first new token; all positions before it are in the cache.
+        block_table: block i holds positions [i * tokens_per_block, (i + 1) * tokens_per_block); covers all.
+        text_rows, audio_rows: positions whose K/V of that tail is written; a tail that is run first fills
+            those from there to `first_position`.
+        prompt_rows: positions at the end of the last prefill.
+        is_prefill: tokens of a prompt; otherwise a decode step of exactly one token.
         sampling: sample the next ids on the device in place of returning logits.
         wants_output: whether the output is read; otherwise an executor may leave it empty, and not wait.
-        ahead: how the following row is sampled if this step samples a speech code that does not end the
+        ahead: how the following token is sampled if this step samples a speech code that does not end the
             speech; the executor sets the code as its last audio id. An executor may launch that step before
             it is asked for, and before the ids of this one are known to the host; the block table covers its
-            row.
+            position.
     """
 
     token_ids: Sequence[int]
@@ -96,7 +97,7 @@ class ScheduledSequence:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the sequence after the step."""
+        """Positions of the sequence after the step."""
         return self.first_position + len(self.token_ids)
 
     @property
@@ -133,7 +134,7 @@ class BatchCheck:
     def __init__(self, limits: ExecutorLimits, *, can_sample: bool) -> None:
         self._limits, self._can_sample = limits, can_sample
         self._tables: dict[int, tuple[list[int], NDArray[np.int64]]] = {}
-        """By the identity of the list: its content when it was checked, also as an array."""
+        """Block tables that were checked, by the identity of the list: its content then, also as an array."""
 
     def __call__(self, batch: ScheduledBatch) -> None:
         """Check one step."""

@@ -68,7 +68,7 @@ class FeatureWork:
         return False
 
     def fits(self, batch: Sequence[FeatureWork]) -> bool:
-        """Without a capture."""
+        """Only sizes that are captured already."""
         count = len(batch) + 1
         return count <= MOST_STREAMS and self.stream.calls.has_graph(self.key(count))
 

@@ -191,7 +191,7 @@ class PagedAttention:
         self._plan_of = {
             inputs[name].data_ptr(): plan for name, plan in zip(_POSITIONS, self._plans, strict=True)
         }
-        """By the address of the positions."""
+        """Plans by the address of the positions that they were made from."""
         self._tiles = _map_of_tiles(cache, config)
         self._partitions = partitions
         self._num_clusters = {size: self._kernel.num_resident_clusters(_THREADS, size) for size in _CLUSTERS}

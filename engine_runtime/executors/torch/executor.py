@@ -127,7 +127,7 @@ class TorchExecutor:
             self._network = model
             layers = (*model.trunk, *model.text.layers, *model.audio.layers)
             self._qk_norms = [_qk_norm(config, layer) for layer in layers]
-            """By the layer's index in the KV pool."""
+            """Norms of q and k by the layer's index in the KV pool."""
             tables = signed_rotary_tables(config, max_seq_len, dtype, self.device)
             self._cos, self._sin = (table[:, None] for table in tables)
             # One row per K (or V) block of a layer, the unit of block offsets.
