@@ -22,7 +22,7 @@ from app.server.metrics import Metrics
 from app.server.protocol import Json, ProtocolError
 from app.server.rate_limit import RateLimit
 from app.server.realtime_session import EngineRates, RealtimeSession
-from app.session.end_of_turn_worker import EndOfTurnWorker, Pause
+from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
 from app.session.engine_jobs import Result
 
 _MOST_WAITING = 2_000
@@ -101,6 +101,7 @@ class Connection:
             ask_detector=self._ask if self._detector is not None else None,
             seed=self._seed,
             flow_steps=seat.flow_steps,
+            timing=seat.timing,
         )
         reader = asyncio.create_task(self._read(session))
         writer = asyncio.create_task(self._write())
@@ -193,13 +194,11 @@ class Connection:
 
     def _ask(self, pause: Pause) -> None:
         if self._detector is not None:
-            self._detector.submit(
-                pause, lambda rated: self._call(lambda: self._rate(rated.pause, rated.probability))
-            )
+            self._detector.submit(pause, lambda rated: self._call(lambda: self._rate(rated)))
 
-    def _rate(self, pause: Pause, probability: float) -> None:
+    def _rate(self, rated: PauseRated) -> None:
         if self._session is not None:
-            self._session.rate_pause(pause, probability)
+            self._session.take_rating(rated)
 
     def _call(self, action: Callable[[], None]) -> None:
         """Any thread: run `action` in the event loop, unless that has ended."""

@@ -35,6 +35,7 @@ from app.session.engine_source import EngineFactory
 from app.session.engine_turns import EngineTurns
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import TICK_NS, ScheduledTask, Scheduler
+from engine_runtime.timing import TimingBus
 from engine_runtime.types import ReplyAudio
 from engine_runtime.work import Task
 
@@ -93,6 +94,11 @@ class Seat:
     def flow_steps(self) -> FlowSteps | None:
         """As `EnginePool.flow_steps`."""
         return self._pool.flow_steps
+
+    @property
+    def timing(self) -> TimingBus | None:
+        """The engine's bus, None before it is loaded."""
+        return self._pool.timing
 
     # ---- engine thread ----
 
@@ -230,6 +236,11 @@ class EnginePool:
         if engine is None or self.capacity != 1:
             return None
         return FlowSteps(engine.flow_steps, engine.bundle.flow.steps)
+
+    @property
+    def timing(self) -> TimingBus | None:
+        """The engine's bus, None before it is loaded."""
+        return None if self._engine is None else self._engine.timing
 
     def admit(self, deliver: Callable[[Result], None]) -> Seat:
         """A seat for a new conversation; `deliver` gets its results in the engine thread and must not block.

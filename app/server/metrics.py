@@ -61,7 +61,7 @@ class Metrics:
         timing.subscribe(self._note)
 
     def _note(self, event: TimingEvent) -> None:
-        """Engine thread."""
+        """Any thread: durations of a speculative reply come when it is confirmed."""
         if event.name == "first_audio":
             self._ttfa.observe(event.duration_ns / 1e9)
         elif event.name == "reply" and "rtf_total" in event.attributes:

@@ -185,9 +185,9 @@ class EngineTurns:
         if lm.detects_turn_end:
             # The prediction says whether to answer; who is answered gets a word.
             params = replace(params, min_new=max(params.min_new, _ANSWER_ROWS))
-        kept = KeptTimings(self._engine.timing) if job.reports_stages else None
-        timing = job.timings if kept is None else kept
-        events = yield from turn.commit_task(job.reply, params, scope=job.scope, timing=timing)
+        timing = job.timings or self._engine.timing
+        kept = KeptTimings(timing) if job.reports_stages else None
+        events = yield from turn.commit_task(job.reply, params, scope=job.scope, timing=kept or timing)
         self._run = ReplyRun(
             job.scope,
             events,

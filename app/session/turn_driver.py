@@ -69,6 +69,8 @@ class UserTurn:
     """Cancelled when the turn is dropped or its reply stopped."""
     commit: CancelScope | None = None
     """Scope of the latest commit, within `scope`; None while the user has the turn."""
+    max_new: int | None = None
+    """Limit of the reply, as in `Commit`."""
     user_codes: int = 0
     last_speech_ns: int | None = None
     """When the user spoke last, by the session's clock; None for a typed question."""
@@ -99,8 +101,6 @@ class DriverSettings:
     """Whether a reply is made and held before the turn is confirmed."""
     seed: int | None = None
     """Of the sampling, None for the bundle's."""
-    max_new: int | None = None
-    """Limit of a reply, as in `Commit`."""
     reports_stages: bool = False
     """As in `Commit`."""
 
@@ -239,7 +239,7 @@ class TurnDriver:
         ):
             self._carry_out(event)
         if self.turn is not None and self.is_hearing:
-            self._roll_back_if_continued(self.turn)
+            self._roll_back_if_continued()
             self._feed.give(self.turn.turn_id, self.speech_end_ms)
 
     def _counts(self, frame: VadFrame) -> bool:
@@ -317,12 +317,12 @@ class TurnDriver:
         return event.speech_start_ms - self._settings.turn_taking.pre_roll_ms
 
     def _commit_speech(self, turn: UserTurn, event: TurnEvent) -> None:
-        self._roll_back_if_continued(turn)
+        self._roll_back_if_continued()
         was_held = self._speculation.is_held
         if not was_held:
             self._feed.finish(turn.turn_id, self.speech_end_ms)
         if not self._hooks.turn_committed(turn, event):
-            self._roll_back(turn)
+            self.roll_back()
             self.rest()
             return
         self.report(
@@ -350,15 +350,16 @@ class TurnDriver:
         commit = self._new_commit(turn, CancelScope(turn.scope), finished)
         speculation.begin(commit, event, self.timing)
 
-    def _roll_back_if_continued(self, turn: UserTurn) -> None:
+    def _roll_back_if_continued(self) -> None:
         """Speech after the pause: it is given to the engine after the pause, and the reply was none."""
         if self._speculation.is_overtaken(self._taking.speech_end_ms):
-            self._roll_back(turn)
+            self.roll_back()
 
-    def _roll_back(self, turn: UserTurn) -> None:
+    def roll_back(self) -> None:
+        """The turn has more than the held reply knows: discard that, if there is one."""
         if self._speculation.is_held:
             held = self._speculation.roll_back()
-            self.report("roll_back", turn.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)
+            self.report("roll_back", held.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)
 
     def _have_rated(self, turn: UserTurn, event: TurnEvent) -> None:
         """Ask the detector about a pause."""
@@ -446,13 +447,13 @@ class TurnDriver:
     def finish_speech(self) -> None:
         """The user's speech ends here, as another one decides: hand over the rest, and hear no turn."""
         if self.turn is not None:
-            self._roll_back(self.turn)
+            self.roll_back()
             self._feed.finish(self.turn.turn_id, self.speech_end_ms)
         self.rest()
 
     def answer(self, turn: UserTurn) -> None:
         """The turn is complete: request the reply. Speech from now on interrupts it."""
-        self._roll_back(turn)
+        self.roll_back()
         self._taking.begin_reply()
         self._reply(turn)
 
@@ -520,7 +521,7 @@ class TurnDriver:
             settings.seed,
             scope,
             finished=finished,
-            max_new=settings.max_new,
+            max_new=turn.max_new,
             reports_stages=settings.reports_stages,
         )
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.audio.wire_format import FORMATS, PCM16
 from app.server.realtime_session import EngineRates, RealtimeSession
-from app.session.end_of_turn_worker import Pause
+from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
     Ask,
     Cancel,
@@ -101,6 +101,15 @@ def only(events: list[Event], kind: str) -> Event:
 
 def error_of(events: list[Event]) -> str:
     return str(only(events, "error")["error"]["code"])
+
+
+def typed(text: str) -> Event:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def heard_s(client: Client, turn_id: int) -> float:
+    """Speech that a turn of the engine was given."""
+    return sum(len(job.pcm) for job in client.jobs(Hear) if job.turn_id == turn_id) / 16_000
 
 
 def said(seconds: float) -> Pcm:
@@ -226,7 +235,6 @@ def test_client_commits() -> None:
     client.send("session.update", session=MANUAL)
     assert error_of(client.send("input_audio_buffer.commit")) == "input_audio_buffer_commit_empty"
     client.append(said(0.5))
-    assert error_of(client.send("response.create")) == "input_audio_buffer_open"
     committed = client.send("input_audio_buffer.commit")
     assert kinds(committed) == [
         "input_audio_buffer.committed",
@@ -299,7 +307,7 @@ def test_the_detector_is_asked_about_pauses() -> None:
     client.append(np.concatenate([nothing(0.3), said(0.8), nothing(0.2)]))
     (pause,) = asked
     assert len(pause.pcm) / 16_000 == pytest.approx(1.3, abs=0.1)
-    client.session.rate_pause(pause, 0.99)
+    client.session.take_rating(PauseRated(pause, 0.99, 0, 0))
     assert "response.created" in kinds(client.append(nothing(0.25))), "after 350 ms and not 640"
 
 
@@ -392,12 +400,117 @@ def test_items_are_deleted_with_their_exchange() -> None:
     assert error_of(client.send("response.create")) == "no_question"
 
 
-def test_speech_and_typed_text_are_not_mixed() -> None:
+def test_the_buffer_is_apart_from_a_reply() -> None:
+    client = Client(Script(chunks=4))
+    client.send("session.update", session=MANUAL)
+    client.append(said(0.5))
+    first = only(client.send("input_audio_buffer.commit"), "input_audio_buffer.committed")["item_id"]
+    client.send("response.create")
+    assert client.append(said(0.3)) == [], "the microphone stays open"
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    client.append(said(0.2))
+    second = client.send("input_audio_buffer.commit")
+    assert only(second, "input_audio_buffer.committed")["previous_item_id"] != first
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, turn_id=1) == pytest.approx(0.5, abs=0.001)
+    assert heard_s(client, turn_id=2) == pytest.approx(0.5, abs=0.001), "0.3 s over the reply, 0.2 after it"
+
+
+def test_items_and_responses_work_whatever_the_buffer_holds() -> None:
     client = Client()
     client.send("session.update", session=MANUAL)
     client.append(said(0.4))
-    typed = {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}
-    assert error_of(client.send("conversation.item.create", item=typed)) == "mixed_turn"
+    assert only(client.ask("hello"), "response.done")["response"]["status"] == "completed"
+    answered = client.engine.engine.turns[-1]
+    assert (answered.heard, client.jobs(Ask)[-1].text) == ([], "hello")
+    client.send("input_audio_buffer.commit")
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, client.engine.engine.turns[-1].turn_id) == pytest.approx(0.4, abs=0.001)
+
+
+def test_silence_before_a_question_is_dropped() -> None:
+    client = Client()
+    client.send("session.update", session=MANUAL)
+    assert client.append(nothing(40.0)) == []
+    assert not client.jobs(OpenTurn)
+    client.append(said(29.0))
+    client.send("input_audio_buffer.commit")
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, turn_id=1) == pytest.approx(30.0, abs=0.05)
+
+
+def test_a_typed_note_and_speech_are_answered_together() -> None:
+    client = Client()
+    client.send("conversation.item.create", item=typed("By the way, I am in Paris."))
+    events = client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    assert "input_audio_buffer.committed" in kinds(events)
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert client.engine.engine.names_of(1) == ["open", "push_text", "push", "commit"]
+
+
+def test_a_message_that_is_typed_over_a_reply_is_answered_next() -> None:
+    client = Client(Script(chunks=3))
+    client.send("conversation.item.create", item=typed("count"))
+    client.send("response.create")
+    client.work(events=2)
+    added = client.send("conversation.item.create", item=typed("and backwards"))
+    assert kinds(added) == ["conversation.item.added", "conversation.item.done"]
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert [(job.turn_id, job.text) for job in client.jobs(Ask)] == [(1, "count"), (2, "and backwards")]
+
+
+def test_speech_at_once_after_a_typed_question_continues_it() -> None:
+    client = Client(Script(chunks=3))
+    client.send("conversation.item.create", item=typed("count"))
+    client.send("response.create")
+    events = client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    assert only(events, "response.done")["response"]["status"] == "cancelled"
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert client.engine.engine.names_of(1) == ["open", "push_text", "commit", "reopen", "push", "commit"]
+
+
+def test_a_question_cancelled_before_its_reply_waits_beside_the_next() -> None:
+    client = Client()
+    client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    client.send("response.cancel")
+    done = [event for event in client.ask("in French") if event["type"] == "response.done"]
+    assert done[-1]["response"]["status"] == "completed"
+    assert client.engine.engine.names_of(1)[-3:] == ["reopen", "push_text", "commit"]
+
+
+def test_a_cough_is_not_part_of_the_question_before_it() -> None:
+    client = Client()
+    detection = {"type": "server_vad", "create_response": False}
+    client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    client.append(np.concatenate([said(0.6), nothing(0.8)]))
+    question_s = heard_s(client, turn_id=1)
+    cough = client.append(np.concatenate([said(0.1), nothing(0.8)]))
+    assert kinds(cough)[-1] == "input_audio_buffer.cleared"
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, client.jobs(Commit)[-1].turn_id) == pytest.approx(question_s, abs=0.001)
+
+
+def test_one_of_several_spoken_items_is_deleted() -> None:
+    client = Client()
+    detection = {"type": "server_vad", "create_response": False}
+    client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    first = client.append(np.concatenate([said(0.6), nothing(0.8)]))
+    first_s = heard_s(client, turn_id=1)
+    second = client.append(np.concatenate([said(0.9), nothing(0.8)]))
+    both_s = heard_s(client, turn_id=1)
+    item_id = only(first, "input_audio_buffer.committed")["item_id"]
+    assert kinds(client.send("conversation.item.delete", item_id=item_id)) == ["conversation.item.deleted"]
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, turn_id=2) == pytest.approx(both_s - first_s, abs=0.001)
+    kept = only(second, "input_audio_buffer.committed")["item_id"]
+    assert only(client.send("conversation.item.retrieve", item_id=kept), "conversation.item.retrieved")
 
 
 @pytest.mark.parametrize("call", ["open", "push_text", "commit", "reply"])

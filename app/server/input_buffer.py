@@ -1,0 +1,116 @@
+"""The input audio buffer of the protocol: what a client has appended, and what is no item yet.
+
+In: samples at the rate of the input format. Out: with turn detection, frames of the voice stream for the turn
+driver; with commits of the client, the audio since the last one, at the engine's rate. Time is that of the
+samples, so a client may send faster or slower than real time. Event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from app.audio.resample import Resampler
+from app.dialog.smart_turn import WINDOW_S
+from app.dialog.vad import Vad
+from app.session.voice_stream import VadFrame, VoiceStream
+from engine_runtime.types import Pcm
+
+_SPEECH = 0.5
+"""Probability of a frame from which on somebody speaks."""
+_BEFORE_SPEECH_S = 1.0
+"""Silence before the first speech that is kept."""
+
+
+class InputBuffer:
+    """The buffer of one session."""
+
+    def __init__(self, vad: Vad, input_rate: int, engine_rate: int, longest_s: float) -> None:
+        """A buffer in which nobody speaks keeps the latest `longest_s`."""
+        self.stream = VoiceStream(vad, round(WINDOW_S * 1000))
+        self.has_speech = False
+        """Whether somebody speaks in what the client has yet to commit."""
+        self._engine_rate = engine_rate
+        self._longest = round(longest_s * engine_rate)
+        self._earlier_ms = 0.0
+        """Length of what came at another rate before."""
+        self._appended = 0
+        """Samples at the present rate."""
+        self._blocks: deque[Pcm] = deque()
+        """What the client has yet to commit."""
+        self._streamed = 0
+        """So many of the first blocks are on their way to the engine."""
+        self.use_rate(input_rate)
+
+    def use_rate(self, sample_rate: int) -> None:
+        """What is appended has this rate from now on; what was appended and not committed is forgotten."""
+        self._earlier_ms = self.session_ms(self._appended_ms) if self._appended else self._earlier_ms
+        self._rate, self._appended = sample_rate, 0
+        self._to_stream = Resampler(sample_rate, self.stream.sample_rate)
+        self._to_engine = Resampler(sample_rate, self._engine_rate)
+        self.stream.restart()
+        self.clear()
+
+    def session_ms(self, stream_ms: float) -> float:
+        """A time of the stream, by the audio appended in the whole session."""
+        return self._earlier_ms + stream_ms
+
+    @property
+    def _appended_ms(self) -> float:
+        return self._appended * 1000.0 / self._rate
+
+    def converted(self, pcm: Pcm) -> Pcm:
+        """A complete recording at the input rate, at the engine's."""
+        resampler = Resampler(self._rate, self._engine_rate)
+        return np.concatenate([resampler.push(pcm), resampler.finish()])
+
+    # ---- turn detection ----
+
+    def frames(self, pcm: Pcm) -> Iterator[VadFrame]:
+        """More audio [n]; yields the frames that it completes."""
+        self._appended += len(pcm)
+        yield from self.stream.frames(self._to_stream.push(pcm))
+
+    # ---- commits of the client ----
+
+    @property
+    def samples(self) -> int:
+        """Audio that is not committed, at the engine's rate."""
+        return sum(map(len, self._blocks))
+
+    def append(self, pcm: Pcm) -> None:
+        """More audio [n]. Before anybody speaks the oldest is dropped."""
+        had_speech = self.has_speech
+        for frame in self.frames(pcm):
+            self.has_speech = self.has_speech or frame.probability >= _SPEECH
+        block = self._to_engine.push(pcm)
+        self._blocks.append(block)
+        if not had_speech:
+            kept = self._longest
+            if self.has_speech:
+                kept = round(_BEFORE_SPEECH_S * self._engine_rate) + len(block)
+            while len(self._blocks) > 1 and self.samples - len(self._blocks[0]) >= kept:
+                self._blocks.popleft()
+
+    def take_new(self) -> Pcm:
+        """The audio that was not taken yet: it goes to the engine before it is committed."""
+        blocks = [*self._blocks][self._streamed :]
+        self._streamed = len(self._blocks)
+        return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
+
+    def put_back(self) -> None:
+        """The engine has dropped what was taken."""
+        self._streamed = 0
+
+    def finish(self) -> None:
+        """The client commits: no sample is held back any more."""
+        self._blocks.append(self._to_engine.finish())
+
+    def clear(self) -> None:
+        """Forget what is not committed, or was just now."""
+        self._blocks.clear()
+        self._streamed = 0
+        self.has_speech = False
+        self._to_engine.reset()
