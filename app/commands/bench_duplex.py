@@ -16,7 +16,7 @@ from app import paths
 from app.commands.engine_options import add_echo_library_option, start_settings
 from app.commands.live_report import live_report
 from app.commands.option_types import LARGEST_COUNT, integer, number
-from app.duplex.groups import ECHO_DB, GROUPS
+from app.duplex.scenario import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
 from app.progress import progress_bar
 

@@ -12,9 +12,8 @@ from typing import Literal
 import numpy as np
 
 from app.duplex.clips import Clip, ClipKind, click, cough
-from app.duplex.groups import ECHO_DB, GROUPS, NOISE_SNR_DB, Group
 from app.duplex.room import RATE
-from app.duplex.scenario import Cue, RoomConditions, Scenario, Utterance
+from app.duplex.scenario import ECHO_DB, GROUPS, NOISE_SNR_DB, Cue, Group, RoomConditions, Scenario, Utterance
 from engine_runtime.types import Pcm
 
 _PAUSE_S = (0.3, 1.5)

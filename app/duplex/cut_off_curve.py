@@ -17,10 +17,9 @@ import numpy as np
 
 from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy
 from app.dialog.turn_end_fusion import TurnEndFusion
-from app.duplex.measures import SHORT_PAUSE_S
+from app.duplex.measures import SHORT_PAUSE_S, Share
 from app.duplex.segments import UserSegment
 from app.duplex.simulator import DuplexRecord
-from app.duplex.statistics import Share
 
 SILENCES_MS = (200, 300, 400, 500, 640, 800, 1_000, 1_200, 1_500)
 _NEAR_S = 0.35

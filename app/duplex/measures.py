@@ -22,7 +22,7 @@ from app.duplex.segments import (
     overlap_s,
     sounding_at,
 )
-from app.duplex.statistics import Share, Spread
+from engine_runtime.bench.measuring import p50_p95
 
 YIELD_S = 2.0
 """To yield to an interruption."""
@@ -33,6 +33,8 @@ ANSWER_S = 10.0
 SHORTEST_REPLY_S = 1.0
 """A shorter one takes no turn."""
 SHORT_PAUSE_S = 1.0
+LEAST_EVENTS = 10
+"""A share of fewer events has no rate."""
 IGNORED: tuple[SegmentKind, ...] = ("backchannel", "tic", "not_directed")
 
 DEFINITIONS = {
@@ -194,6 +196,42 @@ def _judge_ignored(
         is_yielded=ends_soon and is_given_up,
         is_answered=answer is not None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """`hits` of `total` events."""
+
+    hits: int
+    total: int
+
+    @classmethod
+    def of(cls, outcomes: Iterable[bool]) -> Share:
+        """The share of true outcomes."""
+        known = list(outcomes)
+        return cls(sum(known), len(known))
+
+    @property
+    def rate(self) -> float | None:
+        """None where there are too few events."""
+        return self.hits / self.total if self.total >= LEAST_EVENTS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Percentiles of some values; None of none."""
+
+    count: int
+    p50: float | None
+    p95: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """The percentiles, interpolated."""
+        known = list(values)
+        if not known:
+            return cls(0, None, None)
+        return cls(len(known), *p50_p95(known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,11 @@ from typing import Any, Literal
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.duplex import measures, session_measures
 from app.duplex.cut_off_curve import CurvePoint, measure_curve
-from app.duplex.measures import Outcomes, Panel, judge, summarize_outcomes
+from app.duplex.measures import LEAST_EVENTS, Outcomes, Panel, Share, Spread, judge, summarize_outcomes
 from app.duplex.room import RATE
 from app.duplex.segments import bridge, find_segments
 from app.duplex.session_measures import SessionMeasures, measure_sessions, resumed_s, yielded_s
 from app.duplex.simulator import DuplexRecord
-from app.duplex.statistics import LEAST_EVENTS, Share, Spread
 from engine_runtime.table import Cell, Section
 
 Surroundings = Literal["clean", "echo", "noise"]

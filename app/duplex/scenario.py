@@ -1,15 +1,24 @@
 """A scenario: what the simulated user says in a conversation, when, and in which room.
 
 The user waits for the assistant like a person: a question comes after a silence, an interruption some time
-into the reply. `RecordedScenario` is a fixed recording instead. Pure.
+into the reply. `RecordedScenario` is a fixed recording instead. `GROUPS` are what the built-in scenarios are
+about. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from app.duplex.segments import SegmentKind, UserSegment
 from engine_runtime.types import Pcm
+
+Group = Literal["pauses", "interruptions", "backchannels", "echo", "noise"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+ECHO_DB = (6.0, 12.0, 20.0)
+"""Echo return losses."""
+NOISE_SNR_DB = (20.0, 10.0, 0.0)
+"""Speech against noise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import pytest
 from app import paths
 from app.duplex.builtin import FULL, QUICK, draw_scenarios, utter
 from app.duplex.clips import load_clips
-from app.duplex.groups import ECHO_DB, GROUPS, NOISE_SNR_DB
 from app.duplex.room import RATE
-from app.duplex.scenario import Scenario
+from app.duplex.scenario import ECHO_DB, GROUPS, NOISE_SNR_DB, Scenario
 
 CLIPS = load_clips(paths.assets_dir() / "duplex")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from app.duplex.cut_off_curve import SILENCES_MS, CurvePoint, measure_curve
+from app.duplex.measures import Share
 from app.duplex.segments import UserSegment
 from app.duplex.simulator import DuplexRecord
-from app.duplex.statistics import Share
 from engine_runtime.timing import TimingEvent
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.duplex.measures import DEFINITIONS, Outcomes, judge, summarize_outcomes
+from app.duplex.measures import DEFINITIONS, Outcomes, Share, Spread, judge, summarize_outcomes
 from app.duplex.segments import Segment, SegmentKind, UserSegment
-from app.duplex.statistics import Share
 
 
 def turn(start_s: float, end_s: float, *pauses: tuple[float, float]) -> UserSegment:
@@ -142,3 +141,16 @@ def test_the_panel_sums_conversations_and_defines_what_it_shows() -> None:
     assert panel.spreads["L_R"].p50 == pytest.approx(0.5)
     assert panel.spreads["L_Y"].count == 0
     assert set(panel.shares) | set(panel.spreads) == set(DEFINITIONS)
+
+
+def test_a_share_of_few_events_has_no_rate() -> None:
+    assert Share.of([True] * 9).rate is None
+    assert Share.of([True] * 9 + [False]) == Share(9, 10)
+    assert Share(9, 10).rate == pytest.approx(0.9)
+    assert Share.of([]).rate is None
+
+
+def test_percentiles() -> None:
+    assert Spread.of([]) == Spread(0, None, None)
+    spread = Spread.of(range(101))
+    assert (spread.count, spread.p50, spread.p95) == (101, 50.0, 95.0)
