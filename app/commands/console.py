@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _typed_questions() -> list[str]:
     """What the sample questions say; AudioInputError if there are none."""
-    from app.gui.conversation.sample_questions import load_samples
+    from app.sample_questions import load_samples
 
     samples = load_samples(sample_paths()[0].parent)
     return [sample.english for sample in samples if not sample.is_declined]

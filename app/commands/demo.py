@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"The folder {folder} cannot be created: {error.strerror}. Choose another one with --out-dir."
         ) from error
     from app.commands.conversation import hold_sample_conversation
-    from app.gui.conversation.sample_questions import load_samples
     from app.gui.latency.export import save_latency_png
+    from app.sample_questions import load_samples
 
     timings: list[TimingEvent] = []
     result = hold_sample_conversation(start_settings(arguments), folder, timings=timings)

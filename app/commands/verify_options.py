@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from app import paths
 from app.commands.questions import read_questions, read_texts
-from app.gui.conversation.sample_questions import load_samples
+from app.sample_questions import load_samples
 from engine_runtime.options import Dtype
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
 from app.gui.common.translation import FollowsLanguage
-from app.gui.conversation.sample_questions import SampleQuestion
+from app.sample_questions import SampleQuestion
 
 
 class SampleRow(FollowsLanguage, QWidget):

@@ -25,7 +25,6 @@ from app.gui.common.themes import ThemeChoice
 from app.gui.common.translation import FollowsLanguage
 from app.gui.conversation.composer import Composer
 from app.gui.conversation.conversation_actions import ConversationActions
-from app.gui.conversation.sample_questions import SampleQuestion, load_samples
 from app.gui.conversation.sample_row import SampleRow
 from app.gui.conversation.transcript import Transcript
 from app.gui.latency.export import Export
@@ -44,6 +43,7 @@ from app.gui.window.session_errors import SessionErrors
 from app.gui.window.shortcuts import Shortcuts
 from app.gui.window.ways_to_talk import WaysToTalk
 from app.gui.window.window_modes import DetachedView, WindowModes
+from app.sample_questions import SampleQuestion, load_samples
 from app.session.commands import (
     ApplySettings,
     AskText,

@@ -17,10 +17,10 @@ from pytestqt.qtbot import QtBot
 from app.audio.echo_cancellation import EchoMeasurement
 from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.common.themes import DARK, LIGHT, ThemeChoice
-from app.gui.conversation.sample_questions import SampleQuestion
 from app.gui.conversation.sample_row import SampleRow
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
+from app.sample_questions import SampleQuestion
 from app.session.commands import (
     ApplySettings,
     AskText,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app import paths
-from app.gui.conversation.sample_questions import load_samples
+from app.sample_questions import load_samples
 
 
 def wav(folder: Path, name: str) -> Path:
