@@ -32,6 +32,7 @@ from app.session.events import (
     TurnOpened,
     TurnSource,
 )
+from app.session.session import Session
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
@@ -41,8 +42,8 @@ NANO = Bundle.open(paths.assets_dir() / "bundles" / "nano", verify="none").card
 CHUNK_MS = 400.0
 
 
-class ScriptedSession:
-    """Records commands; `poll` returns the events passed to `feed`."""
+class ScriptedSession(Session):
+    """Records commands; `poll` returns the events passed to `feed`. Has no engine, device or thread."""
 
     def __init__(self) -> None:
         self.commands: list[Command] = []
@@ -220,7 +221,12 @@ def exchange_timings(
                 cached_rows=2 * index,
             )
         commit = end + 640 + chance.uniform(0, 12)
-        answer = {"probability": 0.86, "stage": "possible", "asked_ms": 160.0, "answered_ms": 224.0}
+        answer: dict[str, float | int | str] = {
+            "probability": 0.86,
+            "stage": "possible",
+            "asked_ms": 160.0,
+            "answered_ms": 224.0,
+        }
         emit("end_of_turn", end + 162, 48, **answer)
         emit("endpointing", end, commit - end, reason="possible", silence_ms=640.0)
     emit("commit", commit, 0)

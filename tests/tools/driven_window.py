@@ -44,7 +44,7 @@ class DrivenWindow(MainWindow):
 
 def main() -> int:
     """Run the program with that window."""
-    run.MainWindow = DrivenWindow  # type: ignore[misc]
+    run.MainWindow = DrivenWindow  # type: ignore[attr-defined]
     return cli.main([]) or int(DrivenWindow.replies != 2)
 
 

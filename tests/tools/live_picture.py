@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.doubles.pulse_server import PulseServer
@@ -27,26 +27,27 @@ def hold_conversation(folder: Path) -> None:
     """Ask the questions and take the pictures."""
     from PySide6.QtWidgets import QApplication
 
-    from app.gui.common.preferences import Preferences, PreferenceStore, ThemeChoice
+    from app.gui.common.preferences import Preferences, PreferenceStore
+    from app.gui.common.themes import ThemeChoice
     from app.gui.window.main_window import MainWindow
     from app.main import engine_factory, load_turn_end_detector
     from app.session.commands import PlaySample, Start
-    from app.session.events import EngineReady, PlaybackFinished
+    from app.session.events import EngineReady, Event, PlaybackFinished
     from app.session.session import Session
     from app.settings import StartSettings
 
     application = QApplication([])
-    seen: list[object] = []
+    seen: list[Event] = []
     load = engine_factory(StartSettings(bundle=ROOT / "assets" / "bundles" / "nano"))
     session = Session(load, end_of_turn=load_turn_end_detector)
     poll = session.poll
 
-    def listening_poll() -> list[object]:
+    def listening_poll() -> list[Event]:
         events = poll()
         seen.extend(events)
         return events
 
-    session.poll = listening_poll  # type: ignore[method-assign,assignment]
+    session.poll = listening_poll  # type: ignore[method-assign]
 
     def wait(condition: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -63,6 +64,11 @@ def hold_conversation(folder: Path) -> None:
     def count(kind: type) -> int:
         return sum(isinstance(event, kind) for event in seen)
 
+    def wait_for_reply(ask: Callable[[], None]) -> None:
+        answered = count(PlaybackFinished)
+        ask()
+        wait(lambda: count(PlaybackFinished) > answered, 30)
+
     for theme in (ThemeChoice.LIGHT, ThemeChoice.DARK):
         store = PreferenceStore(Path(tempfile.mkdtemp()) / "window.ini")
         store.save(Preferences(theme=theme, language="en"))
@@ -75,15 +81,12 @@ def hold_conversation(folder: Path) -> None:
             window.bridge.send(Start())
             pause(1.5)
             for text in TYPED:
-                answered = count(PlaybackFinished)
                 window.composer.edit.setPlainText(text)
-                window.composer.send()
-                wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
+                wait_for_reply(window.composer.send)
                 pause(0.6)
             for name in SAMPLES:
-                answered = count(PlaybackFinished)
-                window.bridge.send(PlaySample(ROOT / "assets" / "samples" / f"{name}.wav"))
-                wait(lambda answered=answered: count(PlaybackFinished) > answered, 30)
+                sample = PlaySample(ROOT / "assets" / "samples" / f"{name}.wav")
+                wait_for_reply(partial(window.bridge.send, sample))
                 pause(1.0)
         else:
             window.toggle_theme()
@@ -109,4 +112,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

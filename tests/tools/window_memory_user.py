@@ -58,5 +58,5 @@ class ListeningWindow(MainWindow):
 
 if __name__ == "__main__":
     PreferenceStore().save(Preferences())
-    run.MainWindow = ListeningWindow  # type: ignore[misc]
+    run.MainWindow = ListeningWindow  # type: ignore[attr-defined]
     sys.exit(cli.main([]))

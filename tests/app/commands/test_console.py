@@ -48,12 +48,16 @@ QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.w
 
 
 class LiveScript(ScriptedSession):
-    """A scripted session whose threads live until `ends`; `polls` are handed out one at a time."""
+    """A scripted session whose threads live until `has_ended`; `polls` are handed out one at a time."""
 
     def __init__(self, *polls: list[Event] | BaseException) -> None:
         super().__init__()
         self._polls = list(polls)
-        self.is_running = True
+        self.has_ended = False
+
+    @property
+    def is_running(self) -> bool:
+        return not self.has_ended
 
     def poll(self) -> list[Event]:
         if not self._polls:
@@ -205,7 +209,7 @@ def test_a_later_error_is_shown_and_the_conversation_continues() -> None:
 
 def test_a_session_that_broke_off_is_an_error() -> None:
     session = LiveScript(opening())
-    session.is_running = False
+    session.has_ended = True
     with pytest.raises(ConsoleError, match="broke off"):
         converse(session, None, Terminal(lambda line: None, shows_level=False))
     assert session.is_stopped

@@ -131,7 +131,7 @@ def test_the_sound_of_a_reply_is_saved(
 ) -> None:
     feed_turn(window, session, 1, "one")
     sound = np.full(100, 0.5, np.float32)
-    monkeypatch.setattr(session, "reply_audio", lambda _: (sound, 24_000), raising=False)
+    monkeypatch.setattr(session, "reply_audio", lambda _: (sound, 24_000))
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "r.wav"), ""))
     trigger(window, 1, "Save the reply")
     assert soundfile.info(tmp_path / "r.wav").frames == 100
