@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def taking() -> Callable[[Tensor, Tensor], None]:
-    """The kernel that copies a step's inputs to the device."""
+    """The Triton kernel that copies a step's inputs to the device."""
     from engine_runtime.executors.cuda.triton_backend import take_inputs
 
     return take_inputs

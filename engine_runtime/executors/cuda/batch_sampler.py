@@ -80,7 +80,7 @@ class BatchSampler:
         self._text = _Channel(text_vocab, capacity, self._num_sets + 1, device)
         self._audio = _Channel(audio_vocab, capacity, self._num_sets + 1, device)
         self._set_of: OrderedDict[ReplySampling, int] = OrderedDict()
-        """Least recently used first."""
+        """Sets of seen ids by reply, least recently used first."""
         self._last = torch.zeros(capacity, MAX_TOP_K, device=device)
         self._last_ids = torch.zeros(capacity, MAX_TOP_K, dtype=torch.int32, device=device)
 

@@ -84,7 +84,7 @@ class BatchedBackend:
         self._in_triton: dict[str, str] = {}
         """Parts of a step that run in Triton rather than in CUDA C++, each with the reason."""
         self.paged_attention = self._paged_attention()
-        """None: attention runs in Triton."""
+        """The kernel in CUDA C++; None where attention runs in Triton."""
         self.residual_norm = self._residual_norm(dtype)
         self.linear = BatchedLinear(capacity, device, self._skinny_gemm(dtype))
 

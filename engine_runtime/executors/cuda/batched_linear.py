@@ -42,7 +42,7 @@ _MIN_PROGRAMS = 192
 _MIN_COLUMNS = 512
 """A split reads at least this many inputs."""
 _TMA_COLUMNS = 16
-"""Rows of a tensor that TMA reads are multiples of 16 bytes; of so many values they are in every format."""
+"""TMA reads rows of multiples of 16 bytes: multiples of this many values are, in every format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class CudaExecutor:
                 rows = TorchRowOperations(network, cache, inputs)
             self._sampler = backend.sampler
             self._backends = [backend]
-            """In order of preference."""
+            """Decode backends in order of preference."""
             self._no_persistent = "--kernels torch"
             """Why the persistent kernel does not run, "" if it does."""
             if uses_persistent_kernel:

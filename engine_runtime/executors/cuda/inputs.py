@@ -62,7 +62,7 @@ class StepInputs:
             self._is_in_flight = False
 
     def set_row(self, token: int, position: int, trunk_row: int) -> None:
-        """Set the row to run: its merged id, its position, and its index in the kept trunk outputs."""
+        """Set the token to run: its merged id, its position, and its index in the kept trunk outputs."""
         self._integers[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
 
     def set_reply(self, params: SamplingParams) -> None:

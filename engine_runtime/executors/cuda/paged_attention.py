@@ -36,7 +36,7 @@ _MAX_STAGES, _MIN_STAGES = 24, 8
 _MAX_PART_TILES = 128
 """Tiles of a partition, at most: one block reads it."""
 _FULL_ROWS = 16
-"""From so many rows on a group is a single partition: with eight K/V heads, one for each multiprocessor."""
+"""With this many tokens a group is a single partition: with eight K/V heads, one per multiprocessor."""
 _CLUSTERS = (2, 4, 8)
 """Blocks of a cluster: 8 is the most that every GPU has, and attend.cu divides eight warps by it."""
 _RING_AT = 34816
@@ -293,5 +293,5 @@ def _map_of_tiles(cache: KVCache, config: MossLMConfig) -> TensorMap:
 
 
 def _num_parts(rows: int) -> int:
-    """Partitions of so many rows in the pool, where nothing but their size matters."""
+    """Partitions of this many cached tokens, where nothing but their size matters."""
     return -(-rows // (_MAX_PART_TILES * _TILE_ROWS))

@@ -41,7 +41,7 @@ _SHARED_LIMIT = LARGE_SHARED_MEMORY - 2048
 """Bytes of shared memory: a block of residual_norm fits beside one, and so is there before it is needed."""
 _MAX_STAGES = 24
 _RING_OF_ROWS, _MIN_ROW_STAGES = 64 << 10, 3
-"""Bytes of the ring of the rows, and its stages at least."""
+"""Bytes of the ring of the rows, and the fewest stages that it may have."""
 _BYTES_IN_FLIGHT = 48 << 10
 """Weight bytes each block keeps in flight, as whole copies (2 with three warpgroups, 3 with two). One more
 was up to 4 % slower with fp8, one less 3 to 7 % in any format."""

@@ -18,7 +18,7 @@ from engine_runtime.lm.step import ScheduledSequence
 
 
 class StepAhead:
-    """The step after one of `sequences`: their next rows, in the same order."""
+    """The step after one of `sequences`: their next tokens, in the same order."""
 
     def __init__(
         self, sequences: Sequence[ScheduledSequence], text_vocab: int, tokens_per_block: int
@@ -59,7 +59,7 @@ class StepAhead:
         return reply in self._place_of
 
     def places(self, sequences: Sequence[ScheduledSequence]) -> list[int] | None:
-        """The rows of these sequences in this step; None if it does not run one of them just as asked."""
+        """The places of these sequences in this step; None if it does not run one of them just as asked."""
         places = [self._place(scheduled) for scheduled in sequences]
         found = [place for place in places if place is not None]
         return found if len(found) == len(places) else None
@@ -87,7 +87,7 @@ class StepAhead:
 
 
 def _following(scheduled: ScheduledSequence) -> ScheduledSequence:
-    """The next row of a sequence, its id unknown."""
+    """The next token of a sequence, its id unknown."""
     tails, position = scheduled.tails, scheduled.num_rows
     return ScheduledSequence(
         token_ids=[0],
