@@ -264,7 +264,7 @@ class Engine:
             asked.open(conversation.expected_maximum)
             try:
                 if isinstance(question, str):
-                    asked.type(question)
+                    run_alone(asked.type(question))
                 else:
                     run_alone(asked.push(question))
                 run_alone(asked.end())

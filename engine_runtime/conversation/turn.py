@@ -116,8 +116,6 @@ class Turn:
         """As `push`, as a task."""
         if not self._can("take speech"):
             return 0
-        if self._input.has_text:
-            raise RuntimeError("a typed question cannot take speech; open another turn")
         return (yield from self._operation(self._push(pcm)))
 
     def _push(self, pcm: Pcm) -> Task[int]:
@@ -126,19 +124,17 @@ class Turn:
         return num_new
 
     def push_text(self, text: str) -> None:
-        """Use a typed question instead of speech. Errors as in `push`."""
+        """A typed question, or a text before or after speech. Errors as in `push`."""
         run_alone(self.push_text_task(text))
 
     def push_text_task(self, text: str) -> Task[None]:
         """As `push_text`, as a task."""
         if not self._can("take text"):
             return
-        if self._input.has_speech:
-            raise RuntimeError("this turn already has speech; open another one for a typed question")
         yield from self._operation(self._push_text(text))
 
     def _push_text(self, text: str) -> Task[None]:
-        self._input.type(text)
+        yield from self._input.type(text)
         yield from self._prefill_open_turn()
 
     def push_question(self, question: Question) -> int:

@@ -1,7 +1,8 @@
 """User input: what the user says or types in a turn, as rows of the chat layout.
 
-In: PCM as it arrives, a typed text, or the question of an earlier turn. Out: the rows so far and, at the end,
-the complete question. Encoding is work of a task (work.py). Codes may change while the user speaks
+In: PCM as it arrives and typed texts in any order, or the question of an earlier turn. Out: the rows so far
+and, at the end, the complete question. What is typed and what is said between two texts are turns of the chat
+layout, one after the other. Encoding is work of a task (work.py). Codes may change while the user speaks
 (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the end. Engine thread.
 """
 
@@ -36,7 +37,12 @@ class UserInput:
         is_encoded_again = stages.options.exact_encoding and stages.speech_tokenizer.is_revised
         self._spoken: list[Pcm] | None = [] if is_encoded_again else None
         """All of the user's speech if it is encoded again at the end."""
+        self._has_pcm = False
+        """Whether anything of the present speech was pushed."""
         self._text: str | None = None
+        self._earlier: list[Row] = []
+        """What was said and typed before the present speech or text."""
+        self._earlier_maximum: float | None = None
         self._asked_again: Question | None = None
 
     def open(self, expected_maximum: float | None) -> None:
@@ -50,18 +56,12 @@ class UserInput:
             raise RuntimeError(f"the encoder stream of turn {self._turn_id} was released")
         return self._stream
 
-    @property
-    def has_text(self) -> bool:
-        """Whether the question was typed."""
-        return self._text is not None
-
-    @property
-    def has_speech(self) -> bool:
-        """Whether speech has become codes."""
-        return bool(self._codes)
-
     def push(self, pcm: Pcm) -> Task[int]:
         """Encode more speech [n] at the engine's input rate; returns the number of new codes."""
+        if self._text is not None:
+            self._earlier += self._typed_turn(self._text)
+            self._text = None
+        self._has_pcm = True
         num_new = (yield from self._encode(pcm)).size
         if self._spoken is not None:
             self._spoken.append(pcm.copy())
@@ -69,12 +69,16 @@ class UserInput:
             self._codes = self.stream.codes
         return num_new
 
-    def type(self, text: str) -> None:
-        """Use a typed question instead of speech. Raises AudioInputError if it is empty, LanguageError if
-        the model does not know its script."""
+    def type(self, text: str) -> Task[None]:
+        """A typed text, which ends the speech before it. Raises AudioInputError if it is empty, LanguageError
+        if the model does not know its script."""
         if not text.strip():
             raise AudioInputError("The question is empty. Say or type something.")
         self._stages.bundle.card.require_known_script(text)
+        if self._text is not None:
+            self._earlier += self._typed_turn(self._text)
+        elif self._has_pcm:
+            yield from self._end_speech()
         self._text = text
 
     def ask_again(self, question: Question) -> None:
@@ -87,8 +91,8 @@ class UserInput:
         if self._asked_again is not None:
             return list(self._asked_again.user)
         if self._text is not None:
-            return prompt.user_text(self._text)
-        return [*prompt.open_user_speech(), *prompt.code_rows(self._codes)]
+            return [*self._earlier, *prompt.user_text(self._text)]
+        return [*self._earlier, *prompt.open_user_speech(), *prompt.code_rows(self._codes)]
 
     def end(self) -> Task[None]:
         """Complete the question. Raises AudioInputError if it is empty.
@@ -98,15 +102,37 @@ class UserInput:
         if self._asked_again is not None:
             self.question = self._asked_again
             return
-        prompt = self._stages.prompt
+        maximum = self._earlier_maximum
         if self._text is not None:
-            self.question = Question((*prompt.user_text(self._text), *prompt.end_turn()))
-            return
-        codes = yield from self._all_codes()
-        if not codes:
+            last = self._typed_turn(self._text)
+        elif last := self._spoken_turn((yield from self._all_codes())):
+            maximum = self.stream.maximum
+        if not (self._earlier or last):
             raise AudioInputError("This turn is empty. Say or type something.")
-        speech = (*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech())
-        self.question = Question((*speech, *prompt.end_turn()), self.stream.maximum)
+        self.question = Question((*self._earlier, *last), maximum)
+
+    def _end_speech(self) -> Task[None]:
+        """The present speech is complete: what is said next is another turn of the layout."""
+        spoken = self._spoken_turn((yield from self._all_codes()))
+        maximum = self.stream.maximum
+        if spoken:
+            self._earlier += spoken
+            self._earlier_maximum = maximum
+        keeps_speech = self._spoken is not None
+        self.release()
+        self.open(maximum)
+        self._codes, self._has_pcm = [], False
+        self._spoken = [] if keeps_speech else None
+
+    def _typed_turn(self, text: str) -> list[Row]:
+        prompt = self._stages.prompt
+        return [*prompt.user_text(text), *prompt.end_turn()]
+
+    def _spoken_turn(self, codes: list[int]) -> list[Row]:
+        """Empty without codes."""
+        prompt = self._stages.prompt
+        speech = [*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech()]
+        return [*speech, *prompt.end_turn()] if codes else []
 
     def release(self) -> None:
         """Release the encoder stream for another turn."""

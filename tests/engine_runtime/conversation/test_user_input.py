@@ -12,7 +12,7 @@ import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
-from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.engine import Engine
 from engine_runtime.errors import LanguageError
@@ -256,3 +256,33 @@ def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     ask(turn, question)
     list(turn.commit(Modality.SPEECH, GREEDY))
     assert user_codes(streamed, later) == user_codes(streamed, alone)
+
+
+def asked(engine: Engine, *parts: Pcm | str) -> Exchange:
+    """The exchange of a turn with these parts."""
+    conversation = engine.new_conversation()
+    turn = engine.open_turn(conversation, 1)
+    for part in parts:
+        ask(turn, part)
+    done(list(turn.commit(Modality.SPEECH, GREEDY)))
+    return conversation.exchanges[0]
+
+
+def test_a_turn_may_mix_speech_and_text(streamed: Engine) -> None:
+    note, question = "by the way", speech(1.0, 3)
+    typed, spoken = asked(streamed, note), asked(streamed, question)
+    assert asked(streamed, note, question).user == (*typed.user, *spoken.user)
+    mixed = asked(streamed, question, note, note)
+    assert mixed.user == (*spoken.user, *typed.user, *typed.user)
+    assert mixed.speech_maximum == spoken.speech_maximum
+
+
+def test_speech_after_a_text_is_a_segment_of_its_own(exact: Engine) -> None:
+    first, second = with_silence(1.5), with_silence(SHORT_S, 1)
+    spoken, mixed = asked(exact, first).user, asked(exact, first, "and", second).user
+    assert mixed[: len(spoken)] == spoken
+    assert len(mixed) == sum(len(asked(exact, part).user) for part in (first, "and", second))
+
+
+def test_text_ends_speech_that_is_too_short_for_a_code(streamed: Engine) -> None:
+    assert asked(streamed, np.zeros(0, np.float32), "hello").user == asked(streamed, "hello").user
