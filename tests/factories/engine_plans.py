@@ -15,7 +15,7 @@ from tests.doubles.tensorrt.gpt_attention import Build
 from tests.doubles.tensorrt.runtime import DataType, Shape
 
 VERSION = "10.14.1"
-OUTPUTS = ("logits", "audio_logits", "hidden_states")
+OUTPUTS = ("logits", "audio_logits")
 OF_EACH_SEQUENCE = (
     "sequence_length",
     "context_lengths",
@@ -47,8 +47,6 @@ class Plan:
     rows_of_profiles: Sequence[tuple[int, int]] = ()
     logits: DataType = DataType.FLOAT
     version: str = VERSION
-    has_extra_output: bool = False
-    drops: frozenset[str] = frozenset()
 
     def tensors(self) -> dict[str, PlannedTensor]:
         """Inputs and outputs, as the library's prepare_inputs declares them for beam 1."""
@@ -86,9 +84,7 @@ class Plan:
         batch = -1
         tensors["logits"] = PlannedTensor(self.logits, (batch, config.text_vocab))
         tensors["audio_logits"] = PlannedTensor(self.logits, (batch, config.audio_vocab))
-        if self.has_extra_output:
-            tensors["hidden_states"] = PlannedTensor(self.logits, (batch, config.hidden_size))
-        return {name: tensor for name, tensor in tensors.items() if name not in self.drops}
+        return tensors
 
 
 def plan_of(model: MossLM, contract: str = "1.x", **choices: Any) -> Plan:

@@ -22,9 +22,6 @@ from engine_runtime.tensorrt.checkpoint.format import (
 )
 from tests.factories.tiny_lm import load_tiny
 
-ACTIVATION_SCALE = 16 / FP8_MAX
-"""Of every quantized product: a guess that is large enough."""
-
 
 def convert_tiny(folder: Path, dtype: Dtype = "float32") -> Path:
     """Through the converter; in float32 the stored logits hold."""
@@ -46,7 +43,7 @@ def round_to_fp8(checkpoint: Path, directory: Path) -> Path:
         scale = tensors[f"{name}.weight"].abs().max().reshape(1) / FP8_MAX
         tensors[f"{name}.weight"] = to_fp8(tensors[f"{name}.weight"] / scale)
         tensors[f"{name}.weights_scaling_factor"] = scale
-        tensors[f"{name}.activation_scaling_factor"] = torch.tensor([ACTIVATION_SCALE])
+        tensors[f"{name}.activation_scaling_factor"] = torch.tensor([16 / FP8_MAX])
     save_file(tensors, directory / WEIGHTS)
     (directory / CONFIG).write_text(json.dumps(config.to_dict()))
     return directory

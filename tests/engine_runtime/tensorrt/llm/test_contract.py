@@ -169,6 +169,7 @@ def test_an_engine_that_fits() -> None:
         ("audio_logits", {"dtype": torch.int32}, "expected floating-point"),
         ("audio_logits", {"dtype": None}, "expected floating-point"),
         ("audio_logits", {"name": "audio"}, "the engine has no such output"),
+        ("audio_logits", {"name": "hidden_states"}, "hidden_states: unexpected output"),
     ],
 )
 def test_what_does_not_fit_is_named(name: str, change: dict[str, object], named: str) -> None:

@@ -187,19 +187,6 @@ def test_logits_in_half_precision_come_up_as_float32(tiny: Tiny, folder: Path, d
     assert mine.text_logits.dtype == torch.float32
 
 
-def test_results_stay_when_the_next_step_is_run(tiny: Tiny, folder: Path) -> None:
-    model, _ = tiny
-    paged, _ = make_engine_paged(model, folder, captures=True)
-    sequence = Sequence()
-    first = paged.decode(sequence, 1).text_logits
-    assert first is not None
-    kept = first.clone()
-    second = paged.decode(sequence, 2).text_logits
-    assert second is not None
-    assert torch.equal(first, kept)
-    assert not torch.equal(first, second)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("captures", [False, True])
 def test_closing_lets_everything_go(tiny: Tiny, folder: Path, captures: bool) -> None:

@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
@@ -72,7 +71,7 @@ def test_mixed_steps_equal_single_steps(model: MossLM, tmp_path: Path, contract:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("contract", CONTRACTS)
-def test_replies_in_shared_steps_are_those_of_single_replies(
+def test_replies_in_shared_steps_are_those_of_the_torch_executor(
     model: MossLM, tmp_path: Path, contract: str
 ) -> None:
     """A reply joins in each step, so that its prefill runs beside decode rows, and the longest ends alone."""
@@ -80,25 +79,9 @@ def test_replies_in_shared_steps_are_those_of_single_replies(
     prompts = [cases["a.rows"][index : 40 - index] for index in range(len(SAMPLINGS))]
     batched, trt = make_batched(model, tmp_path, contract)
     together = replies_together(model, batched, prompts, SAMPLINGS)
-    single, alone_trt = make_batched(model, tmp_path, contract)
-    alone = [reply(model, single, *pair) for pair in zip(prompts, SAMPLINGS, strict=True)]
-    assert together == alone
-    assert trt.num_enqueues < alone_trt.num_enqueues / 2
-
-
-def test_logits_of_a_batch_and_of_its_sequences_are_the_same(model: MossLM, tmp_path: Path) -> None:
-    """But for what products of several rows round otherwise."""
-    batched, _ = make_batched(model, tmp_path)
-    single, _ = make_batched(model, tmp_path)
-    mine, other = [Sequence() for _ in range(4)], [Sequence() for _ in range(4)]
-    for index in range(4):
-        for paged, sequence in ((batched, mine[index]), (single, other[index])):
-            paged.prefill(sequence, [20 * index + row for row in range(5 + 17 * index)])
-    outputs = batched.step([StepRequest(sequence, [9]) for sequence in reversed(mine)])
-    for got, sequence in zip(outputs, reversed(other), strict=True):
-        assert_same(got, single.decode(sequence, 9), tolerance=1e-5)
-    found = [output.audio_logits for output in outputs]
-    assert not any(torch.equal(found[0], logits) for logits in found[1:])  # type: ignore[arg-type]
+    pairs = zip(prompts, SAMPLINGS, strict=True)
+    assert together == [reply(model, make_paged(model), *pair) for pair in pairs]
+    assert trt.num_enqueues < sum(len(rows) for rows in together) / 2
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.errors import EngineError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
@@ -24,7 +24,6 @@ from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 from engine_runtime.tensorrt.llm.session import EngineSession
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.engine_plans import plan_of
-from tests.factories.steps import step_tensors
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 
 Tiny = tuple[MossLM, dict[str, Tensor]]
@@ -174,40 +173,6 @@ def test_a_prefill_that_does_not_read_the_cache(tiny: Tiny, tmp_path: Path) -> N
     found = differences(paged, model, cases)
     assert_right(found, PREFILL)
     assert_wrong(found, SECOND)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("host_request_types", [0]),
-        ("last_token_ids", [0]),
-        ("kv_cache_block_offsets", None),
-        ("host_kv_cache_block_offsets", None),
-        ("host_kv_cache_pool_pointers", None),
-        ("host_kv_cache_pool_mapping", [[0, 0]] * 7),
-        ("host_max_attention_window_sizes", [20] * 7),
-    ],
-)
-def test_the_executor_does_not_let_them_through(
-    tiny: Tiny, tmp_path: Path, name: str, value: list[Any] | None
-) -> None:
-    """What a caller gets wrong is refused before the engine sees it, by the name of a tensor of the step."""
-    model, _ = tiny
-    paged, trt = make_engine_paged(model, tmp_path)
-    sequence = Sequence()
-    paged.prefill(sequence, list(range(20)))
-    good = step_tensors(paged, sequence, [5])
-    changed = good[name].clone()
-    if value is not None:
-        changed = torch.tensor(value, dtype=changed.dtype)
-    elif name.endswith("offsets"):
-        changed[..., 1, :] = changed[..., 0, :]
-    else:
-        changed[0, 1] = changed[0, 0]  # "K and V": the second one is a pool on the host
-    enqueued = trt.num_enqueues
-    with pytest.raises(ExecutorError, match=r"^\w+: "):
-        paged.executor.run(good | {name: changed})
-    assert trt.num_enqueues == enqueued
 
 
 def test_a_pool_of_another_layout(tiny: Tiny, tmp_path: Path) -> None:

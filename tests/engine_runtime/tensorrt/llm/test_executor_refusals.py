@@ -12,10 +12,7 @@ from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
-from tests.doubles.tensorrt.runtime import DataType
 from tests.factories.engine_lm import make_engine_paged
-from tests.factories.engine_plans import plan_of
 from tests.factories.steps import step_tensors
 from tests.factories.tiny_lm import load_tiny, make_paged
 from tests.tools.lm_scenarios import assert_same
@@ -110,42 +107,8 @@ def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
             paged.executor.run(tensors | {name: torch.tensor(pointers)})
 
 
-@pytest.mark.parametrize(
-    ("choices", "named"),
-    [
-        ({"layer_indices": [0, 1, 2, 3, 4, 3, 4]}, "host_max_attention_window_sizes: needs shape"),
-        ({"max_seq_len": 512}, "cache_indirection: needs shape"),
-        ({"max_num_tokens": 256}, "input_ids: needs shape"),
-        ({"has_extra_output": True}, "hidden_states: unexpected output"),
-        ({"drops": frozenset({"audio_logits"})}, "audio_logits: the engine has no such output"),
-        ({"drops": frozenset({"host_sink_token_length"})}, "lacks host_sink_token_length"),
-        ({"logits": DataType.INT32}, "expected floating-point"),
-    ],
-)
-def test_an_engine_of_another_shape_is_refused(
-    tiny: Tiny, folder: Path, choices: dict[str, Any], named: str
-) -> None:
-    model, _ = tiny
-    with pytest.raises(EngineError, match=named):
-        make_engine_paged(model, folder, plan=plan_of(model, **choices))
-
-
 def test_a_call_of_less_than_a_block_cannot_go_on_from_one(tiny: Tiny, folder: Path) -> None:
     model, _ = tiny
     make_engine_paged(model, folder, "1.x", chunk=8)
     with pytest.raises(EngineError, match="takes 8 rows at once, fewer than a block of 16"):
         make_engine_paged(model, folder, "0.13", chunk=8)
-
-
-@pytest.mark.parametrize("kind", ["host", "device"])
-def test_device_memory_and_host_memory_are_not_mixed(tiny: Tiny, folder: Path, kind: str) -> None:
-    model, _ = tiny
-    paged, trt = make_engine_paged(model, folder)
-    memory, sequence = trt.memory, Sequence()
-    assert isinstance(paged.executor, TrtllmExecutor)
-    paged.prefill(sequence, [1])
-    context = next(iter(paged.executor._contexts.values()))._context
-    name = "host_sink_token_length" if kind == "host" else "cache_indirection"
-    memory.confuse(context.addresses[name])
-    with pytest.raises(ExecutorError, match=f"the address is on the .*, not on the {kind}"):
-        paged.decode(sequence, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,20 +56,14 @@ def noted(task: Task[None], works: list[str]) -> Task[None]:
         result = yield work
 
 
-def engines(world: EngineWorld, bundle: Path, folder: Path, contract: str) -> Iterator[Engine]:
-    world.build(bundle, folder, contract, max_batch_size=3)
-    while True:
-        yield open_engine(bundle, folder, 64)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("contract", ["1.x", "0.13"])
-def test_conversations_in_the_scheduler_are_those_alone(
+def test_conversations_in_the_scheduler_are_those_of_torch_alone(
     engine_world: EngineWorld, random_bundle: Path, tmp_path: Path, contract: str
 ) -> None:
     """Five conversations over an engine that takes three."""
-    made = engines(engine_world, random_bundle, tmp_path / "engine", contract)
-    together, alone = next(made), next(made)
+    folder = engine_world.build(random_bundle, tmp_path / "engine", contract, max_batch_size=3)
+    together, alone = open_engine(random_bundle, folder, 64), Engine.load(Bundle.open(random_bundle))
     scheduler, replies = Scheduler(), [list[object]() for _ in range(5)]
     for seed, said in enumerate(replies):
         works: list[str] = []

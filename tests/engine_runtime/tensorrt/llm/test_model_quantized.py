@@ -1,7 +1,7 @@
 """The network of the model class for a quantized checkpoint, against the torch executor.
 
 Both read what `moss-voice trt quantize` writes: the class with the layers of the library (of its double), the
-torch executor with executors/torch/quantized_linear.py. Both were written independently.
+torch executor with tensorrt/checkpoint/quantized_network.py. Both were written independently.
 """
 
 from __future__ import annotations

@@ -210,13 +210,6 @@ def test_a_context_needs_memory_for_activations(bench: Bench) -> None:
         bench.context.enqueue(7)
 
 
-def test_two_rows_in_the_generation_phase(bench: Bench) -> None:
-    bench.inputs.write({"host_request_types": torch.ones(1, dtype=torch.int32)})
-    bench.bind()
-    with pytest.raises(ExecutorError, match="Only speculative decoding"):
-        bench.context.enqueue(7)
-
-
 def test_what_was_logged_belongs_to_the_call_that_failed(bench: Bench) -> None:
     with pytest.raises(ExecutorError, match="does not satisfy"):
         bench.bind(input_ids=replace(bench.binding("input_ids"), shape=(513,)))
