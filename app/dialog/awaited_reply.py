@@ -15,7 +15,7 @@ class AwaitedReply:
     def __init__(
         self, commit_ms: float = 0.0, *, may_reopen: bool = False, sounded_unfinished: bool = False
     ) -> None:
-        """`sounded_unfinished`: the detector took the pause before `commit_ms` for no certain end."""
+        """`sounded_unfinished`: to the detector the pause before `commit_ms` did not clearly end the turn."""
         self._commit_ms = commit_ms
         self._may_reopen = may_reopen
         self._sounded_unfinished = sounded_unfinished
@@ -38,7 +38,7 @@ class AwaitedReply:
         return is_soon and self._may_reopen and not self.is_heard
 
     def has_cut_off(self, settings: TurnTakingSettings, start_ms: float) -> bool:
-        """Whether who speaks from `start_ms` on was probably cut off by it."""
+        """Whether the reply has probably cut off a user who speaks from `start_ms` on."""
         if self._heard_ms is None or not self._sounded_unfinished:
             return False
         return start_ms - self._heard_ms <= settings.interruption.continuation_window_ms

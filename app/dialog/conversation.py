@@ -13,7 +13,7 @@ import numpy as np
 from engine_runtime.types import FinishReason, Modality, Pcm
 
 _KEPT_AUDIO_S = 120.0
-"""Reply audio kept in all, 12 MB at 24 kHz; beyond it the oldest replies can no longer be played again."""
+"""Reply audio kept in total, 12 MB at 24 kHz; beyond it the oldest replies can no longer be replayed."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class ConversationRecord:
         return tuple(self._turns.values())
 
     def open(self, turn_id: int, modality: Modality, question: str = "") -> TranscriptTurn:
-        """A turn begins."""
+        """Begin a turn."""
         turn = self._turns[turn_id] = TranscriptTurn(turn_id, question, modality=modality)
         return turn
 
@@ -66,18 +66,18 @@ class ConversationRecord:
         return self._turns.get(turn_id)
 
     def drop(self, turn_id: int) -> None:
-        """The turn never was."""
+        """Remove the turn, as if it had never been."""
         self._turns.pop(turn_id, None)
 
     def add_audio(self, turn_id: int, pcm: Pcm, sample_rate: int) -> None:
-        """More of the spoken reply."""
+        """Add audio to the spoken reply."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.sample_rate = sample_rate
             turn.chunks.append(pcm)
 
     def take_back_reply(self, turn_id: int) -> None:
-        """The user continues: discard the reply so far."""
+        """Discard the reply so far: the user continues."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.text = ""
@@ -85,7 +85,7 @@ class ConversationRecord:
             turn.finish_reason = None
 
     def finish(self, turn_id: int, text: str, finish_reason: FinishReason) -> None:
-        """The reply is complete."""
+        """Complete the reply."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.text = text
@@ -95,14 +95,14 @@ class ConversationRecord:
         self._forget_old_audio()
 
     def cut(self, turn_id: int, heard_text: str, heard_samples: int) -> None:
-        """The reply was stopped: keep the part that was heard."""
+        """Stop the reply: keep the part that was heard."""
         turn = self._turns.get(turn_id)
         if turn is not None:
             turn.chunks = [turn.pcm[:heard_samples]] if turn.chunks and heard_samples else []
         self.finish(turn_id, heard_text, "cancelled")
 
     def clear(self) -> None:
-        """A new conversation."""
+        """Begin a new conversation."""
         self._turns.clear()
 
     def _forget_old_audio(self) -> None:

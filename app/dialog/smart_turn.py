@@ -26,7 +26,7 @@ from engine_runtime.onnx_runtime import OnnxModelError, create_session, with_out
 from engine_runtime.types import Pcm
 
 WINDOW_S = 8.0
-"""What the network looks at; a shorter turn is padded at the front."""
+"""Length of the network's window; a shorter turn is padded at the front."""
 _RATE = 16_000
 _WINDOW_SAMPLES = round(WINDOW_S * _RATE)
 _PACKAGE = "pipecat"
@@ -39,7 +39,7 @@ _N_FFT, _HOP, _N_MELS = 400, 160, 80
 _BLOCK_FRAMES = 16
 _POWER_FLOOR = 1e-10
 _DYNAMIC_RANGE = 8.0
-"""Decades of power below the loudest moment."""
+"""Decades of power below the loudest moment at which the spectrum is floored."""
 _VARIANCE_FLOOR = 1e-7
 
 

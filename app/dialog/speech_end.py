@@ -12,9 +12,9 @@ from engine_runtime.types import Pcm
 
 _WINDOWS_PER_S = 100
 _RANGE = 0.01
-"""-40 dB: of the loudest window of the turn, what still counts as speech."""
+"""40 dB below the loudest window of the turn: quieter sound is not speech."""
 _OVER_PAUSE = 2.0
-"""6 dB: what stands out from the noise of the pause."""
+"""6 dB above the noise of the pause: quieter sound does not stand out."""
 _LATEST_S = 0.3
 """How long the VAD may be late: Silero is 34 to 90 ms late on the sample questions."""
 

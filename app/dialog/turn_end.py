@@ -35,7 +35,7 @@ _BIAS_ALONE, _NETWORK_ALONE = -1.853, 0.656
 """Likewise, for turns without prosody."""
 SUMMARY_SIZE = 384
 _LARGEST_SCORE = 20.0
-"""Log-odds beyond which nothing changes."""
+"""Log-odds are limited to this."""
 
 
 class TurnEncoder(Protocol):
@@ -58,7 +58,7 @@ class Head:
 
 
 def head_file() -> Path:
-    """Where the weights of the head are; tests/tools/fit_turn_end.py writes it."""
+    """File of the head's weights; tests/tools/fit_turn_end.py writes it."""
     return paths.assets_dir() / "end_of_turn" / "head.safetensors"
 
 

@@ -32,11 +32,11 @@ class TurnEndFusion:
     sure: float = 0.95
     """The same from which on the detector, which takes longer than the wait on a slow CPU, is not awaited."""
     unfinished: float = 0.1
-    """The same up to which the user has not; in between the detector decides."""
+    """Probability up to which the user has not finished; in between the detector decides."""
     veto: float = 0.1
-    """Probability of the detector below which that is not believed."""
+    """Probability of the detector below which a "finished" of the language model is not believed."""
     agrees: float = 0.5
-    """The same from which on both agree that the user has finished."""
+    """Probability of the detector from which on both agree that the user has finished."""
     unfinished_ms: int = 2_200
     """Silence after which the user gets an answer although the language model would wait; 3 s in Pipecat."""
 
@@ -64,7 +64,7 @@ class TurnEndFusion:
         return heard if said in (None, Stage.POSSIBLE) else said
 
     def verdict(self, predicted: float) -> Stage:
-        """What the language model says; `POSSIBLE` if it is not sure."""
+        """The verdict of the language model; `POSSIBLE` if it is not sure."""
         if predicted >= self.finished:
             return Stage.FINISHED
         return Stage.UNFINISHED if predicted <= self.unfinished else Stage.POSSIBLE
@@ -83,7 +83,7 @@ class TurnEndFusion:
         return policy.silence_ms(rated, end_ms)
 
     def _is_agreed(self, rated: float | None, predicted: float | None) -> bool:
-        """Whether nothing speaks against the shortest wait of all."""
+        """Whether nothing contradicts the shortest wait of all."""
         if predicted is None or predicted < self.finished:
             return False
         return predicted >= self.sure if rated is None else rated >= self.agrees

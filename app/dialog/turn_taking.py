@@ -63,7 +63,7 @@ class TurnTaking:
         self._waits_for_silence = False
         self._press = Press()
         self._interruption: Interruption | None = None
-        """The present one, or the latest one that was no turn."""
+        """The present interruption, or the latest one that was not a turn."""
 
     @property
     def is_hearing(self) -> bool:

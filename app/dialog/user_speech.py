@@ -31,15 +31,15 @@ class UserSpeech:
         self.rated: float | None = None
         """The detector's answer about the present pause, before calibration."""
         self.predicted: float | None = None
-        """That of the language model."""
+        """The language model's answer about the present pause."""
 
     def begin(self, start_ms: float, end_ms: float, speech_ms: float) -> None:
-        """The speech of another turn."""
+        """Begin the speech of another turn."""
         self.start_ms, self.end_ms, self.speech_ms = start_ms, end_ms, speech_ms
         self.end_pause()
 
     def add(self, start_ms: float, end_ms: float) -> bool:
-        """A frame of speech; whether it ends a pause."""
+        """Add a frame of speech; returns whether it ends a pause."""
         self.end_ms = end_ms
         self.speech_ms += end_ms - start_ms
         was_paused = self.is_paused
@@ -56,7 +56,7 @@ class UserSpeech:
             yield TurnAction.PAUSE
 
     def end_pause(self) -> None:
-        """What was known of the pause is over."""
+        """Forget the answers about the pause."""
         self.is_silent = self.is_paused = False
         self.rated = self.predicted = None
 
@@ -80,7 +80,7 @@ class UserSpeech:
         return self.speech_ms < settings.min_speech_ms
 
     def commit_after_ms(self, settings: TurnTakingSettings, calibration: VoiceCalibration) -> float:
-        """Silence that commits the turn, as far as one knows by now."""
+        """Silence that commits the turn, by what is known so far."""
         policy = settings.policy
         if policy is None:
             return settings.end_ms

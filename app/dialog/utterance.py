@@ -18,7 +18,7 @@ class UtteranceBuffer:
     """A short history of the stream with a reading position while a turn is open."""
 
     def __init__(self, keep_samples: int) -> None:
-        """`keep_samples` of history are kept, and while a turn is open all that was not taken of it."""
+        """Keep `keep_samples` of history and, while a turn is open, all of it that was not taken."""
         self._keep = keep_samples
         self._frames: deque[tuple[int, Pcm]] = deque()
         self._position: int | None = None
@@ -61,7 +61,7 @@ class UtteranceBuffer:
         return 0 if self._position is None else max(min(up_to, self.end) - self._position, 0)
 
     def close(self) -> None:
-        """The turn is over: what was held back is not wanted any more."""
+        """End the turn: what was held back is dropped."""
         self._position = None
 
     def _between(self, first: int, end: int) -> Pcm:

@@ -21,7 +21,7 @@ from engine_runtime.types import Pcm
 
 
 class Vad(Protocol):
-    """Anything that rates frames of speech."""
+    """Rates frames of speech."""
 
     sample_rate: int
     frame_samples: int
@@ -30,7 +30,7 @@ class Vad(Protocol):
         """How likely `frame` [frame_samples] holds speech, 0 to 1."""
 
     def reset(self) -> None:
-        """Another audio stream begins."""
+        """Forget the audio stream so far: another one begins."""
 
 
 class SileroVad:

@@ -18,9 +18,9 @@ from app.dialog.end_of_turn import log_odds, probability_of
 _EXPECTED = 2.5
 """Mean log-odds of the finished turns of a voice that needs no correction."""
 _PRIOR_TURNS = 1
-"""This expectation counts as much as so many turns of the voice."""
+"""This expectation counts as much as this many turns of the voice."""
 _MOST_TURNS = 8
-"""The latest ones count."""
+"""Only this many of the latest turns count."""
 _LARGEST_SHIFT = 3.0
 
 
@@ -33,7 +33,7 @@ class VoiceCalibration:
 
     @property
     def shift(self) -> float:
-        """What is added to the log-odds, 0 to 3."""
+        """Correction added to the log-odds, 0 to 3."""
         missing = sum(_EXPECTED - score for score in self._confirmed)
         return min(max(missing / (len(self._confirmed) + _PRIOR_TURNS), 0.0), _LARGEST_SHIFT)
 
@@ -53,5 +53,5 @@ class VoiceCalibration:
         self._committed = None
 
     def withdraw(self) -> None:
-        """It may not have been: nothing is learned from it."""
+        """Learn nothing from the latest turn: it may not have been finished."""
         self._committed = None

@@ -21,7 +21,7 @@ from engine_runtime.types import Pcm
 _TURNS_NEEDED = 3
 _MOST_TURNS = 8
 _MEMORY_MS = 120_000.0
-"""The user may have moved meanwhile."""
+"""Turns older than this do not count: the user may have moved."""
 _GAP_MS = 640.0
 """Longer silence ends a stretch of speech."""
 _REPEAT_MS = (1_000.0, 3_000.0)
@@ -54,7 +54,7 @@ class VoiceLevel:
         """End of the latest speech."""
         self._now_ms = 0.0
         self._was_ignored = False
-        """The present, or the latest, stretch was taken for somebody else's."""
+        """Whether the present or latest stretch was taken for somebody else's."""
         self._is_repetition = False
 
     def hear(self, level_db: float | None, start_ms: float, end_ms: float, *, is_speech: bool) -> None:
@@ -81,24 +81,24 @@ class VoiceLevel:
         return statistics.median(known) if len(known) >= _TURNS_NEEDED else None
 
     def is_quieter(self, by_db: float | None) -> bool:
-        """Whether all of the present speech is at least `by_db` quieter than the user; None: nobody is."""
+        """Whether all of the present speech is at least `by_db` quieter than the user; False for None."""
         user_db = self.user_db
         if by_db is None or user_db is None or self.speech_db is None or self._is_repetition:
             return False
         return self.speech_db <= user_db - by_db
 
     def ignore(self) -> bool:
-        """The present speech is taken for somebody else's; whether that is new."""
+        """Take the present speech for somebody else's; returns whether that is new."""
         is_new, self._was_ignored = not self._was_ignored, True
         return is_new
 
     def begin_turn(self) -> None:
-        """A turn begins, with the present speech if there is any."""
+        """Begin a turn, with the present speech if there is any."""
         is_speaking = self._now_ms - self._end_ms < _GAP_MS
         self._turn_db = self.speech_db if is_speaking else None
 
     def commit_turn(self) -> None:
-        """The turn is over."""
+        """End the turn."""
         if self._is_repetition:
             self._turns.clear()
         self._is_repetition = False

@@ -70,22 +70,22 @@ class RemoteConversation:
         """Exchange of the turn in progress."""
         self._scope = CancelScope()
         self._response: RemoteResponse | None = None
-        """The latest one that was requested."""
+        """The latest response that was requested."""
         self._known: dict[str, RemoteResponse] = {}
-        """Those that the server has begun, by its id."""
+        """Responses that the server has begun, by its id."""
         self._early: list[Json] = []
         """Events of a response to a turn that the server ended, before the session did."""
         self._lost_ns: int | None = None
-        """When the connection was lost; None while there is one."""
+        """When the connection was lost; None while connected."""
         self._flow_steps: int | None = None
-        """Those that the user has chosen; each connection is told, as the server forgets them."""
+        """Flow steps that the user has chosen. Each new connection is told: the server forgets them."""
         self._reports_timings: bool | None = None
-        """Whether the server sends its own; None until a spoken reply is over."""
+        """Whether the server sends its own timings; None until a spoken reply is over."""
 
     # ---- connections ----
 
     def connect(self, session: ServerSession, emit: Callable[[Json], None]) -> None:
-        """There is a connection, with a new session of the server."""
+        """Begin on a new connection, with a new session of the server."""
         self._uplink.open(session, emit)
         if self._flow_steps is not None:
             self._uplink.choose_flow_steps(self._flow_steps)
@@ -106,7 +106,7 @@ class RemoteConversation:
                 self._uplink.request(response)
 
     def lose(self) -> None:
-        """The connection is lost."""
+        """Note that the connection is lost."""
         self._uplink.close()
         self._lost_ns = self._timing.clock_ns()
         response = self._response
@@ -114,7 +114,7 @@ class RemoteConversation:
             self._end(response, "cancelled")
 
     def close(self) -> None:
-        """The conversation is over."""
+        """End the conversation."""
         self._uplink.close()
         if self._response is not None and not self._response.is_over:
             self._stop(self._response)
@@ -206,7 +206,7 @@ class RemoteConversation:
         self._desk.give(RolledBack(scope, 0, self._timing.clock_ns()))
 
     def _begin_again(self, turn: RemoteExchange) -> None:
-        """The server counts the turn as answered: take it out, and send its speech once more."""
+        """Take a turn that the server counts as answered out of its history, and send the speech again."""
         self._uplink.delete(turn)
         self._uplink.clear()
         self._uplink.append_all(turn)
@@ -237,7 +237,7 @@ class RemoteConversation:
             self._renew()
 
     def _drop(self, exchange: RemoteExchange) -> None:
-        """The exchange never was."""
+        """Remove the exchange, as if it had never been."""
         if self._response is not None and self._response.exchange is exchange:
             self._stop(self._response)
         if self._turn is exchange:
@@ -246,7 +246,7 @@ class RemoteConversation:
         self._uplink.delete(exchange)
 
     def _stop(self, response: RemoteResponse) -> None:
-        """Nothing more is wanted of the response."""
+        """Cancel the response and ignore what still arrives of it."""
         if not response.is_over:
             response.is_over = True
             self._desk.done()
@@ -264,7 +264,7 @@ class RemoteConversation:
             self.on_garbage()
 
     def on_garbage(self) -> None:
-        """A message of the server that is no event."""
+        """Count a message of the server that is not an event."""
         _log.warning("a message of the server is no event of the Realtime protocol")
         response = self._response
         if response is not None and not response.is_over:

@@ -25,7 +25,7 @@ _GA_NAMES = {
     "response.text.done": "response.output_text.done",
     "conversation.item.created": "conversation.item.added",
 }
-"""What the older dialect calls otherwise."""
+"""Event types that the older dialect names differently."""
 _OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _RATES = range(8_000, 48_001)
 _LONGEST_NAME = 200
@@ -37,13 +37,13 @@ class ServerSession:
 
     model: str = ""
     is_older: bool = False
-    """Whether it is described in the dialect before GA."""
+    """Whether the session is described in the dialect before GA."""
     input_format: AudioFormat = PCM16
     output_format: AudioFormat = PCM16
     detects_turns: bool | None = None
     """Whether the server ends the turns of the user; None if it does not say."""
     flow_steps: FlowSteps | None = None
-    """Euler steps of the server's flow; None if it leaves no choice."""
+    """Euler steps of the server's flow; None if they cannot be chosen."""
 
 
 def event_name(event: Json) -> str:
@@ -110,7 +110,7 @@ def flow_steps_update(steps: int) -> Json:
 
 
 def response_create(session: ServerSession, modality: Modality, most_tokens: int | None = None) -> Json:
-    """The response.create for a reply of this kind, of at most so many tokens."""
+    """The response.create for a reply of this kind and at most this many tokens."""
     if session.is_older:
         response: Json = {"modalities": ["text"] if modality is Modality.TEXT else ["audio", "text"]}
     else:

@@ -30,7 +30,7 @@ _POLL_S = 0.05
 _END_S = 5.0
 """Time for the child to end after its standard input was closed, and its conversation with it."""
 _GIVE_UP_S = 2.0
-"""After the connection was lost: on one machine that means that the child has ended."""
+"""Time to wait after the connection was lost: on one machine that means that the child has ended."""
 _SESSION_MINUTES = "1440"
 _SHOWN_BYTES = 8_192
 _KEPT_BYTES = 1 << 20
@@ -57,7 +57,7 @@ class EngineProcess:
     """The child. It is listening when the constructor returns."""
 
     def __init__(self, python: Path, options: list[str]) -> None:
-        """EngineProcessError if it does not start."""
+        """Raises EngineProcessError if it does not start."""
         self._python = python
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         append_only(self._output.fileno())
@@ -114,7 +114,7 @@ class EngineProcess:
             time.sleep(_POLL_S)
 
     def trim(self) -> None:
-        """Drop what the child wrote long ago, if that is much. What it writes meanwhile may be lost."""
+        """Drop old output of the child if there is much of it. Output that arrives meanwhile may be lost."""
         file = self._output.fileno()
         if os.fstat(file).st_size > _KEPT_BYTES:
             said = self._said().encode()
@@ -127,7 +127,7 @@ class EngineProcess:
         return self._process.poll()
 
     def last_line(self) -> str:
-        """The last line that it wrote, which is the reason where it has failed."""
+        """The last line that it wrote: the reason if it has failed."""
         return self._lines()[-1].removeprefix(_OWN_WORDS).rstrip(".") + "."
 
     def _lines(self) -> list[str]:
@@ -154,7 +154,7 @@ class EngineProcess:
 
 
 def append_only(file: int) -> None:
-    """Let every write to the file go to its end, also after it was truncated."""
+    """Make every write append, also after the file was truncated."""
     import fcntl  # not on Windows
 
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)

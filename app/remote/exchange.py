@@ -21,7 +21,7 @@ from app.session.engine_jobs import Remember
 from engine_runtime.types import Modality, Pcm
 
 KEPT_AUDIO_S = 600.0
-"""Speech of the user that is kept in all; the oldest is forgotten."""
+"""Speech of the user that is kept in total; the oldest is forgotten."""
 _BLOCK_S = 0.5
 _FULL_SCALE = 32_768.0
 
@@ -41,9 +41,9 @@ class RemoteExchange:
     """Transcript of a spoken question, if the server sends it."""
     speech: list[NDArray[np.int16]] = field(default_factory=list)
     user_items: list[str] = field(default_factory=list)
-    """Their ids in the present session of the server."""
+    """Ids of the question's items in the present session of the server."""
     reply_item: str = ""
-    """The same of the reply; "" before it came."""
+    """Id of the reply's item there; "" before it came."""
     said: list[tuple[int, str]] = field(default_factory=list)
     """The text of the reply in parts, each with the sample at which it begins."""
     samples: int = 0
@@ -83,7 +83,7 @@ class RemoteExchange:
         self.speech = list(earlier.speech)
 
     def cut(self, samples: int, characters: int) -> None:
-        """No more than this was heard, or shown."""
+        """Truncate the reply to what was heard, or shown."""
         self.is_answered = True
         if self.modality is Modality.TEXT:
             self.said = [(0, "".join(text for _, text in self.said)[:characters])]
@@ -121,7 +121,7 @@ class RemoteExchange:
 
 
 def held_elsewhere(job: Remember, sample_rate: int) -> RemoteExchange:
-    """An exchange that is only told to the server."""
+    """An exchange that the server is only told about."""
     exchange = RemoteExchange(job.turn_id, Modality.TEXT, sample_rate, is_answered=True)
     if isinstance(job.question, str):
         exchange.text = job.question

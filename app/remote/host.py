@@ -25,9 +25,9 @@ WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5)
 """Before the attempts to connect again; the last one repeats. So a server that is back is noticed within 1.5
 s."""
 GIVE_UP_S = 300.0
-"""After the connection was lost."""
+"""Time without a connection after which it gives up."""
 _STABLE_S = 5.0
-"""A connection that lasts this long is one; others count as attempts."""
+"""A connection that ends sooner counts as a failed attempt."""
 _log = logging.getLogger(__name__)
 
 
@@ -71,12 +71,12 @@ class _Line:
         self._over: asyncio.Future[EngineSource | None] = self._loop.create_future()
         """The source of the next engine, None to end."""
         self._renewal = asyncio.Event()
-        """Another connection is wanted, for a new conversation."""
+        """Set when a new conversation wants another connection."""
         self._is_announced = False
         """Whether the user was told that there is no connection."""
 
     async def hold(self, *, keeps_history: bool) -> EngineSource | None:
-        """Hold the conversation. LinkError if there is no connection, or none any more."""
+        """Hold the conversation. Raises LinkError if there is no connection, or it cannot be restored."""
         began_s = time.perf_counter()
         link = await Link.open(self._address)
         session = link.session
@@ -192,13 +192,13 @@ class _Line:
             self._desk.give(EngineNotice(text))
 
     async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:
-        """Wait until one of them is done, or the conversation is over."""
+        """Wait until one of these is done or the conversation is over."""
         await asyncio.wait([*tasks, self._over], return_when=asyncio.FIRST_COMPLETED)
 
     # ---- jobs ----
 
     def _wake(self) -> None:
-        """There is a job. Dialog thread."""
+        """Wake the event loop for a new job. Dialog thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._take_jobs)
 

@@ -24,18 +24,18 @@ from engine_runtime.errors import MossVoiceError
 OPEN_S = 10.0
 """Limit for the handshake, and for the session of the server after it."""
 _PING_S = 5.0
-"""Between pings, and for their answers: what is lost without a word is noticed within twice that."""
+"""Interval of pings, and limit for their answers: a silent loss is noticed within twice this time."""
 _CLOSE_S = 1.0
 _LARGEST_EVENT = 16 * 1024 * 1024
 _SHOWN = 300
 _MOST_GARBAGE = 100
-"""Messages of one connection that are no events; then another connection is tried."""
+"""Messages that are not events which one connection may have; then another connection is tried."""
 _GOING_AWAY = 1001
 _RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class LinkError(MossVoiceError):
-    """There is no connection, or none any more."""
+    """The connection failed or was lost."""
 
     def __init__(self, message: str, *, is_final: bool = False, is_expected: bool = False) -> None:
         """`is_final`: another attempt would fail in the same way. `is_expected`: the server has ended a
@@ -94,7 +94,7 @@ class Link:
 
     @property
     def round_trip_s(self) -> float | None:
-        """That of the latest ping, None before the first one was answered."""
+        """Round trip of the latest ping, None before the first one was answered."""
         return self._socket.latency or None
 
     async def events(self) -> AsyncIterator[Json | None]:
@@ -123,12 +123,12 @@ class Link:
 
 
 def _refuse_constant(constant: str) -> None:
-    """NaN and the infinities are no JSON."""
+    """Refuse NaN and the infinities, which JSON does not have."""
     raise ValueError(f"{constant} is no number")
 
 
 def _parsed(data: str | bytes) -> Json | None:
-    """The event of a message, None if it is none: a server may send anything."""
+    """The event of a message, None if it is not an event: a server may send anything."""
     try:
         event = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):  # RecursionError: nested too deeply

@@ -40,7 +40,7 @@ class LoadReply:
     """Name of the recording."""
     ttfa_ms: float = 0.0
     network_ms: float | None = None
-    """None if the server does not report its own time."""
+    """Time to first audio by the server itself, None if it does not report it."""
     audio_s: float = 0.0
     gaps: int = 0
     lateness_ms: float = 0.0
@@ -53,7 +53,7 @@ class LoadReply:
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, "" if it is a reply."""
+        """What is wrong with the reply, "" if nothing is."""
         if self.error:
             return self.error
         if not self.audio_s:
@@ -200,7 +200,7 @@ class _Playback:
         self._gaps, self._lateness_s = 0, 0.0
 
     def add(self, data: bytes) -> None:
-        """More of it has come."""
+        """Add more of the reply's audio."""
         now_s, pcm = time.perf_counter(), self._known.decode(data)
         if not self._chunks:
             self.ttfa_ms = (now_s - self._asked_s) * 1e3

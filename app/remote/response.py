@@ -81,12 +81,12 @@ class RemoteResponse:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether more came than a reply may have."""
+        """Whether more came than a reply may hold."""
         is_long = self.exchange.samples >= LONGEST_S * self._out_rate
         return is_long or self._characters >= MOST_CHARACTERS
 
     def add_text(self, text: str) -> None:
-        """More of the text, or of the transcript."""
+        """Add to the text or the transcript."""
         text = text[: MOST_CHARACTERS - self._characters]
         self._characters += len(text)
         if self.modality is Modality.SPEECH and self._first_ns is None:
@@ -97,12 +97,12 @@ class RemoteResponse:
         self._say(text)
 
     def complete_text(self, text: str) -> None:
-        """The whole text, from a server that may not have sent it in parts."""
+        """Take the whole text, from a server that may not have sent it in parts."""
         if text and not self.exchange.said and not self._held:
             self.add_text(text)
 
     def add_audio(self, data: object, known: AudioFormat) -> None:
-        """More of the speech, in base64. What is none is passed over."""
+        """Add base64 speech; what cannot be decoded is ignored."""
         try:
             sound = base64.b64decode(str(data), validate=True)
         except (binascii.Error, ValueError):
@@ -114,7 +114,7 @@ class RemoteResponse:
             self._play(self._resampler.push(known.decode(whole)))
 
     def end(self, reason: FinishReason) -> None:
-        """The reply is over."""
+        """End the reply."""
         if self._resampler is not None and reason != "cancelled":
             self._play(self._resampler.finish())
         self._release()
@@ -152,7 +152,7 @@ class RemoteResponse:
         self._give(ReplyText(exchange.turn_id, text, is_subtitle, exchange.samples))
 
     def _release(self) -> None:
-        """Give the text that waited for sound."""
+        """Release the text that waited for sound."""
         held, self._held = self._held, []
         for text in held:
             self._say(text)
@@ -173,7 +173,7 @@ class RemoteResponse:
 
 
 def _stages(described: object, turn_id: int, asked_ns: int) -> Iterator[TimingEvent]:
-    """The stages of a timings event; what is none is passed over."""
+    """The stages of a timings event; malformed ones are ignored."""
     for stage in islice(described, _MOST_STAGES) if isinstance(described, list) else ():
         if not isinstance(stage, dict) or stage.get("name") not in REPLY_STAGES:
             continue
@@ -187,11 +187,11 @@ def _stages(described: object, turn_id: int, asked_ns: int) -> Iterator[TimingEv
 
 
 def _figures(described: Json, names: Iterable[str]) -> dict[str, float | int | str]:
-    """Those of the named figures that are some."""
+    """The named figures that are valid numbers."""
     return {name: figure for name in names if (figure := figure_of(described.get(name))) is not None}
 
 
 def figure_of(value: object) -> float | None:
-    """A number that a server sent, None where it is none or out of range."""
+    """A number that a server sent, None if it is not one or is out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value <= _LONGEST_MS else None  # type: ignore[arg-type, operator]

@@ -25,7 +25,7 @@ from app.remote.response import RemoteResponse
 from engine_runtime.types import Pcm
 
 _SILENCE_S = 2.0
-"""After a turn, for a server that ends turns itself."""
+"""Silence after a turn, for a server that ends turns itself."""
 
 
 class Uplink:
@@ -37,7 +37,7 @@ class Uplink:
         self.requested: deque[RemoteResponse] = deque()
         """Responses that the server has not begun."""
         self.committed: deque[RemoteExchange] = deque()
-        """Whose speech was committed, until the server names the item."""
+        """Exchanges whose speech was committed, until the server names the items."""
         self._in_rate = in_rate
         self._emit: Callable[[Json], None] | None = None
         self._count = 0
@@ -48,7 +48,7 @@ class Uplink:
         return self._emit is not None
 
     def open(self, session: ServerSession, emit: Callable[[Json], None]) -> None:
-        """There is a connection, with a new session of the server."""
+        """Begin on a new connection, with a new session of the server."""
         self.session, self._emit = session, emit
         self.ends_turns = False
         self.requested.clear()
@@ -56,11 +56,11 @@ class Uplink:
         emit(session_update(session))
 
     def close(self) -> None:
-        """There is no connection."""
+        """Note that the connection is lost."""
         self._emit = None
 
     def choose_flow_steps(self, steps: int) -> None:
-        """Run so many Euler steps of the flow from the next reply on."""
+        """Run this many Euler steps of the flow from the next reply on."""
         self._send(flow_steps_update(steps))
 
     # ---- items ----
@@ -81,7 +81,7 @@ class Uplink:
             self._send({"type": "conversation.item.delete", "item_id": item_id})
 
     def truncate(self, exchange: RemoteExchange, audio_end_ms: int) -> None:
-        """No more than this was heard of a spoken reply."""
+        """Truncate a spoken reply to what was heard."""
         if exchange.is_replayed:  # its item is a text; it is the last one
             self.delete(exchange)
             self.say_again(exchange)
@@ -92,19 +92,19 @@ class Uplink:
     # ---- speech ----
 
     def append(self, pcm: Pcm) -> None:
-        """More of the user's speech."""
+        """Send more of the user's speech."""
         known = self.session.input_format
         if known.sample_rate == self._in_rate:
             self._append(known.encode(pcm))
         # Else it goes with the request: a server that came back with another rate is the exception.
 
     def append_all(self, exchange: RemoteExchange) -> None:
-        """The speech of an exchange, once more."""
+        """Send the speech of an exchange again."""
         for block in exchange.speech_blocks(self.session.input_format):
             self._append(block)
 
     def clear(self) -> None:
-        """The speech that was not committed is no question."""
+        """Drop the speech that was not committed."""
         self._send({"type": "input_audio_buffer.clear"})
 
     def _append(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Uplink:
         response.event_id = self._send(response_create(session, response.modality))
 
     def cancel(self, response: RemoteResponse) -> None:
-        """Nothing more is wanted of a response."""
+        """Cancel a response."""
         cancel: Json = {"type": "response.cancel"}
         if response.response_id:
             cancel["response_id"] = response.response_id
