@@ -15,7 +15,7 @@ _PLAUSIBLE_S = (-0.2, 3.0)
 """A monitor of a loudspeaker captures sound before it is in the air. Some drivers give no time at all, 0."""
 _GAP_NS = 10_000_000
 _GAP_BLOCKS = 3
-"""Blocks in a row that are late by a gap: a single one is a wrong measurement."""
+"""Number of consecutive late blocks that make a gap: a single one is a wrong measurement."""
 
 
 class DeviceLatency:
@@ -28,7 +28,7 @@ class DeviceLatency:
         self._air_ns: int | None = None
         """When the latest block is in the air; None while that is not known."""
         self._expected_ns: int | None = None
-        """When it would be if it followed the one before without a gap."""
+        """When it would be in the air if it followed the block before without a gap."""
         self._late_blocks = 0
 
     def add(self, latency_s: float, now_ns: int) -> int:

@@ -31,10 +31,10 @@ _RING_SECONDS = 2.0
 _STALL_NS = 500_000_000
 """A device without a callback for this long is lost."""
 _LARGEST_SERVICE_STEP_NS = 50_000_000
-"""A dialog thread that was held up itself must not take that time for a standstill of the device."""
+"""Most time counted per call: a dialog thread that was held up must not blame the device."""
 
 _ONE_GAP_NS = 200_000_000
-"""An under-run of the device is told of more than once within this time."""
+"""Within this time an under-run of the device is reported once."""
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class _SoundStream(ABC):
             self._stall.update(self._callbacks, now_ns)
 
     def is_lost(self) -> bool:
-        """Whether PortAudio ended the stream or calls no more."""
+        """Whether PortAudio ended the stream or stopped calling."""
         return self._stream is not None and (self._has_finished or self._stall.is_stalled)
 
     def _on_finished(self) -> None:
@@ -266,7 +266,7 @@ class SoundOutput(_SoundStream):
         self.played, self.recorded = PlayedTap(self.sample_rate), PlayedTap(self.sample_rate)
         self._is_starved = False
         self._gap_ns = 0
-        """When the device ran dry last."""
+        """When the device last ran dry."""
 
     def close(self) -> None:
         """Stop immediately; what was handed to the device but is not in the air yet stays in the ring."""

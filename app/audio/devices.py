@@ -32,7 +32,7 @@ class Device:
     """One side (input or output) of a sound device."""
 
     index: int
-    """In PortAudio's list; -1 for a device of the sound server, which is opened through `SERVER_DEVICE`."""
+    """Index in PortAudio's list; -1 for a device of the sound server, opened through `SERVER_DEVICE`."""
     name: str
     host_api: str
     sample_rate: int
@@ -40,7 +40,7 @@ class Device:
     description: str = ""
     """What the system calls it; "" if that is the name."""
     is_monitor: bool = False
-    """It captures what a loudspeaker plays: used only if requested by name."""
+    """Whether it captures what a loudspeaker plays: used only if requested by name."""
 
     @property
     def is_of_server(self) -> bool:
@@ -59,7 +59,7 @@ class DeviceList:
     """Where the sound server has our capture stream, "" if that is not known; it may move streams."""
     output_in_use: str = ""
     is_live: bool = False
-    """It follows the system by itself; otherwise only `rescan` finds changes."""
+    """Whether the list follows the system by itself; otherwise only `rescan` finds changes."""
 
 
 def portaudio() -> Any:

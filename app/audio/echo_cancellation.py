@@ -54,7 +54,7 @@ class AudioProcessing:
     gain_control: bool = False
     """Bring speech to one level."""
     library: EchoLibrary | None = None
-    """What does all this; None for the default."""
+    """The library that does all this; None for the default."""
 
     def __post_init__(self) -> None:
         if self.library not in (*get_args(EchoLibrary), None):
@@ -102,7 +102,7 @@ class CaptureProcessor:
             self._restart()
 
     def attach(self) -> None:
-        """Another microphone: its sample 0 comes next."""
+        """Start over with another microphone, whose sample 0 comes next."""
         self._restart()
 
     @property
@@ -122,7 +122,7 @@ class CaptureProcessor:
 
     @property
     def measurement(self) -> EchoMeasurement:
-        """What is known of the echo."""
+        """The echo as far as it is known."""
         monitor = self._monitor
         return EchoMeasurement(
             "unavailable" if self.problem else self._state,

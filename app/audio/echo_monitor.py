@@ -36,7 +36,7 @@ has one."""
 _SAME_DELAY = 4
 """Samples, 0.25 ms: an echo stays where it is but for drift (2.4 samples at most), a chance peak does not."""
 _KNOWN_S = 1.0
-"""An echo that was found this lately is confirmed by a single peak at its delay."""
+"""An echo found within this time is confirmed by a single peak at its delay."""
 _PEAKS, _WITHIN_S = 6, 0.5
 """This many peaks at the same delay within this time are an echo. A synthetic voice that says the same words
 as the user gives a few, since it repeats itself exactly."""
@@ -68,7 +68,7 @@ class EchoMonitor:
         self._delay: int | None = None
         """Delay of the latest echo in samples, latency of both devices included."""
         self._found_s = 0.0
-        """When it was found."""
+        """When that echo was found."""
 
     @property
     def is_audible(self) -> bool:
@@ -102,7 +102,7 @@ class EchoMonitor:
         return None if self._delay is None else self._delay * 1000.0 / RATE_HZ
 
     def add(self, near: Pcm, far: Pcm, processed: Pcm) -> None:
-        """The next captured, played and processed samples, equally many."""
+        """Add the next captured, played and processed samples, equally many."""
         self._samples += len(near)
         self._new.append((near, far, processed))
 

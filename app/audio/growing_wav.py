@@ -86,7 +86,7 @@ class GrowingWav:
             raise in_words(self.path, error) from error
 
     def pad_to(self, frames: int) -> None:
-        """Make the file at least so long, with silence."""
+        """Pad the file with silence to at least this length."""
         while self.frames < frames:
             count = min(frames - self.frames, self.sample_rate)
             self.append(np.zeros((count, self.channels), dtype=np.float32))

@@ -59,7 +59,7 @@ class PlaybackReference:
         """Where in the ring the next frame begins; None until the clocks of both devices are known."""
         self._age = 0
         self._aligned_at = 0
-        """Captured frames when the error was within bounds last."""
+        """Captured frames when the error was last within bounds."""
         self._drift = 0.0
         self._moves: deque[float] = deque(maxlen=_SETTLED_FRAMES)
         """Samples that each of the latest frames was moved by."""
@@ -91,7 +91,7 @@ class PlaybackReference:
 
     @property
     def ready_frames(self) -> int:
-        """Frames that `take` has."""
+        """Frames that `take` can return now."""
         return len(self._ready) // FRAME_SAMPLES
 
     def restart(self, frame: int) -> None:
@@ -107,7 +107,7 @@ class PlaybackReference:
         self._ready = self._ready[:0]
 
     def pull(self, received_at: ReceivedAt, captured_frames: int) -> None:
-        """Read what was played meanwhile; so many frames were captured until now."""
+        """Read what was played meanwhile; `captured_frames` were captured until now."""
         if not self._output.name or self._tap is not self._output.played:
             self.restart(self._taken)  # what was read ahead is of the device before
         ring, rate = self._tap.ring, self._tap.sample_rate

@@ -26,7 +26,7 @@ Side = Literal["input", "output"]
 
 _VARIABLES: dict[Side, str] = {"input": "PULSE_SOURCE", "output": "PULSE_SINK"}
 _DUMMY = "auto_null"
-"""The sink that the server makes up while there is none."""
+"""The dummy sink that the server creates while there is no other."""
 _RATE_HZ = 48_000
 """The server converts to that of the device. pulsectl's `sample_spec` must not be read: it refers to memory
 that libpulse has freed by then."""
@@ -59,7 +59,7 @@ class SoundServer:
     def __init__(self, portaudio_devices: Callable[[], DeviceList] = list_devices) -> None:
         self._portaudio_devices = portaudio_devices
         self._found: DeviceList | None = None
-        """What the server has; None while there is no server."""
+        """Devices of the server; None while there is no server."""
         self._has_answered = threading.Event()
         self._stopping = threading.Event()
 

@@ -85,7 +85,7 @@ class StereoTrack:
         side.add(self._stretched(pcm, sample_rate))
 
     def pause(self, at_ns: int) -> None:
-        """The line stands still from this time on, until the next sound."""
+        """Stop the line at this time, until the next sound."""
         if self._paused_at is None:
             self._paused_at = max(int(self.frame_at(at_ns)), self._left.end, self._right.end)
 
@@ -106,13 +106,13 @@ class StereoTrack:
         return np.stack([self._left.take(self._taken), self._right.take(self._taken)], axis=1)
 
     def _go_on(self, first_ns: int) -> None:
-        """The line runs again, if it stood still, from this time on."""
+        """Let the line run again from this time on, if it stood still."""
         if self._paused_at is not None:
             paused_at, self._paused_at = self._paused_at, None
             self._origin_ns += round((self.frame_at(first_ns) - paused_at) / self.sample_rate * 1e9)
 
     def _stretched(self, pcm: Pcm, sample_rate: int) -> Pcm:
-        """The block, a little longer or shorter while the error is large."""
+        """The block, slightly stretched or shortened while the error is large."""
         if abs(self._error) < _SETTLED_S * self.sample_rate:
             return pcm
         most = max(int(len(pcm) * _MOST_STRETCH), 1)
@@ -150,7 +150,7 @@ class _Side:
         self._append(self._resampler.push(pcm))
 
     def take(self, end: int) -> Pcm:
-        """What is waiting up to the frame `end`, padded with silence."""
+        """Waiting samples up to the frame `end`, padded with silence."""
         count = end - (self.end - len(self._waiting))
         if count > len(self._waiting):
             self._append(np.zeros(count - len(self._waiting), dtype=np.float32))

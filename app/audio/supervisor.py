@@ -54,7 +54,7 @@ class _Side:
         self.device: str | None = None
         """The requested device, None for the default one."""
         self.is_replaced = False
-        """That device is away and the default one takes its place."""
+        """Whether the default device stands in for that one, which is away."""
 
     @property
     def is_open(self) -> bool:
@@ -98,7 +98,7 @@ class DeviceSupervisor:
         self._retry_at_ns: int | None = None
         self._attempt = 0
         self._unreported: DeviceNotice | None = None
-        """A loss that may be over before the user has to know."""
+        """A loss that may end before it has to be reported."""
         self._is_hung = False
         self._descriptions: dict[str, str] = {}
         """Descriptions of all devices seen so far, to name one that has gone."""
@@ -298,7 +298,7 @@ class DeviceSupervisor:
         )
 
     def _described(self, name: str) -> str:
-        """What the user knows the device as."""
+        """The name by which the user knows the device."""
         return self._descriptions.get(name, name or "a device")
 
     def _learn(self, found: DeviceList) -> None:

@@ -73,7 +73,7 @@ class WavReader:
         self._left = self.format.frames
 
     def skip(self, frames: int) -> None:
-        """Go on `frames` later, at the end of the file at most."""
+        """Skip `frames`, at most to the end of the file."""
         frames = min(frames, self._left)
         self._file.seek(frames * self.format.frame_bytes, os.SEEK_CUR)
         self._left -= frames

@@ -184,7 +184,7 @@ class WavSpeaker:
             self._listener(block)
 
     def is_lost(self) -> bool:
-        """Never."""
+        """A file is never lost."""
         return False
 
     def sample_time_ns(self, index: float) -> int | None:

@@ -162,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _hold(plan: Plan, steps: list[AcceptanceStep], choice: Choice, progress: _Progress) -> dict[str, Any]:
-    """Do the steps, and return the report. It is written after each, so that it is there whatever happens."""
+    """Do the steps and return the report, which is written after each step, whatever happens."""
     outcomes: dict[str, StepOutcome] = {}
     names = Names(plan.out, [file for file in (plan.settings.voice, plan.wavs) if file is not None])
 
@@ -255,7 +255,7 @@ class _Progress:
         self._width = 0
 
     def begin(self, step: AcceptanceStep) -> None:
-        """A step begins."""
+        """Begin the line of a step."""
         self.step = step.name
         say(f"{step.name}: {step.what} ...")
         self._shown_s = time.monotonic()
@@ -277,7 +277,7 @@ class _Progress:
         self._width = len(text)
 
     def end(self) -> None:
-        """The step is over: its line goes."""
+        """End the step's line."""
         if self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             self._width = 0

@@ -40,7 +40,7 @@ class Plan:
     settings: StartSettings
     """Settings of the torch engine. `bundle` is a folder, or the name of a model yet to be fetched."""
     model: str
-    """The bundle as it was named."""
+    """The bundle as the user named it."""
     out: Path
     run: RunStepCommand
     engine_python: Path | None = None
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def bundle(self) -> Path:
-        """The folder, once it is there."""
+        """The folder of the bundle, once it is there."""
         return self.settings.bundle if self.is_random else paths.find_bundle(Path(self.model)).absolute()
 
     def engine_words(self) -> list[str]:

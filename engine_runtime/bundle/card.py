@@ -32,13 +32,13 @@ _LANGUAGES_OF_SCRIPTS = {
 }
 """By the first word of the Unicode name of a letter. Latin and all other scripts are left to the model."""
 _SYMBOL = ("GREEK", 1)
-"""Script and length of what is no word: pi, or the micro of a unit."""
+"""Script and length of what is not a word: pi, or the micro sign of a unit."""
 _LANGUAGES_IN_LATIN = {
     "cs", "da", "de", "en", "es", "fi", "fr", "hu", "id",
     "it", "nl", "no", "pl", "pt", "ro", "sv", "tr", "vi",
 }  # fmt: skip
 _LANGUAGES = _LANGUAGES_IN_LATIN.union(*_LANGUAGES_OF_SCRIPTS.values())
-"""Those whose scripts are known here; any other one may be written in any script."""
+"""Languages whose scripts are known here; any other may be written in any script."""
 
 
 @dataclass(frozen=True, slots=True)

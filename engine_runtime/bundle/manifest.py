@@ -24,7 +24,7 @@ from engine_runtime.models.limits import Limits, shown
 T = TypeVar("T")
 
 LARGEST_FILE = 1 << 16
-"""Bytes: ten times the manifest of a released model. tomllib needs gigabytes for what is little larger."""
+"""Most bytes: ten times the manifest of a released model. tomllib needs gigabytes for little more."""
 # NOTE: tomllib takes the square of the parts of a dotted key in time and memory: minutes for 30,000 of them.
 _MOST_PARTS = 16
 _TEXT_OR_COMMENT = re.compile(

@@ -16,7 +16,7 @@ from engine_runtime.errors import FetchError
 LM_REPOSITORY = "fnlp/MOSS-Speech"
 CODEC_REPOSITORY = "fnlp/MOSS-Speech-Codec"
 DOWNLOAD_BYTES = 20_000_000_000
-"""What both repositories take, roughly; the hub states it exactly."""
+"""Rough size of both repositories; the hub states it exactly."""
 LICENCE = "weights without a licence file (the code of MOSS-Speech is Apache-2.0)"
 LICENCE_NOTE = (
     "Licence: the code of MOSS-Speech is Apache-2.0, but its weights come without a licence file. "

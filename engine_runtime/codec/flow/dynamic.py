@@ -43,7 +43,7 @@ class DynamicFlow:
         self._starts: dict[int, DynamicState] = {}
 
     def check_steps(self, steps: int) -> None:
-        """Any number will do."""
+        """Accept any number."""
 
     def use_steps(self, steps: int) -> None:
         """Streams have their own buffers, so they may go on."""

@@ -41,7 +41,7 @@ class Pages:
     slot: int
     pages: list[int] = field(default_factory=list)
     parked: list[HostPage] = field(default_factory=list)
-    """What was in them, while others have their place."""
+    """Contents of the pages while other streams use them."""
 
 
 class PagePool:
@@ -49,9 +49,9 @@ class PagePool:
         self._free = list(range(num_pages))
         self._host = host
         self._streams: list[Pages] = []
-        """In the order in which they began."""
+        """Open streams, in the order in which they began."""
         self._closed: deque[Pages] = deque()
-        """Their pages are freed at the next call: streams end in any thread, also during a call."""
+        """Closed streams. Their pages are freed at the next call: streams end in any thread, at any time."""
 
     @property
     def num_free(self) -> int:

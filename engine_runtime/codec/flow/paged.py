@@ -83,7 +83,7 @@ class PagedFlow:
         self.num_pages = budget // (per_code * chunk)
         most = config.max_frames // config.upsample // chunk + self.shapes[-1] // chunk
         self.stream_pages = min(most, self.num_pages // 2)
-        """Pages of a stream at most, prompt included."""
+        """Most pages of a stream, prompt included."""
         needed = -(-least_codes(prompt, self.shapes[-1]) // chunk)
         if self.stream_pages < needed:
             raise BundleError(
@@ -100,7 +100,7 @@ class PagedFlow:
         self._spare_slot = streams
         self._free_slots = list(range(streams))
         self._launched: deque[torch.cuda.Event] = deque(maxlen=2)
-        """The ends of the last two calls."""
+        """Events at the ends of the last two calls."""
         with torch.inference_mode():
             self._make_caches(streams + 1)
             host = HostPages(self._caches, self._num_host_pages(per_code * chunk))

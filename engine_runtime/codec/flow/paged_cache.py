@@ -61,7 +61,7 @@ class PagedCache:
         self.slots, self.places, self.distance_of = other.slots, other.places, other.distance_of
 
     def host_pages(self, count: int) -> list[Tensor]:
-        """Host memory for so many pages, each a tensor; pinned for a GPU, so that copies are asynchronous."""
+        """Host memory for this many pages, a tensor each; pinned for a GPU, for asynchronous copies."""
         on_gpu = self._buffer.device.type == "cuda"
         shape = (count, *self._rows(0).shape)
         return list(torch.empty(shape, dtype=self._buffer.dtype, pin_memory=on_gpu))

@@ -63,7 +63,7 @@ class FlowBackend(Protocol):
     `position`, the number of finished mel frames, prompt included."""
 
     def check_steps(self, steps: int) -> None:
-        """Raise FlowCacheError if `use_steps` cannot change to so many Euler steps."""
+        """Raise FlowCacheError if `use_steps` cannot change to this many Euler steps."""
 
     def use_steps(self, steps: int) -> None:
         """Make so many Euler steps the usual number: compute the prompt with them, and free what belongs to

@@ -62,7 +62,7 @@ class Slot:
     resident: weakref.ref[StaticState] | None = None
     """The stream whose values the buffers hold."""
     streams: weakref.WeakSet[StaticState] = field(default_factory=weakref.WeakSet)
-    """Those that use the slot."""
+    """Streams that use the slot."""
 
 
 @dataclass(slots=True)

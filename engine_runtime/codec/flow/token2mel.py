@@ -102,7 +102,7 @@ class Token2Mel:
         self.cached_codes: int | None = None
         """Codes of all replies together whose caches fit on the device; None without common caches."""
         self.most_streams: int | None = None
-        """Streams at once at most; None if memory alone limits them."""
+        """Most streams at once; None if memory alone limits them."""
         self._capture: Callable[[int], None] | None = None
         """Captures all graphs of a number of steps; None for dynamic caches."""
         if static_bytes is None:
