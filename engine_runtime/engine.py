@@ -2,12 +2,13 @@
 
     with Engine.load(Bundle.open(folder)) as engine:
         conversation = engine.new_conversation()
-        turn = engine.open_turn(conversation, turn_id=1)
-        turn.push(pcm)  # while the user speaks: encoded and prefilled at once
-        for event in turn.commit(Modality.SPEECH): ...  # text, audio, done
+        turn = run_alone(engine.open_turn(conversation, turn_id=1))
+        run_alone(turn.push(pcm))  # while the user speaks: encoded and prefilled at once
+        for event in run_alone(turn.commit(Modality.SPEECH)): ...  # text, audio, done
 
-It owns the loaded stages, the shared KV pool, and the lock under which all conversations run. It starts no
-thread; durations go to `timing`. One thread uses it (`Turn.cancel` may be called from any).
+It owns the loaded stages and the shared KV pool. What waits for a device is a task (work.py): `run_alone`
+carries out one, a scheduler those of many conversations. One thread uses an engine and its turns; it starts
+none. Durations go to `timing`.
 
 The system turn follows the modality of the reply. When a conversation changes it, the common rows and those
 in the prefix cache are reused, the rest is prefilled again.
@@ -16,7 +17,6 @@ in the prefix cache are reused, the rest is prefilled again.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from dataclasses import dataclass, replace
 from typing import Self
@@ -67,7 +67,6 @@ class Engine:
         """Use `load`, unless the stages were created differently."""
         self.stages = stages
         self.timing = timing or TimingBus()
-        self.lock = threading.RLock()
         self._conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._is_closed = False
         self._vocabulary = vocabulary_of(stages.bundle)
@@ -176,12 +175,11 @@ class Engine:
         Raises OptionsError for a number out of range, FlowCacheError if there is too little memory for so
         many, or if the conversations of the engine share their caches. Nothing changes then.
         """
-        with self.lock:
-            self._require_open()
-            chosen = replace(self.stages.options, flow_steps=steps).flow_steps or self.bundle.flow.steps
-            self.stages.token2mel.check_steps(chosen)
-            self._flow_steps = chosen
-            self._settle_flow_steps()
+        self._require_open()
+        chosen = replace(self.stages.options, flow_steps=steps).flow_steps or self.bundle.flow.steps
+        self.stages.token2mel.check_steps(chosen)
+        self._flow_steps = chosen
+        self._settle_flow_steps()
 
     def _settle_flow_steps(self) -> None:
         """Change to the chosen flow steps unless a reply is in progress. FlowCacheError as above."""
@@ -203,89 +201,93 @@ class Engine:
     def new_conversation(self) -> Conversation:
         """A new conversation. `end_conversation` frees its KV blocks; otherwise they are freed after it was
         garbage-collected, or when the pool runs out."""
-        with self.lock:
-            self._require_open()
-            conversation = Conversation(self.stages.prompt, self._context_rows)
-            self.stages.sequences.register(conversation, conversation.sequence)
-            self._conversations.add(conversation)
-            return conversation
+        self._require_open()
+        conversation = Conversation(self.stages.prompt, self._context_rows)
+        self.stages.sequences.register(conversation, conversation.sequence)
+        self._conversations.add(conversation)
+        return conversation
 
     def end_conversation(self, conversation: Conversation) -> None:
         """Stop its turn and free its KV blocks; their content stays in the prefix cache."""
-        with self.lock:
-            if conversation.turn is not None:
-                conversation.turn.close()
-                conversation.turn = None  # breaks the reference cycle with the conversation
-            self.stages.sequences.release(conversation.sequence)
-            self._conversations.discard(conversation)
+        if conversation.turn is not None:
+            conversation.turn.close()
+            conversation.turn = None  # breaks the reference cycle with the conversation
+        self.stages.sequences.release(conversation.sequence)
+        self._conversations.discard(conversation)
 
     def snapshot(self, conversation: Conversation) -> ConversationSnapshot:
         """The conversation as plain data, for `restore`."""
-        with self.lock:
-            return ConversationSnapshot(
-                self.bundle.name,
-                self._vocabulary,
-                conversation.seed,
-                conversation.num_commits,
-                conversation.num_forgotten,
-                conversation.modality,
-                tuple(conversation.exchanges),
-            )
+        return ConversationSnapshot(
+            self.bundle.name,
+            self._vocabulary,
+            conversation.seed,
+            conversation.num_commits,
+            conversation.num_forgotten,
+            conversation.modality,
+            tuple(conversation.exchanges),
+        )
 
     def restore(self, snapshot: ConversationSnapshot) -> Conversation:
         """A new conversation that continues the one of the snapshot; its history is prefilled. Raises
         HistoryError if it was held with another bundle."""
         snapshot.check(self.bundle)
-        with self.lock:
-            conversation = self.new_conversation()
-            conversation.seed, conversation.num_commits = snapshot.seed, snapshot.num_commits
-            conversation.modality = snapshot.modality
-            conversation.exchanges = list(snapshot.exchanges)
-            conversation.num_forgotten = snapshot.num_forgotten
-            if snapshot.exchanges:
-                rows = conversation.plan([], 0)
-                run_alone(self.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS))
-            return conversation
+        conversation = self.new_conversation()
+        conversation.seed, conversation.num_commits = snapshot.seed, snapshot.num_commits
+        conversation.modality = snapshot.modality
+        conversation.exchanges = list(snapshot.exchanges)
+        conversation.num_forgotten = snapshot.num_forgotten
+        if snapshot.exchanges:
+            rows = conversation.plan([], 0)
+            run_alone(self.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS))
+        return conversation
 
     def remove(self, conversation: Conversation, turn_ids: range) -> None:
         """Remove turns from the history; the cache follows with the next turn."""
-        with self.lock:
-            if conversation.turn is not None and conversation.turn.turn_id in turn_ids:
-                conversation.turn.close()
-                conversation.turn = None
-            conversation.remove(turn_ids)
+        if conversation.turn is not None and conversation.turn.turn_id in turn_ids:
+            conversation.turn.close()
+            conversation.turn = None
+        conversation.remove(turn_ids)
 
     def remember(self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str) -> None:
         """Append an exchange that was held elsewhere to the history: a typed question or speech [n] at the
         input rate, and the text of its reply. AudioInputError if the question is empty."""
-        with self.lock:
-            self._require_open()
-            asked = UserInput(self.stages, TimingBus(), turn_id)
-            asked.open(conversation.expected_maximum)
-            try:
-                if isinstance(question, str):
-                    run_alone(asked.type(question))
-                else:
-                    run_alone(asked.push(question))
-                run_alone(asked.end())
-            finally:
-                asked.release()
-            user, maximum = asked.question.user, asked.question.speech_maximum
-            rows = tuple(self.stages.prompt.text_turn(reply))
-            conversation.replace(None, Exchange(user, rows, reply, maximum, turn_id))
+        self._require_open()
+        asked = UserInput(self.stages, TimingBus(), turn_id)
+        asked.open(conversation.expected_maximum)
+        try:
+            if isinstance(question, str):
+                run_alone(asked.type(question))
+            else:
+                run_alone(asked.push(question))
+            run_alone(asked.end())
+        finally:
+            asked.release()
+        user, maximum = asked.question.user, asked.question.speech_maximum
+        rows = tuple(self.stages.prompt.text_turn(reply))
+        conversation.replace(None, Exchange(user, rows, reply, maximum, turn_id))
 
-    def open_turn(self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH) -> Turn:
-        """Start a user turn. `reply` is the expected modality; the commit sets the actual one.
+    def open_turn(
+        self,
+        conversation: Conversation,
+        turn_id: int,
+        reply: Modality = Modality.SPEECH,
+        timing: TimingBus | None = None,
+    ) -> Task[Turn]:
+        """Start a user turn. `reply` is the expected modality; the commit sets the actual one. `timing` takes
+        the durations instead of the engine's bus.
 
         An earlier turn of the conversation that is still open is cancelled. Errors as in `Turn.push`.
         """
-        return run_alone(self.open_turn_task(conversation, turn_id, reply))
-
-    def open_turn_task(
-        self, conversation: Conversation, turn_id: int, reply: Modality = Modality.SPEECH
-    ) -> Task[Turn]:
-        """As `open_turn`, as a task."""
-        return self._open_turn(conversation, turn_id, reply, self.timing)
+        self._require_open()
+        if conversation.turn is not None:
+            conversation.turn.close()
+        try:
+            self._settle_flow_steps()
+        except FlowCacheError as error:
+            _log.warning("The flow steps stay at %d: %s", self._flow_steps, error)
+        turn = conversation.turn = Turn(self.stages, conversation, turn_id, reply, timing or self.timing)
+        yield from turn.open()
+        return turn
 
     def warm_up(self) -> None:
         """Warm up with a reply to a second of faint noise, so that the first real reply is as fast as later
@@ -305,10 +307,10 @@ class Engine:
             sampling = bundle.lm.sampling_speech if modality is Modality.SPEECH else bundle.lm.sampling_text
             params = replace(sampling, min_new=codes, max_new=codes)
             conversation = self.new_conversation()
-            turn = run_alone(self._open_turn(conversation, 0, modality, TimingBus()))
+            turn = run_alone(self.open_turn(conversation, 0, modality, TimingBus()))
             for start in range(0, rate, rate // 10):
-                turn.push(noise[start : start + rate // 10])
-            for _ in turn.commit(modality, params):
+                run_alone(turn.push(noise[start : start + rate // 10]))
+            for _ in run_alone(turn.commit(modality, params)):
                 pass
             self.end_conversation(conversation)
 
@@ -335,30 +337,13 @@ class Engine:
         for conversation in list(self._conversations):
             if conversation.turn is not None:
                 conversation.turn.cancel()
-        with self.lock:
-            self._is_closed = True
-            self.stages.sequences.release_all()
-            self._conversations.clear()
-            self.stages.streams.clear()
-            self.stages.cpu_threads.restore()
-            self.stages.speech_tokenizer.clear_captures()
-            self.stages.lm.close()
-
-    def _open_turn(
-        self, conversation: Conversation, turn_id: int, reply: Modality, timing: TimingBus
-    ) -> Task[Turn]:
-        with self.lock:
-            self._require_open()
-            if conversation.turn is not None:
-                conversation.turn.close()
-            try:
-                self._settle_flow_steps()
-            except FlowCacheError as error:
-                _log.warning("The flow steps stay at %d: %s", self._flow_steps, error)
-            turn = Turn(self.stages, self.lock, conversation, turn_id, reply, timing)
-            conversation.turn = turn
-        yield from turn.open()
-        return turn
+        self._is_closed = True
+        self.stages.sequences.release_all()
+        self._conversations.clear()
+        self.stages.streams.clear()
+        self.stages.cpu_threads.restore()
+        self.stages.speech_tokenizer.clear_captures()
+        self.stages.lm.close()
 
     def _require_open(self) -> None:
         if self._is_closed:

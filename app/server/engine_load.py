@@ -104,12 +104,12 @@ def _measure_rtf(engine: Engine, scheduler: Scheduler, count: int) -> float:
     audio_s = [0.0] * count
 
     def listen(conversation: Conversation) -> Task[None]:
-        turn = yield from engine.open_turn_task(conversation, 0, Modality.SPEECH)
-        yield from turn.push_task(noise)
+        turn = yield from engine.open_turn(conversation, 0, Modality.SPEECH)
+        yield from turn.push(noise)
         turns.append(turn)
 
     def speak(place: int) -> Task[None]:
-        events = yield from turns[place].commit_task(Modality.SPEECH, params)
+        events = yield from turns[place].commit(Modality.SPEECH, params)
         while (event := (yield from events.next_event())) is not None:
             if isinstance(event, ReplyAudio):
                 audio_s[place] += len(event.pcm) / event.sample_rate

@@ -156,11 +156,11 @@ class Seat:
             self._turns = EngineTurns(self._history, self._give)
         if isinstance(job, Commit):
             self.played_until_ns = time.monotonic_ns()
-        yield from self._turns.carry_out_task(job)
+        yield from self._turns.carry_out(job)
         self.is_speaking = True
 
     def _advance(self) -> Task[None]:
-        self.is_speaking = self._turns is not None and (yield from self._turns.advance_task())
+        self.is_speaking = self._turns is not None and (yield from self._turns.advance())
 
     def end(self, scheduler: Scheduler) -> None:
         """Free what the engine holds for the conversation."""

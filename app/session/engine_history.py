@@ -83,7 +83,7 @@ class EngineHistory:
         if question is None:
             raise ForgottenQuestionError("That question is not remembered any more. Ask it again yourself.")
         self._remove(range(job.earlier_id, turn.turn_id))
-        if codes := (yield from turn.push_question_task(question)):
+        if codes := (yield from turn.push_question(question)):
             self._give(Heard(turn.turn_id, codes))
 
     @property

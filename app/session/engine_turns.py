@@ -40,7 +40,7 @@ from app.session.held_timings import KeptTimings
 from app.session.reply_run import ReplyRun
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import CancelScope, Modality
-from engine_runtime.work import Task, run_alone
+from engine_runtime.work import Task
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
     from engine_runtime.conversation.turn import Turn
@@ -76,12 +76,8 @@ class EngineTurns:
         """Whether a reply is made that is not confirmed yet."""
         return self._run is not None and self._run.is_speculative
 
-    def carry_out(self, job: Job) -> None:
+    def carry_out(self, job: Job) -> Task[None]:
         """Execute a job; what it asks of a reply is made by `advance`. A failure is a TurnFailed."""
-        run_alone(self.carry_out_task(job))
-
-    def carry_out_task(self, job: Job) -> Task[None]:
-        """As `carry_out`, as a task."""
         try:
             if isinstance(job, TurnJob):
                 yield from self._execute(job)
@@ -96,12 +92,8 @@ class EngineTurns:
         except Exception as error:
             self.fail(job, error)
 
-    def advance(self) -> bool:
+    def advance(self) -> Task[bool]:
         """Make the next event of the reply; returns whether there is more to make now."""
-        return run_alone(self.advance_task())
-
-    def advance_task(self) -> Task[bool]:
-        """As `advance`, as a task."""
         run = self._run
         if run is None:
             return False
@@ -149,11 +141,11 @@ class EngineTurns:
         elif self._scope.is_cancelled or job.turn_id == self._failed_turn:
             return
         elif isinstance(job, Hear):
-            codes = yield from turn.push_task(job.pcm)
+            codes = yield from turn.push(job.pcm)
             if codes:
                 self._give(Heard(job.turn_id, codes))
         elif isinstance(job, Ask):
-            yield from turn.push_text_task(job.text)
+            yield from turn.push_text(job.text)
         elif isinstance(job, AskAgain):
             yield from self._history.ask_again(turn, job)
         elif isinstance(job, Reopen):
@@ -168,7 +160,7 @@ class EngineTurns:
         if job.scope.is_cancelled:
             return
         self._run = None
-        opening = self._engine.open_turn_task(self._history.conversation, job.turn_id, job.reply)
+        opening = self._engine.open_turn(self._history.conversation, job.turn_id, job.reply)
         self._turn = yield from opening
         self._scope = job.scope
         self._earlier[job.turn_id] = self._turn
@@ -187,7 +179,7 @@ class EngineTurns:
             params = replace(params, min_new=max(params.min_new, _ANSWER_ROWS))
         timing = job.timings or self._engine.timing
         kept = KeptTimings(timing) if job.reports_stages else None
-        events = yield from turn.commit_task(job.reply, params, scope=job.scope, timing=kept or timing)
+        events = yield from turn.commit(job.reply, params, scope=job.scope, timing=kept or timing)
         self._run = ReplyRun(
             job.scope,
             events,

@@ -32,6 +32,7 @@ from app.session.engine_turns import EngineTurns
 from app.session.pending_work import PendingWork
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
     from engine_runtime.conversation.snapshot import ConversationSnapshot
@@ -135,8 +136,8 @@ class EngineWorker:
                 self._pending.end()
 
     def _carry_out(self, turns: EngineTurns, history: EngineHistory, job: Job) -> None:
-        turns.carry_out(job)
-        while turns.advance():
+        run_alone(turns.carry_out(job))
+        while run_alone(turns.advance()):
             pass
         if not turns.is_speculative:
             try:

@@ -78,7 +78,7 @@ def _flow_round(token2mel: Token2Mel, count: int, codes: int, watch: Stopwatch) 
     calls counts as one of them each."""
     streams = [token2mel.stream() for _ in range(count)]
     draw = np.random.default_rng(0).integers
-    tasks = [stream.push_task(draw(0, token2mel.config.vocab_size, codes)) for stream in streams]
+    tasks = [stream.push(draw(0, token2mel.config.vocab_size, codes)) for stream in streams]
     works = [next(task) for task in tasks]
     while True:
         results = watch.time(partial(_run_joined, works))

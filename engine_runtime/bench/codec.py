@@ -16,13 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from engine_runtime.bench.measuring import BenchError, check_sound, p50_p95
-from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.cuda.stopwatch import Stopwatch, rounds_ms
 from engine_runtime.errors import FlowCacheError
 from engine_runtime.loading import Stages
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Mel, Pcm
+from engine_runtime.work import run_alone
 
 PUSH_MS = 80
 OTHER_STEPS = (10, 5)
@@ -89,8 +90,8 @@ class CodecBench:
             codes = []
             for start in range(0, len(question), block):
                 self.stages.cpu_threads.adapt()
-                codes.append(watch.time(partial(stream.push, question[start : start + block])))
-            rest = watch.time(stream.tail)
+                codes.append(watch.time(partial(run_alone, stream.push(question[start : start + block]))))
+            rest = watch.time(partial(run_alone, stream.tail()))
             _check_codes(np.concatenate([*codes, rest]), -(-len(question) // tokenizer.samples_per_code))
             return sum(map(len, codes)), len(rest)
 
@@ -186,7 +187,7 @@ class CodecBench:
             mels: list[Mel] = []
             for packet in packets:
                 self.stages.cpu_threads.adapt()
-                mels += watch.time(partial(stream.push, codes[packet.fed]))
+                mels += watch.time(partial(arrays_of, stream.push(codes[packet.fed])))
             _check_mel(mels, stage.mel.n_mels, [packet.codes * stage.frames_per_code for packet in packets])
             return mels
 

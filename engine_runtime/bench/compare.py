@@ -32,6 +32,7 @@ from engine_runtime.bench.teacher_forcing import Agreement, Dialog, Lesson, on_h
 from engine_runtime.bench.transformers_reference import ComparisonError, TransformersLM
 from engine_runtime.bench.verdict import Verdict
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.flow.token2mel import arrays_of
 from engine_runtime.codec.loading import load_flow
 from engine_runtime.cuda.stopwatch import Stopwatch, rounds_ms, times_ms
 from engine_runtime.lm.generation import Generation, merged_ids
@@ -236,7 +237,7 @@ class RecomputeComparison:
             nonlocal worst
             stream.reset()
             for packet in packets:
-                (mel,) = watch.time(partial(stream.push, codes[packet.fed]))
+                (mel,) = watch.time(partial(arrays_of, stream.push(codes[packet.fed])))
                 wanted = watch.time(partial(plain_flow, codes[: packet.fed.stop]))
                 difference = np.abs(mel - wanted[:, -mel.shape[1] :])
                 worst = max(worst, float(difference.max()))

@@ -19,6 +19,7 @@ import torch
 from engine_runtime.bench.measuring import BenchError
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, SamplingParams
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
@@ -89,11 +90,11 @@ def _converse(engine: Engine, question: Pcm, params: SamplingParams | None, befo
         text = replace(text, min_new=0, max_new=min(text.max_new, params.max_new))
     for number, kind in enumerate(_TURNS, start=1):
         modality = Modality.TEXT if kind == "text" else Modality.SPEECH
-        turn = engine.open_turn(conversation, before + number, modality)
+        turn = run_alone(engine.open_turn(conversation, before + number, modality))
         block = engine.input_sample_rate // 10
         for first in range(0, len(question), block):
-            turn.push(question[first : first + block])
-        for event in turn.commit(modality, text if kind == "text" else speech):
+            run_alone(turn.push(question[first : first + block]))
+        for event in run_alone(turn.commit(modality, text if kind == "text" else speech)):
             if isinstance(event, ReplyAudio):
                 samples += event.pcm.size
                 if not np.isfinite(event.pcm).all():

@@ -16,6 +16,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, SamplingParams
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
@@ -39,10 +40,10 @@ def measure_heads(engine: Engine, question: Pcm, params: SamplingParams | None, 
     lm, stages = engine.stages.lm, engine.stages
     conversation = engine.new_conversation()
     try:
-        turn = engine.open_turn(conversation, 1, Modality.SPEECH)
-        turn.push(question)
+        turn = run_alone(engine.open_turn(conversation, 1, Modality.SPEECH))
+        run_alone(turn.push(question))
         sampling = (engine.bundle.lm.sampling_speech if params is None else params).seeded()
-        for _ in turn.commit(Modality.SPEECH, sampling):
+        for _ in run_alone(turn.commit(Modality.SPEECH, sampling)):
             pass
         if not conversation.exchanges:
             raise BenchError("The engine returned no reply for the question; try another question.")

@@ -21,6 +21,7 @@ from engine_runtime.bench.verdict import Check, VerifyError
 from engine_runtime.bench.word_errors import Recognizer, language_of, word_errors
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Codes, Mel, Modality, ReplyDone
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
@@ -199,13 +200,15 @@ def _reply(engine: Engine, question: Question) -> _Spoken | None:
     """The engine's spoken reply to a question; None without one: a bundle that detects the end of a turn does
     not reply to a question that seems unfinished to it."""
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     if isinstance(question, str):
-        turn.push_text(question)
+        run_alone(turn.push_text(question))
     else:
-        turn.push(question)
+        run_alone(turn.push(question))
     sampling = engine.bundle.lm.sampling_speech.seeded()
-    events = list(turn.commit(Modality.SPEECH, replace(sampling, max_new=min(sampling.max_new, MOST_ROWS))))
+    events = list(
+        run_alone(turn.commit(Modality.SPEECH, replace(sampling, max_new=min(sampling.max_new, MOST_ROWS))))
+    )
     engine.end_conversation(conversation)
     done = events[-1]
     if not isinstance(done, ReplyDone) or not done.codes:

@@ -28,6 +28,7 @@ from engine_runtime.errors import MossVoiceError
 from engine_runtime.table import Section
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
@@ -193,17 +194,17 @@ def measure_reply(
     params = (engine.bundle.lm.sampling_speech if params is None else params).seeded()
     conversation = engine.new_conversation()
     try:
-        turn = engine.open_turn(conversation, turn_id, Modality.SPEECH)
+        turn = run_alone(engine.open_turn(conversation, turn_id, Modality.SPEECH))
         block = engine.input_sample_rate * _PUSH_MS // 1000 if while_spoken else max(len(question), 1)
         committed, before = time.perf_counter(), len(events)
         for start in range(0, len(question), block):
-            turn.push(question[start : start + block])
+            run_alone(turn.push(question[start : start + block]))
         chunks: list[tuple[float, Pcm]] = []
         done: ReplyDone | None = None
         until_first = 0
         if while_spoken:
             committed, before = time.perf_counter(), len(events)
-        for event in turn.commit(Modality.SPEECH, params):
+        for event in run_alone(turn.commit(Modality.SPEECH, params)):
             if isinstance(event, ReplyAudio):
                 chunks.append((time.perf_counter(), event.pcm))
                 until_first = until_first or len(events)

@@ -29,7 +29,7 @@ from engine_runtime.scheduler.scheduler import TICK_NS, ScheduledTask, Scheduler
 from engine_runtime.scheduler.stage_times import BatchTime
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
-from engine_runtime.work import Stage, Task
+from engine_runtime.work import Stage, Task, run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.conversation.turn import Turn
@@ -178,10 +178,10 @@ class BenchUser:
         conversation.seed = self._seed
         codes = []
         for number, reply in enumerate(self.replies[:count], start=1):
-            turn = self._engine.open_turn(conversation, number)
+            turn = run_alone(self._engine.open_turn(conversation, number))
             for block in self._blocks(reply.question_s):
-                turn.push(block)
-            *_, last = turn.commit(Modality.SPEECH, self._params(reply.wanted_codes))
+                run_alone(turn.push(block))
+            *_, last = run_alone(turn.commit(Modality.SPEECH, self._params(reply.wanted_codes)))
             assert isinstance(last, ReplyDone)
             codes.append(last.codes)
         self._engine.end_conversation(conversation)
@@ -224,7 +224,7 @@ class BenchUser:
             self.replies[-1].error = self.replies[-1].error or f"{type(error).__name__}: {error}"
 
     def _open(self) -> Task[None]:
-        opening = self._engine.open_turn_task(self._conversation, len(self.replies))
+        opening = self._engine.open_turn(self._conversation, len(self.replies))
         self._turn = yield from opening
 
     def _push(self, block: Pcm) -> Task[None]:
@@ -234,13 +234,13 @@ class BenchUser:
         while isinstance(later := self._jobs[0][2], np.ndarray) and self._jobs[0][0] <= now_ns:
             blocks.append(later)
             self._jobs.popleft()
-        yield from self._turn.push_task(np.concatenate(blocks))
+        yield from self._turn.push(np.concatenate(blocks))
 
     def _reply(self, reply: UserReply, committed_ns: int) -> Task[None]:
         assert self._turn is not None
         try:
             params = self._params(reply.wanted_codes)
-            events = yield from self._turn.commit_task(Modality.SPEECH, params)
+            events = yield from self._turn.commit(Modality.SPEECH, params)
             self._due_ns, self._played_until_ns = None, committed_ns
             while (event := (yield from events.next_event())) is not None:
                 if isinstance(event, ReplyAudio):

@@ -22,6 +22,7 @@ from engine_runtime.bench.verdict import Check, VerifyError
 from engine_runtime.lm.sequence import Sequence as CachedSequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.types import Modality, Pcm
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
@@ -139,12 +140,12 @@ def _lesson(engine: Engine, dialog: Dialog, rows_per_reply: int) -> Lesson:
     sampling = section.sampling_speech if dialog.reply is Modality.SPEECH else section.sampling_text
     params = replace(sampling.seeded(), max_new=min(sampling.max_new, rows_per_reply))
     for number, question in enumerate(dialog.questions):
-        turn = engine.open_turn(conversation, number, reply=dialog.reply)
+        turn = run_alone(engine.open_turn(conversation, number, reply=dialog.reply))
         if isinstance(question, str):
-            turn.push_text(question)
+            run_alone(turn.push_text(question))
         else:
-            turn.push(question)
-        for _ in turn.commit(dialog.reply, params):
+            run_alone(turn.push(question))
+        for _ in run_alone(turn.commit(dialog.reply, params)):
             pass
     prompt, most = engine.stages.prompt, engine.stages.lm.max_rows
     rows, opening = [*prompt.system(dialog.reply)], len(prompt.open_reply(dialog.reply))

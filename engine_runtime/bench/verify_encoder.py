@@ -20,6 +20,7 @@ from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokeniz
 from engine_runtime.errors import ExecutorError
 from engine_runtime.table import Section
 from engine_runtime.types import Codes, Pcm
+from engine_runtime.work import run_alone
 
 LEAD_S = 0.4
 ROOM_DBFS = -60.0
@@ -138,8 +139,8 @@ def _run(stream: SpeechTokenizerStream, pcm: Pcm, rate: int, prior: float | None
     block = rate * PUSH_MS // 1000
     stream.reset(prior)
     for start in range(0, pcm.size, block):
-        stream.push(pcm[start : start + block])
-    return np.array([*stream.codes, *stream.tail()], np.int64)
+        run_alone(stream.push(pcm[start : start + block]))
+    return np.array([*stream.codes, *run_alone(stream.tail())], np.int64)
 
 
 def _signals(

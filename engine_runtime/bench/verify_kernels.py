@@ -36,6 +36,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.loading import load_lm_weights
 from engine_runtime.types import Codes, Mel, Modality, Pcm
+from engine_runtime.work import run_alone
 
 if TYPE_CHECKING:
     from engine_runtime.codec.vocoder.vocoder import Vocoder
@@ -105,9 +106,9 @@ def _forced_reply(engine: Engine, question: Pcm) -> ForcedReply:
     """The question with the engine's own reply of ROWS_PER_REPLY codes, also of random weights."""
     conversation, sampling = engine.new_conversation(), engine.bundle.lm.sampling_speech.seeded()
     params = replace(sampling, do_sample=True, min_new=ROWS_PER_REPLY + 1, max_new=ROWS_PER_REPLY)
-    turn = engine.open_turn(conversation, 1)
-    turn.push(question)
-    for _ in turn.commit(Modality.SPEECH, params):
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push(question))
+    for _ in run_alone(turn.commit(Modality.SPEECH, params)):
         pass
     exchange, prompt = conversation.exchanges[-1], engine.stages.prompt
     rows = [*prompt.system(Modality.SPEECH), *exchange.user, *exchange.reply]

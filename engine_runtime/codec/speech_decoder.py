@@ -97,13 +97,13 @@ class ReplyVoice:
         is_first = self._chunk == 0
         self._to_mel.add(np.array([code], dtype=np.int64))
         if self._to_mel.is_ready:
-            yield from self._make(self._to_mel.packets_task())
+            yield from self._make(self._to_mel.packets())
         ready = self.take()
         return (yield from self.wait()) if is_first and not ready else ready
 
     def finish(self) -> Task[list[Pcm]]:
         """End of the codes; returns all PCM that is ready. `wait` returns the rest while `is_pending`."""
-        yield from self._make(self._to_mel.finish_task())
+        yield from self._make(self._to_mel.finish())
         last = StreamWork(self._to_pcm.finish_work(), self._execution_stream, is_fetched=True)
         pending_copy, timer = yield last
         self._pending.append(_PendingChunk(self._chunk, None, timer, pending_copy))

@@ -65,7 +65,7 @@ class ActiveTurn(Protocol):
         """Whether it is committed, and its reply is not complete."""
 
     def cancel(self) -> None:
-        """Stop the turn. Safe from any thread."""
+        """Stop the turn."""
 
     def close(self) -> None:
         """End the turn in any state; it cannot be reopened."""

@@ -2,7 +2,7 @@
 
 In: generated rows, each with the text it released, and a position (how much was played or shown). Out: the
 reply as a complete turn of the chat layout, its text and its codes, all truncated at the same row. A code
-counts as heard once its audio has started. Plain lists. Used by the thread that holds the engine's lock.
+counts as heard once its audio has started. Plain lists. Engine thread.
 """
 
 from __future__ import annotations

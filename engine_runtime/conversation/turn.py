@@ -4,9 +4,9 @@ In: PCM (or typed text) as it arrives, then a commit. Out: reply events. While t
 prefilled at once, so that only the few closing rows of the turn remain at the commit. Codes may change until
 then (user_input.py); rows are prefilled again from the first difference.
 
-States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Used
-by the engine thread; `cancel` and `truncate` are safe from any thread and take effect after the current
-decode step at the latest.
+States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Engine
+thread. Another thread stops a reply by the cancel scope of its commit, after the current decode step at the
+latest.
 
 Policies:
     A turn cancelled while listening leaves no trace in the history. An interrupted reply stays in the history
@@ -18,7 +18,6 @@ Policies:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -37,7 +36,7 @@ from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
-from engine_runtime.work import Result, Task, run_alone, within
+from engine_runtime.work import Result, Task, within
 
 
 class _State(Enum):
@@ -53,18 +52,17 @@ class Turn:
     def __init__(
         self,
         stages: Stages,
-        lock: threading.RLock,
         conversation: Conversation,
         turn_id: int,
         reply: Modality,
         timing: TimingBus,
     ) -> None:
-        """`lock` is the engine's lock, which guards the stages."""
         self.turn_id = turn_id
-        self._stages, self._lock, self._conversation = stages, lock, conversation
+        self._stages, self._conversation = stages, conversation
         self._timing = timing
         self._state = _State.LISTENING
-        self._cancelled = threading.Event()
+        self._is_stop_wanted = False
+        """Whether the turn was cancelled or its reply truncated."""
         self._commit = CancelScope()
         """Scope of the latest commit. `reopen` cancels it and the events end; `cancel` does not, because a
         cancelled reply still ends with a ReplyDone."""
@@ -73,12 +71,12 @@ class Turn:
         self._rows: ReplyRows | None = None
         """The rows of the reply, kept after it ended; None until it begins."""
         self._heard: ReplyPosition | None = None
-        """Position up to which the reply was heard, set by the latest `truncate`. Any thread."""
+        """Position up to which the reply was heard, set by the latest `truncate`."""
         self._cut_at: ReplyPosition | None = None
         """The position that was applied last."""
         self._exchange: Exchange | None = None
         self._is_working = False
-        """Whether an operation has begun and waits for work, so that another thread must not end the turn."""
+        """Whether an operation has begun and perhaps waits for work; a stop takes effect after it."""
         conversation.modality = reply
 
     def open(self) -> Task[None]:
@@ -92,7 +90,7 @@ class Turn:
     @property
     def _is_stopped(self) -> bool:
         """Whether a cancel came before the reply was complete, or a truncate at any time."""
-        return self._heard is not None or (self._cancelled.is_set() and self._state is not _State.DONE)
+        return self._heard is not None or (self._is_stop_wanted and self._state is not _State.DONE)
 
     @property
     def is_over(self) -> bool:
@@ -104,16 +102,12 @@ class Turn:
         """Whether it is committed, and its reply is not complete."""
         return self._state is _State.REPLYING
 
-    def push(self, pcm: Pcm) -> int:
+    def push(self, pcm: Pcm) -> Task[int]:
         """Encode and prefill more speech [n] at the engine's input rate; returns the number of new codes.
 
         Raises AudioInputError, ContextLengthError, OutOfBlocksError or ExecutorError; the turn is dropped
         then. Returns 0 once the turn was cancelled.
         """
-        return run_alone(self.push_task(pcm))
-
-    def push_task(self, pcm: Pcm) -> Task[int]:
-        """As `push`, as a task."""
         if not self._can("take speech"):
             return 0
         return (yield from self._operation(self._push(pcm)))
@@ -123,12 +117,8 @@ class Turn:
             yield from self._prefill_open_turn()
         return num_new
 
-    def push_text(self, text: str) -> None:
+    def push_text(self, text: str) -> Task[None]:
         """A typed question, or a text before or after speech. Errors as in `push`."""
-        run_alone(self.push_text_task(text))
-
-    def push_text_task(self, text: str) -> Task[None]:
-        """As `push_text`, as a task."""
         if not self._can("take text"):
             return
         yield from self._operation(self._push_text(text))
@@ -137,13 +127,9 @@ class Turn:
         yield from self._input.type(text)
         yield from self._prefill_open_turn()
 
-    def push_question(self, question: Question) -> int:
+    def push_question(self, question: Question) -> Task[int]:
         """Use the question of an earlier turn instead of speech; returns the number of its codes. Errors as
         in `push`."""
-        return run_alone(self.push_question_task(question))
-
-    def push_question_task(self, question: Question) -> Task[int]:
-        """As `push_question`, as a task."""
         if not self._can("take a question"):
             return 0
         return (yield from self._operation(self._push_question(question)))
@@ -166,7 +152,7 @@ class Turn:
         *,
         scope: CancelScope | None = None,
         timing: TimingBus | None = None,
-    ) -> ReplyEvents:
+    ) -> Task[ReplyEvents]:
         """End the user's turn; returns an iterator over the events of the reply, ending with a ReplyDone.
 
         Each commit of the conversation has its own sampling seed, unless it was reverted by `reopen`.
@@ -175,17 +161,6 @@ class Turn:
         is cancelled; after `cancel` it yields a ReplyDone with "cancelled". Raises AudioInputError if the
         user's turn is empty.
         """
-        return run_alone(self.commit_task(reply, params, scope=scope, timing=timing))
-
-    def commit_task(
-        self,
-        reply: Modality,
-        params: SamplingParams | None = None,
-        *,
-        scope: CancelScope | None = None,
-        timing: TimingBus | None = None,
-    ) -> Task[ReplyEvents]:
-        """As `commit`, as a task."""
         timing = timing or self._timing
         committed_ns = timing.clock_ns()
         if params is None:
@@ -209,26 +184,23 @@ class Turn:
 
         Does nothing while listening or after a cancel.
         """
-        with self._lock:
-            if self._is_cancelled() or self._state is _State.LISTENING:
-                return
-            conversation = self._conversation
-            if conversation.turn is not self:
-                raise RuntimeError("a later turn was opened; only the latest one can be reopened")
-            conversation.replace(self._exchange, None)
-            conversation.return_draws()
-            self._commit.cancel()
-            self._stop_reply()
-            self._reply = self._rows = self._exchange = None
-            self._state = _State.LISTENING
-            rows = [*conversation.history(), *self._input.rows()]
-            self._stages.sequences.roll_back(conversation.sequence, rows)
+        if self._is_cancelled() or self._state is _State.LISTENING:
+            return
+        conversation = self._conversation
+        if conversation.turn is not self:
+            raise RuntimeError("a later turn was opened; only the latest one can be reopened")
+        conversation.replace(self._exchange, None)
+        conversation.return_draws()
+        self._commit.cancel()
+        self._stop_reply()
+        self._reply = self._rows = self._exchange = None
+        self._state = _State.LISTENING
+        rows = [*conversation.history(), *self._input.rows()]
+        self._stages.sequences.roll_back(conversation.sequence, rows)
 
     def cancel(self) -> None:
-        """Drop the turn, or stop its reply, and free its KV blocks. Safe from any thread, at any time.
-
-        Work in progress stops after the current step. A turn that is done does not change.
-        """
+        """Drop the turn, or stop its reply, and free its KV blocks: at once, or after the operation in
+        progress. A turn that is done does not change."""
         if self._state is _State.DONE and self._heard is None:
             return
         self._stop()
@@ -237,21 +209,16 @@ class Turn:
         """Stop the reply, complete or not, and keep the part that was heard: the codes whose audio had
         started after `samples_played` samples, or the `characters_shown` of a text reply.
 
-        Text and KV cache are truncated at the same row. Safe from any thread while the turn is the
-        conversation's latest, otherwise in the engine thread only. A later call can only shorten the reply
-        further; while listening it acts as `cancel`.
+        Text and KV cache are truncated at the same row. A later call can only shorten the reply further;
+        while listening it acts as `cancel`.
         """
         self._heard = ReplyPosition(samples_played, characters_shown)
         self._stop()
 
     def _stop(self) -> None:
-        self._cancelled.set()
-        if self._lock.acquire(blocking=False):
-            try:
-                if not self._is_working:
-                    self._is_cancelled()
-            finally:
-                self._lock.release()
+        self._is_stop_wanted = True
+        if not self._is_working:
+            self._is_cancelled()
 
     def _advance(
         self,
@@ -262,11 +229,10 @@ class Turn:
         committed_ns: int,
     ) -> Task[list[ReplyEvent]]:
         """The next events of the reply; none after the commit was reverted."""
-        with self._lock:
-            if commit.is_cancelled:
-                return []
-            if self._is_cancelled():
-                return [self._cancelled_done(modality)]
+        if commit.is_cancelled:
+            return []
+        if self._is_cancelled():
+            return [self._cancelled_done(modality)]
         return (yield from self._operation(self._generate(modality, params, timing, committed_ns)))
 
     def _generate(
@@ -346,7 +312,7 @@ class Turn:
         self._exchange = exchange
 
     def _is_cancelled(self) -> bool:
-        """Whether the turn is cancelled; performs a pending cancel. The caller holds the engine's lock."""
+        """Whether the turn is cancelled; performs a pending cancel."""
         if not self._is_stopped:
             return False
         heard = self._heard
@@ -367,7 +333,7 @@ class Turn:
     def _drop(self) -> None:
         """Close the turn; its rows that are not history leave the cache."""
         self._state = _State.CANCELLED
-        self._cancelled.set()
+        self._is_stop_wanted = True
         self._stop_reply()
         if self._conversation.is_resting:  # otherwise a later turn aligns the cache
             conversation = self._conversation
@@ -396,35 +362,31 @@ class Turn:
 
     def _can(self, action: str) -> bool:
         """Whether the turn listens; False if it is cancelled, else RuntimeError."""
-        with self._lock:
-            if self._is_cancelled():
-                return False
-            self._require(_State.LISTENING, action)
-            return True
+        if self._is_cancelled():
+            return False
+        self._require(_State.LISTENING, action)
+        return True
 
     def _operation(self, task: Task[Result]) -> Task[Result]:
-        """Run one operation. Its own code holds the lock, nobody does while it waits for work. A cancel
-        takes effect afterwards."""
+        """Run one operation. A cancel takes effect afterwards."""
         self._is_working = True
         try:
-            result = yield from within(self._locked, task)
+            result = yield from within(self._dropping_failed, task)
         finally:
             self._is_working = False
         if self._state is _State.LISTENING:
-            with self._lock:
-                self._is_cancelled()
+            self._is_cancelled()
         return result
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock; if the operation fails, the turn is dropped and the conversation is restored."""
-        with self._lock:
-            try:
-                self._stages.cpu_threads.adapt()
-                yield
-            except torch.OutOfMemoryError as error:
-                self._drop()
-                raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
-            except BaseException:
-                self._drop()
-                raise
+    def _dropping_failed(self) -> Iterator[None]:
+        """If the operation fails, the turn is dropped and the conversation is restored."""
+        try:
+            self._stages.cpu_threads.adapt()
+            yield
+        except torch.OutOfMemoryError as error:
+            self._drop()
+            raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
+        except BaseException:
+            self._drop()
+            raise

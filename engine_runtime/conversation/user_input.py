@@ -145,7 +145,7 @@ class UserInput:
         """New codes of more speech or, for None, of the end of speech."""
         stream = self.stream
         with self._timing.span("encode", self._turn_id) as attributes:
-            codes = yield from (stream.tail_task() if pcm is None else stream.push_task(pcm))
+            codes = yield from (stream.tail() if pcm is None else stream.push(pcm))
             attributes["codes"] = codes.size
         return codes
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Job, Result
 from app.session.engine_turns import EngineTurns
+from engine_runtime.work import run_alone
 from tests.doubles.scripted_engine import ScriptedEngine
 
 
@@ -30,9 +31,9 @@ class InlineEngine:
     def work(self, events: int = 1_000) -> None:
         """Carry out what waits, and make at most this many events of the reply."""
         while self._waiting:
-            self._turns.carry_out(self._waiting.popleft())
+            run_alone(self._turns.carry_out(self._waiting.popleft()))
         for _ in range(events):
-            if not self._turns.advance():
+            if not run_alone(self._turns.advance()):
                 return
 
     def _give(self, result: Result) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -118,35 +118,26 @@ class ScriptedTurn:
         if self._engine.script.fail_on == name:
             raise self._engine.script.error
 
-    def push(self, pcm: Pcm) -> int:
+    def push(self, pcm: Pcm) -> Task[int]:
+        yield from ()
         self._call("push", len(pcm))
         time.sleep(self._engine.script.push_s)
         self.heard.append(pcm)
         before, self._codes = self._codes, sum(map(len, self.heard)) // CODE_SAMPLES
         return self._codes - before
 
-    def push_text(self, text: str) -> None:
+    def push_text(self, text: str) -> Task[None]:
+        yield from ()
         self._call("push_text", text)
 
-    def push_question(self, question: Question) -> int:
+    def push_question(self, question: Question) -> Task[int]:
+        yield from ()
         self._call("push_question")
         return 7
 
     @property
     def question(self) -> Question:
         return Question(())
-
-    def push_task(self, pcm: Pcm) -> Task[int]:
-        return without_work(lambda: self.push(pcm))
-
-    def push_text_task(self, text: str) -> Task[None]:
-        return without_work(lambda: self.push_text(text))
-
-    def push_question_task(self, question: Question) -> Task[int]:
-        return without_work(lambda: self.push_question(question))
-
-    def commit_task(self, *details: Any, **options: Any) -> Task[ScriptedEvents]:
-        return without_work(lambda: self.commit(*details, **options))
 
     def commit(
         self,
@@ -155,7 +146,8 @@ class ScriptedTurn:
         *,
         scope: CancelScope | None = None,
         timing: TimingBus | None = None,
-    ) -> ScriptedEvents:
+    ) -> Task[ScriptedEvents]:
+        yield from ()
         self._call("commit", reply, params)
         self._commit = scope or CancelScope()
         self._timing = timing or self._engine.timing
@@ -313,15 +305,13 @@ class ScriptedEngine:
             raise self.script.error
         self.flow_steps = steps or self.bundle.flow.steps
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
+        yield from ()
         self.calls.append(("open", turn_id, reply, conversation))
         if self.script.fail_on == "open":
             raise self.script.error
         self.turns.append(ScriptedTurn(self, turn_id))
         return self.turns[-1]
-
-    def open_turn_task(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
-        return without_work(lambda: self.open_turn(conversation, turn_id, reply))
 
     def warm_up(self) -> None:
         self.calls.append(("warm_up",))

@@ -26,6 +26,7 @@ from engine_runtime.cpu_threads import (
 )
 from engine_runtime.engine import Engine
 from engine_runtime.loading import Stages
+from engine_runtime.work import run_alone
 
 
 class Machine:
@@ -187,13 +188,13 @@ def test_a_turn_adapts_and_a_closed_engine_leaves_all_threads(
     engine = Engine.load(Bundle.open(random_bundle))
     stages: Stages = engine.stages
     machine.work(WINDOW_S, 0.5, 1.5)
-    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
     assert stages.cpu_threads.present == 1
     machine.work(WINDOW_S, 0.5, 0.0)
-    turn.push_text("hello")
+    run_alone(turn.push_text("hello"))
     assert stages.cpu_threads.present == 2
     machine.work(WINDOW_S, 0.5, 1.5)
     turn.cancel()
-    engine.open_turn(engine.new_conversation(), 2)
+    run_alone(engine.open_turn(engine.new_conversation(), 2))
     engine.close()
     assert machine.threads == [1, 2, 1, 2]

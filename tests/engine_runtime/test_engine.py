@@ -41,6 +41,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
 )
+from engine_runtime.work import run_alone
 from tests.factories.tiny_lm import make_cuda_paged
 from tests.tools.turns import GREEDY, ask, done, exchange, sound, speech
 
@@ -124,9 +125,9 @@ def test_the_sound_of_a_reply_is_that_of_its_codes(engine: Engine) -> None:
 def test_the_first_sound_comes_before_the_last_code(engine: Engine) -> None:
     seen: list[TimingEvent] = []
     engine.timing.subscribe(seen.append)
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push(speech(1.0))
-    reply = turn.commit(Modality.SPEECH, GREEDY)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push(speech(1.0)))
+    reply = run_alone(turn.commit(Modality.SPEECH, GREEDY))
     first = next(event for event in reply if isinstance(event, ReplyAudio))
     flow = engine.bundle.flow
     steps = [event for event in seen if event.name == "step"]
@@ -156,9 +157,9 @@ def test_speech_is_prefilled_while_it_arrives(engine: Engine) -> None:
 @pytest.mark.parametrize("block", [160, 999, 40000])
 def test_the_reply_does_not_depend_on_how_speech_was_cut(engine: Engine, block: int) -> None:
     expected = done(exchange(engine, engine.new_conversation(), speech(2.5))).codes
-    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
     ask(turn, speech(2.5), block)
-    assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
+    assert done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))).codes == expected
 
 
 @pytest.mark.slow
@@ -197,9 +198,9 @@ def test_alternating_modalities_equal_a_conversation_without_a_cache(bundle: Bun
 
 
 def test_the_commit_may_ask_for_another_modality_than_was_expected(bundle: Bundle, engine: Engine) -> None:
-    turn = engine.open_turn(engine.new_conversation(), 1, Modality.TEXT)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1, Modality.TEXT))
     ask(turn, speech(1.3))
-    last = done(list(turn.commit(Modality.SPEECH, GREEDY)))
+    last = done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY))))
     assert (
         list(last.codes)
         == plain_reply(bundle, engine, committed_rows(engine, speech(1.3), Modality.SPEECH))[0]
@@ -218,9 +219,9 @@ def test_the_same_seed_yields_the_same_codes(engine: Engine) -> None:
 
 @pytest.mark.slow
 def test_the_bundle_decides_how_to_sample(engine: Engine) -> None:
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push(speech(1.0))
-    default = done(list(turn.commit(Modality.SPEECH)))
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push(speech(1.0)))
+    default = done(list(run_alone(turn.commit(Modality.SPEECH))))
     given = exchange(engine, engine.new_conversation(), speech(1.0), params=engine.bundle.lm.sampling_speech)
     assert default.codes == done(given).codes
 
@@ -344,8 +345,8 @@ def test_a_resting_conversation_lends_its_blocks(bundle: Bundle) -> None:
 def test_a_conversation_that_has_ended_releases_its_blocks_at_once(engine: Engine) -> None:
     before = engine.stats.used
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1, Modality.TEXT)
-    turn.push_text("one two three")
+    turn = run_alone(engine.open_turn(conversation, 1, Modality.TEXT))
+    run_alone(turn.push_text("one two three"))
     assert engine.stats.used > before
     engine.end_conversation(conversation)
     assert engine.stats.used == before
@@ -368,13 +369,13 @@ def test_ten_thousand_characters_are_refused_and_the_conversation_is_kept(engine
     conversation = engine.new_conversation()
     exchange(engine, conversation, speech(1.0))
     before = (list(conversation.exchanges), conversation.num_forgotten, engine.stats.used)
-    turn = engine.open_turn(conversation, 2)
+    turn = run_alone(engine.open_turn(conversation, 2))
     with pytest.raises(ContextLengthError) as caught:
-        turn.push_text("why? " * 2000)
+        run_alone(turn.push_text("why? " * 2000))
     assert caught.value.what_to_do.startswith("Send a shorter message")
     assert (conversation.exchanges, conversation.num_forgotten) == before[:2]
     assert engine.stats.used <= before[2]
-    assert turn.push(speech(0.5)) == 0
+    assert run_alone(turn.push(speech(0.5))) == 0
     follow_up = done(exchange(engine, conversation, speech(1.0, 4), turn_id=3)).codes
     other = engine.new_conversation()
     exchange(engine, other, speech(1.0))
@@ -386,10 +387,10 @@ def test_ten_thousand_characters_are_refused_and_the_conversation_is_kept(engine
 def test_sound_that_is_none_ends_the_turn_only(engine: Engine, pcm: Pcm) -> None:
     conversation = engine.new_conversation()
     exchange(engine, conversation, speech(1.0))
-    turn = engine.open_turn(conversation, 2)
-    turn.push(speech(0.5))
+    turn = run_alone(engine.open_turn(conversation, 2))
+    run_alone(turn.push(speech(0.5)))
     with pytest.raises(AudioInputError):
-        turn.push(pcm)
+        run_alone(turn.push(pcm))
     assert len(conversation.exchanges) == 1
     assert done(exchange(engine, conversation, speech(1.0))).codes
 
@@ -398,9 +399,9 @@ def test_sound_that_is_none_ends_the_turn_only(engine: Engine, pcm: Pcm) -> None
 def test_nothing_said_or_typed_is_an_error(engine: Engine, typed: str) -> None:
     conversation = engine.new_conversation()
     with pytest.raises(AudioInputError, match="This turn is empty"):
-        engine.open_turn(conversation, 1).commit(Modality.SPEECH)
+        run_alone(run_alone(engine.open_turn(conversation, 1)).commit(Modality.SPEECH))
     with pytest.raises(AudioInputError, match="The question is empty"):
-        engine.open_turn(conversation, 2).push_text(typed)
+        run_alone(run_alone(engine.open_turn(conversation, 2)).push_text(typed))
     assert conversation.exchanges == []
 
 
@@ -408,18 +409,18 @@ def test_an_engine_is_closed_after_its_context(bundle: Bundle) -> None:
     with Engine.load(bundle) as engine:
         conversation = engine.new_conversation()
     with pytest.raises(RuntimeError, match="closed"):
-        engine.open_turn(conversation, 1)
+        run_alone(engine.open_turn(conversation, 1))
 
 
 def test_a_closed_engine_says_so(bundle: Bundle) -> None:
     engine = Engine.load(bundle)
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push(speech(0.5))
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push(speech(0.5)))
     engine.close()
     assert engine.stats.used == 0
     with pytest.raises(RuntimeError, match="closed"):
         engine.new_conversation()
-    assert done(list(turn.commit(Modality.SPEECH))).finish_reason == "cancelled"
+    assert done(list(run_alone(turn.commit(Modality.SPEECH)))).finish_reason == "cancelled"
 
 
 @pytest.mark.slow
@@ -450,9 +451,9 @@ def test_replies_share_the_flow_if_there_is_room_for_one(engine: Engine, bundle:
     engine.stages = replace(engine.stages, token2mel=static)
 
     def answered(seed: int) -> Iterator[ReplyEvent]:
-        turn = engine.open_turn(engine.new_conversation(), 1)
+        turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
         ask(turn, speech(0.5, seed))
-        return turn.commit(Modality.SPEECH, GREEDY)
+        return run_alone(turn.commit(Modality.SPEECH, GREEDY))
 
     alone = [sound(list(answered(seed))) for seed in range(2)]
     replies = [answered(seed) for seed in range(2)]
@@ -481,9 +482,9 @@ def test_a_decode_step_takes_the_documented_path(bundle: Bundle) -> None:
         max_seq_len=limits.max_seq_len,
     )
     engine = Engine(replace(stages, lm=lm), TimingBus())
-    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
     ask(turn, speech(1.0))
-    replies = turn.commit(Modality.SPEECH, replace(GREEDY, max_new=4))
+    replies = run_alone(turn.commit(Modality.SPEECH, replace(GREEDY, max_new=4)))
     calls, files = [], set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -508,12 +509,12 @@ def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, que
     engine.remember(conversation, 1, question, "five")
     (remembered,) = conversation.exchanges
     asked = engine.new_conversation()
-    turn = engine.open_turn(asked, 1)
+    turn = run_alone(engine.open_turn(asked, 1))
     if isinstance(question, str):
-        turn.push_text(question)
+        run_alone(turn.push_text(question))
     else:
-        turn.push(question)
-    for _ in turn.commit(Modality.TEXT, GREEDY):
+        run_alone(turn.push(question))
+    for _ in run_alone(turn.commit(Modality.TEXT, GREEDY)):
         pass
     assert remembered.user == asked.exchanges[0].user, "as if it had been asked here"
     prompt = engine.stages.prompt
@@ -528,9 +529,9 @@ def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, que
         [*conversation.history(), *prompt.user_text("and plus two"), *prompt.end_turn(),
          *prompt.open_reply(Modality.SPEECH)],
     )  # fmt: skip
-    follow_up = engine.open_turn(conversation, 2)
-    follow_up.push_text("and plus two")
-    last = list(follow_up.commit(Modality.SPEECH, GREEDY))[-1]
+    follow_up = run_alone(engine.open_turn(conversation, 2))
+    run_alone(follow_up.push_text("and plus two"))
+    last = list(run_alone(follow_up.commit(Modality.SPEECH, GREEDY)))[-1]
     assert isinstance(last, ReplyDone)
     assert list(last.codes) == codes
 

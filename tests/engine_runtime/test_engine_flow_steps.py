@@ -13,6 +13,7 @@ from engine_runtime.errors import FlowCacheError
 from engine_runtime.options import EngineOptions, OptionsError
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio
+from engine_runtime.work import run_alone
 from tests.tools.turns import GREEDY, LONG, ask, exchange, sound
 
 QUESTION = "what is two plus three"
@@ -54,10 +55,10 @@ def test_a_change_during_a_reply_applies_to_the_next_one(bundle: Bundle) -> None
     timing.subscribe(events.append)
     with loaded(bundle, 2, timing) as engine:
         conversation = engine.new_conversation()
-        turn = engine.open_turn(conversation, 1)
+        turn = run_alone(engine.open_turn(conversation, 1))
         ask(turn, QUESTION)
         parts = []
-        for event in turn.commit(Modality.SPEECH, GREEDY):
+        for event in run_alone(turn.commit(Modality.SPEECH, GREEDY)):
             if isinstance(event, ReplyAudio):
                 parts.append(event.pcm)
                 engine.use_flow_steps(5)
@@ -71,12 +72,12 @@ def test_a_change_during_a_reply_applies_to_the_next_one(bundle: Bundle) -> None
 def test_an_abandoned_reply_does_not_hold_up_the_change(bundle: Bundle) -> None:
     with loaded(bundle, 2) as engine:
         conversation = engine.new_conversation()
-        turn = engine.open_turn(conversation, 1)
+        turn = run_alone(engine.open_turn(conversation, 1))
         ask(turn, QUESTION)
-        next(iter(turn.commit(Modality.SPEECH, LONG)))
+        next(iter(run_alone(turn.commit(Modality.SPEECH, LONG))))
         engine.use_flow_steps(3)
         assert (engine.flow_steps, engine.stages.token2mel.steps) == (3, 2)
-        engine.open_turn(conversation, 2)
+        run_alone(engine.open_turn(conversation, 2))
         assert engine.stages.token2mel.steps == 3
 
 
@@ -111,9 +112,9 @@ def test_memory_that_runs_out_before_a_turn_keeps_the_steps(
 
     with loaded(bundle, 2) as engine:
         conversation = engine.new_conversation()
-        turn = engine.open_turn(conversation, 1)
+        turn = run_alone(engine.open_turn(conversation, 1))
         ask(turn, QUESTION)
-        events = iter(turn.commit(Modality.SPEECH, GREEDY))
+        events = iter(run_alone(turn.commit(Modality.SPEECH, GREEDY)))
         next(events)
         engine.use_flow_steps(9)
         monkeypatch.setattr(engine.stages.token2mel, "use_steps", run_out)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from engine_runtime.work import run_alone
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -93,9 +95,9 @@ def open_bundle(manifest: bytes, is_deep: bool) -> dict[str, Any]:
     if is_deep:
         engine = Engine.load(bundle)
         try:
-            turn = engine.open_turn(engine.new_conversation(), 1, Modality.TEXT)
-            turn.push_text("What?")
-            last = list(turn.commit(Modality.TEXT))[-1]
+            turn = run_alone(engine.open_turn(engine.new_conversation(), 1, Modality.TEXT))
+            run_alone(turn.push_text("What?"))
+            last = list(run_alone(turn.commit(Modality.TEXT)))[-1]
             assert isinstance(last, ReplyDone), last
             assert last.finish_reason in ("stop", "length"), last
         finally:

@@ -7,6 +7,7 @@ from pathlib import Path
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.types import Modality, Pcm, TurnEndPrediction
+from engine_runtime.work import run_alone
 
 
 class LanguageModel:
@@ -25,9 +26,9 @@ class LanguageModel:
         """How likely the user has finished after this speech at the engine's rate, None if it cannot tell."""
         engine, self._turns = self._engine, self._turns + 1
         conversation = engine.new_conversation()
-        question = engine.open_turn(conversation, self._turns)
-        question.push(turn)
-        event = next(question.commit(Modality.SPEECH))
+        question = run_alone(engine.open_turn(conversation, self._turns))
+        run_alone(question.push(turn))
+        event = next(run_alone(question.commit(Modality.SPEECH)))
         question.cancel()
         engine.end_conversation(conversation)
         return event.probability if isinstance(event, TurnEndPrediction) else None

@@ -254,7 +254,7 @@ class ModelTurn:
     def __init__(self, gpu: ModelGPU) -> None:
         self._gpu = gpu
 
-    def push_task(self, pcm: Pcm) -> Task[None]:
+    def push(self, pcm: Pcm) -> Task[None]:
         """Features, encoder, rows."""
         self._gpu.wait(_FEATURES_MS * _MS)
         running = yield ModelWork(self._gpu, "encode")
@@ -262,7 +262,7 @@ class ModelTurn:
         self._gpu.wait(_ARRIVAL_MS * _MS)
         yield from _forward(ModelWork(self._gpu, "prefill", max(1, round(pcm.size / _RATE / _CODE_S))))
 
-    def commit_task(self, modality: Modality, params: SamplingParams) -> Task[ModelReply]:
+    def commit(self, modality: Modality, params: SamplingParams) -> Task[ModelReply]:
         """The end of the question."""
         running = yield ModelWork(self._gpu, "encode")
         yield ModelWork(self._gpu, "arrival", waits_for=running)
@@ -354,7 +354,7 @@ class ModelEngine:
     def end_conversation(self, conversation: Any) -> None:
         """Nothing is held."""
 
-    def open_turn_task(self, conversation: Any, turn_id: int) -> Task[ModelTurn]:
+    def open_turn(self, conversation: Any, turn_id: int) -> Task[ModelTurn]:
         """A turn, after its first rows."""
         yield from _forward(ModelWork(self._gpu, "prefill", 12))
         return ModelTurn(self._gpu)

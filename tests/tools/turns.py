@@ -14,6 +14,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.work import run_alone
 
 GREEDY = SamplingParams(min_new=14, max_new=20)
 LONG = SamplingParams(min_new=60, max_new=60)
@@ -30,10 +31,10 @@ def speech(seconds: float, seed: int = 0) -> Pcm:
 def ask(turn: Turn, question: Pcm | str, block: int = 1280) -> None:
     """Speak or type the question."""
     if isinstance(question, str):
-        turn.push_text(question)
+        run_alone(turn.push_text(question))
         return
     for start in range(0, len(question), block):
-        turn.push(question[start : start + block])
+        run_alone(turn.push(question[start : start + block]))
 
 
 def exchange(
@@ -45,9 +46,9 @@ def exchange(
     turn_id: int = 1,
 ) -> list[ReplyEvent]:
     """One complete turn."""
-    turn = engine.open_turn(conversation, turn_id, reply)
+    turn = run_alone(engine.open_turn(conversation, turn_id, reply))
     ask(turn, question)
-    return list(turn.commit(reply, params))
+    return list(run_alone(turn.commit(reply, params)))
 
 
 def done(events: list[ReplyEvent]) -> ReplyDone:

@@ -141,7 +141,7 @@ class Token2Mel:
         """Mel [n_mels, codes * frames_per_code] of all codes."""
         stream = self.stream(n_steps)
         empty = np.zeros((self.mel.n_mels, 0), dtype=np.float32)
-        return np.concatenate([empty, *stream.push(codes), *stream.finish()], axis=1)
+        return np.concatenate([empty, *arrays_of(stream.push(codes)), *arrays_of(stream.finish())], axis=1)
 
     def packet_ends(self) -> Iterator[int]:
         """Infinite iterator over the ends of a reply's packets, in codes from the start of the voice prompt:
@@ -209,49 +209,33 @@ class Token2MelStream:
         self._packet_ends = stage.packet_ends()
         self._packet_end = next(self._packet_ends)
 
-    def push(self, codes: Codes) -> list[Mel]:
-        """Add codes; returns the packets [n_mels, frames] that are complete now, in order, usually none or
-        one.
+    def push(self, codes: Codes) -> Task[list[Tensor]]:
+        """Add codes; returns the packets [n_mels, frames] that are complete now, in order, usually
+        none or one: float32 tensors on the device, which are not waited for.
 
         Raises BundleError for a code outside the flow's vocabulary, ContextLengthError if the reply is too
         long.
         """
-        return [mel.cpu().numpy() for mel in self.push_tensors(codes)]
-
-    def finish(self) -> list[Mel]:
-        """End of the codes; returns the remaining mel. Reset the stream before using it again."""
-        return [mel.cpu().numpy() for mel in self.finish_tensors()]
-
-    def push_tensors(self, codes: Codes) -> list[Tensor]:
-        """Like `push`, but returns float32 tensors on the device without waiting for them."""
-        return run_alone(self.push_task(codes))
-
-    def push_task(self, codes: Codes) -> Task[list[Tensor]]:
-        """Like `push_tensors`, with the work of the flow as a task."""
         self.add(codes)
-        return self.packets_task()
+        return (yield from self.packets())
 
     def add(self, codes: Codes) -> None:
-        """Add codes; `packets_task` computes what they complete. Errors as in `push`."""
+        """Add codes; `packets` computes what they complete. Errors as in `push`."""
         if self._is_finished:
             raise MossVoiceError("this mel stream is finished; call reset() before the next reply")
         self._stage._path.push(self._state, self._stage._checked(codes))
 
     @property
     def is_ready(self) -> bool:
-        """Whether `packets_task` has something to compute."""
+        """Whether `packets` has something to compute."""
         return self._stage._path.ready(self._state, self._packet_end, finishing=False) > 0
 
-    def packets_task(self) -> Task[list[Tensor]]:
-        """The packets that are complete now, as tensors; the work of the flow as a task."""
+    def packets(self) -> Task[list[Tensor]]:
+        """The packets that are complete now."""
         return self._run(finishing=False)
 
-    def finish_tensors(self) -> list[Tensor]:
-        """Like `finish`, but returns float32 tensors on the device without waiting for them."""
-        return run_alone(self.finish_task())
-
-    def finish_task(self) -> Task[list[Tensor]]:
-        """Like `finish_tensors`, with the work of the flow as a task."""
+    def finish(self) -> Task[list[Tensor]]:
+        """End of the codes; the remaining mel. Reset the stream before using it again."""
         packets = yield from self._run(finishing=True)
         self._is_finished = True
         return packets
@@ -276,3 +260,8 @@ class Token2MelStream:
         mel = torch.cat(self._held, dim=1)[0].T.float().contiguous()
         self._held = []
         return mel
+
+
+def arrays_of(packets: Task[list[Tensor]]) -> list[Mel]:
+    """Compute packets of a stream alone, and wait for them."""
+    return [mel.cpu().numpy() for mel in run_alone(packets)]

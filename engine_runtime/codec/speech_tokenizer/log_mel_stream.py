@@ -129,12 +129,8 @@ class WhisperLogMelStream:
         self._log_power: list[Tensor] = []  # of the segment, [n_mels, frames] each
         self._unread: list[Frames] = []  # whose maxima `revision` has not seen
 
-    def push(self, pcm: Pcm) -> Tensor:
+    def push(self, pcm: Pcm) -> Task[Tensor]:
         """Add samples [n]; returns the final frames, [n_mels, steps * step_frames]."""
-        return run_alone(self.push_task(pcm))
-
-    def push_task(self, pcm: Pcm) -> Task[Tensor]:
-        """Like `push`, as a task."""
         self._pending = np.concatenate((self._pending, pcm))
         ready = max(0, self._pending.size - self._look_ahead) // self._step_samples * self._step_samples
         if ready == 0:
@@ -161,15 +157,11 @@ class WhisperLogMelStream:
             ceilings = torch.maximum(self._features.running_maximum(log_power), self._ceiling)
             return self._features.scale(log_power, ceilings)
 
-    def tail(self) -> Tensor:
+    def tail(self) -> Task[Tensor]:
         """Frames of the pending samples, zero-padded to complete steps, as if the segment ended here.
 
         Changes nothing, so pushing may continue. [n_mels, 0] if nothing is pending.
         """
-        return run_alone(self.tail_task())
-
-    def tail_task(self) -> Task[Tensor]:
-        """Like `tail`, as a task."""
         if self._pending.size == 0:
             return self._no_frames()
         filled = np.pad(self._pending, (0, -self._pending.size % self._step_samples))
@@ -193,7 +185,7 @@ class WhisperLogMelStream:
             self.reset()
             for _ in range(2):  # at the start of a segment, and later
                 self._pending = np.zeros(end, np.float32)
-                self.tail()
+                run_alone(self.tail())
                 self._context = np.zeros(self._half_window, np.float32)
         self.reset()
 

@@ -43,7 +43,7 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
-from engine_runtime.work import Task, run_alone
+from engine_runtime.work import Task
 
 Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
 """mel [1, n_mels, T] and the caches of a segment -> hidden states [1, T / frames_per_code, d], new caches."""
@@ -300,19 +300,15 @@ class SpeechTokenizerStream:
         self._state = self._segment_start
         self._room = self._tokenizer.segment_samples
 
-    def push(self, pcm: Pcm) -> Codes:
+    def push(self, pcm: Pcm) -> Task[Codes]:
         """Add samples [n], any n; returns the new codes. Earlier codes may change: see `codes`.
         AudioInputError as in `check_pcm`."""
-        return run_alone(self.push_task(pcm))
-
-    def push_task(self, pcm: Pcm) -> Task[Codes]:
-        """Like `push`, with features and steps of the encoder as work of a task."""
         pcm = check_pcm(pcm)
         before = len(self._closed) + len(self._open)
         while pcm.size:
             part, pcm = pcm[: self._room], pcm[self._room :]
             self._room -= part.size
-            yield from self._extend((yield from self._mel.push_task(part)))
+            yield from self._extend((yield from self._mel.push(part)))
             revised = self._mel.revision()
             if revised is not None:
                 self.revisions += 1
@@ -321,7 +317,7 @@ class SpeechTokenizerStream:
                 self._open, self._state = [], self._segment_start
                 yield from self._extend(revised)
             if self._room == 0:
-                yield from self._extend((yield from self._mel.tail_task()))
+                yield from self._extend((yield from self._mel.tail()))
                 self._closed += self._open
                 self._previous = self.maximum
                 # The same microphone and voice: the loudest moment so far is the best estimate for the next
@@ -329,13 +325,9 @@ class SpeechTokenizerStream:
                 self._start_segment(self._previous)
         return np.array(self.codes[before:], np.int64)
 
-    def tail(self) -> Codes:
+    def tail(self) -> Task[Codes]:
         """Codes of the pending samples, as if the speech ended here. The stream is not changed."""
-        return run_alone(self.tail_task())
-
-    def tail_task(self) -> Task[Codes]:
-        """Like `tail`, with features and step of the encoder as work of a task."""
-        codes, _ = yield from self._advance((yield from self._mel.tail_task()))
+        codes, _ = yield from self._advance((yield from self._mel.tail()))
         return codes
 
     def _extend(self, mel: Tensor) -> Task[None]:

@@ -1,7 +1,7 @@
 """StreamPool: encoder streams that are reused from turn to turn.
 
 A stream holds caches of fixed size and, on a GPU, is referenced by captured graphs, so it is reset and
-reused. Used by the thread that holds the engine's lock.
+reused. Engine thread.
 """
 
 from __future__ import annotations

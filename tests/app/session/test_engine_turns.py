@@ -21,6 +21,7 @@ from app.session.engine_jobs import (
 )
 from app.session.engine_turns import KEPT_TURNS, EngineTurns
 from engine_runtime.types import CancelScope, Modality, ReplyAudio
+from engine_runtime.work import run_alone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
 
@@ -33,12 +34,12 @@ class Rig:
 
     def do(self, *jobs: Job) -> None:
         for job in jobs:
-            self.turns.carry_out(job)
+            run_alone(self.turns.carry_out(job))
 
     def ask(self, turn_id: int) -> None:
         self.do(OpenTurn(turn_id, Modality.SPEECH, CancelScope()), Ask(turn_id, "count"))
         self.do(Commit(turn_id, Modality.SPEECH, None, CancelScope(), max_new=7))
-        while self.turns.advance():
+        while run_alone(self.turns.advance()):
             pass
 
     def truncated(self) -> list[object]:
@@ -47,10 +48,10 @@ class Rig:
 
 def test_a_reply_is_made_one_event_at_a_time() -> None:
     rig = Rig(Script(chunks=2))
-    assert not rig.turns.advance()
+    assert not run_alone(rig.turns.advance())
     rig.do(OpenTurn(1, Modality.SPEECH, CancelScope()), Commit(1, Modality.SPEECH, None, CancelScope()))
     counts = []
-    while rig.turns.advance():
+    while run_alone(rig.turns.advance()):
         counts.append(len(rig.results))
     assert counts == [1, 2, 3, 4, 6], "a word and its sound twice, and the end with the time it took"
     sounds = [result for result in rig.results if isinstance(result, ReplyResult)]
@@ -95,7 +96,7 @@ def test_a_reply_that_fails_later_names_its_turn() -> None:
     rig = Rig(Script(fail_on="reply"))
     rig.ask(1)
     assert rig.results[-1] == TurnFailed(1, "The engine is out of order.", "Repair it.")
-    assert not rig.turns.advance()
+    assert not run_alone(rig.turns.advance())
 
 
 def test_flow_steps_are_chosen_and_confirmed() -> None:

@@ -38,6 +38,7 @@ from app.session.events import (
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
+from engine_runtime.work import Task
 from tests.doubles.scripted_engine import OUT_RATE, ScriptedEngine, ScriptedTurn
 from tests.tools.session_driver import Driver
 
@@ -57,8 +58,8 @@ def spoken(name: str, rate: int) -> Pcm:
 class SpeakingEngine(ScriptedEngine):
     """Answers with two sentences of speech, about five seconds, other ones each time."""
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
-        turn = super().open_turn(conversation, turn_id, reply)
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
+        turn = yield from super().open_turn(conversation, turn_id, reply)
         words = [spoken(REPLIES[(2 * turn_id + part) % len(REPLIES)], OUT_RATE) for part in (0, 1)]
         pcm = np.concatenate(words)
 

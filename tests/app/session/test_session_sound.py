@@ -39,6 +39,7 @@ from app.session.events import (
 )
 from app.session.session import Session
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent
+from engine_runtime.work import Task
 from tests.doubles.pulse_server import PulseServer
 from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine, ScriptedTurn
 from tests.tools.session_driver import Driver
@@ -184,8 +185,8 @@ def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
 class SpeakingEngine(ScriptedEngine):
     """Answers with speech, which an open loudspeaker would take for the user's."""
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedTurn:
-        turn = super().open_turn(conversation, turn_id, reply)
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
+        turn = yield from super().open_turn(conversation, turn_id, reply)
         pcm, rate = read_wav(QUESTION)
         resampler = Resampler(rate, OUT_RATE)
         spoken = 0.25 * np.concatenate([resampler.push(pcm), resampler.finish()])

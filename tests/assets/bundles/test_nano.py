@@ -14,10 +14,12 @@ from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
+from engine_runtime.codec.flow.token2mel import arrays_of
 from engine_runtime.engine import Engine
 from engine_runtime.models.bigvgan import receptive_field
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyText
+from engine_runtime.work import run_alone
 
 LIMIT_BYTES, LIMIT_FILE_BYTES = 45_000_000, 16_000_000
 
@@ -62,8 +64,8 @@ def test_streamed_codes_are_those_of_the_complete_question(
     tokenizer = engine.stages.speech_tokenizer
     stream, step, codes = tokenizer.stream(), push_ms * 16, []
     for start in range(0, len(speech), step):
-        codes += stream.push(speech[start : start + step]).tolist()
-    codes += stream.tail().tolist()
+        codes += run_alone(stream.push(speech[start : start + step])).tolist()
+    codes += run_alone(stream.tail()).tolist()
     assert codes == tokenizer.encode(speech).tolist()
     assert len(set(codes)) > 5
 
@@ -77,7 +79,8 @@ def test_streamed_mel_and_sound_are_those_of_one_shot(
     flow = CausalFlow(FlowConfig.from_dict(bundle.flow.config)).eval()
     load_weights(flow, bundle.flow.weights, torch.float32, torch.device("cpu"))
     stream = stages.token2mel.stream()
-    chunks = [mel for code in codes for mel in stream.push(np.array([code]))] + stream.finish()
+    chunks = [mel for code in codes for mel in arrays_of(stream.push(np.array([code])))]
+    chunks += arrays_of(stream.finish())
     reference = flow.inference(
         torch.from_numpy(codes)[None], n_steps=bundle.flow.steps, cfg_rate=bundle.flow.cfg_rate
     )[0].numpy()
@@ -98,9 +101,9 @@ def test_streamed_mel_and_sound_are_those_of_one_shot(
     ],
 )
 def test_it_answers_what_is_typed(engine: Engine, question: str, answer: str) -> None:
-    turn = engine.open_turn(engine.new_conversation(), 1, Modality.TEXT)
-    turn.push_text(question)
-    events = list(turn.commit(Modality.TEXT))
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1, Modality.TEXT))
+    run_alone(turn.push_text(question))
+    events = list(run_alone(turn.commit(Modality.TEXT)))
     assert "".join(event.text for event in events if isinstance(event, ReplyText)).lower() == answer.lower()
     assert isinstance(events[-1], ReplyDone)
     assert events[-1].finish_reason == "stop"
@@ -110,9 +113,9 @@ def test_it_answers_what_is_typed(engine: Engine, question: str, answer: str) ->
 def test_it_says_what_it_writes_below(engine: Engine) -> None:
     done = []
     for turn_id in (1, 2):
-        turn = engine.open_turn(engine.new_conversation(), turn_id)
-        turn.push_text("What is three plus four?")
-        events = list(turn.commit(Modality.SPEECH))
+        turn = run_alone(engine.open_turn(engine.new_conversation(), turn_id))
+        run_alone(turn.push_text("What is three plus four?"))
+        events = list(run_alone(turn.commit(Modality.SPEECH)))
         pcm = np.concatenate([event.pcm for event in events if isinstance(event, ReplyAudio)])
         assert isinstance(events[-1], ReplyDone)
         assert len(pcm) == events[-1].audio_samples

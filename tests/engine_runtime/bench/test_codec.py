@@ -13,6 +13,7 @@ from engine_runtime.bench import codec
 from engine_runtime.bench.codec import CodecBench, Packet, packets_of
 from engine_runtime.bench.measuring import BenchError
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.codec.flow.token2mel import arrays_of
 from engine_runtime.cuda import stopwatch
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
@@ -39,8 +40,8 @@ def test_packets_say_how_many_codes_they_need(engine: Engine) -> None:
     stream, codes = stage.stream(), np.arange(packets[-1].fed.stop) % 7
     for packet in packets:
         fed = codes[packet.fed]
-        assert stream.push(fed[:-1]) == []
-        (mel,) = stream.push(fed[-1:])
+        assert arrays_of(stream.push(fed[:-1])) == []
+        (mel,) = arrays_of(stream.push(fed[-1:]))
         assert mel.shape[1] == packet.codes * stage.frames_per_code
 
 

@@ -21,6 +21,7 @@ from engine_runtime.codec.loading import load_flow
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
 from engine_runtime.table import Section
+from engine_runtime.work import run_alone
 
 QUESTION = np.random.default_rng(0).normal(0, 0.1, 8000).astype(np.float32)
 
@@ -76,8 +77,8 @@ def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
 @pytest.mark.slow
 def test_a_block_that_stays_in_use_is_reported(engine: Engine) -> None:
     held = engine.new_conversation()
-    turn = engine.open_turn(held, 1)
-    turn.push(QUESTION)
+    turn = run_alone(engine.open_turn(held, 1))
+    run_alone(turn.push(QUESTION))
     try:
         with pytest.raises(BenchError, match="KV blocks are still in use"):
             measure_endurance(engine, QUESTION, 0.0)

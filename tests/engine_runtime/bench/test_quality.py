@@ -16,6 +16,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.engine import Engine
 from engine_runtime.types import Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.work import Task
 
 SPOKEN: Pcm = np.random.default_rng(0).normal(0, 0.1, 14_000).astype(np.float32)
 
@@ -56,10 +57,9 @@ def _said(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """The bundle writes this as the text of each reply."""
     commit = Turn.commit
 
-    def with_text(turn: Turn, reply: Modality, params: SamplingParams) -> Iterator[ReplyEvent]:
-        *events, done = commit(turn, reply, params)
-        yield from events
-        yield replace(cast(ReplyDone, done), text=text)
+    def with_text(turn: Turn, reply: Modality, params: SamplingParams) -> Task[list[ReplyEvent]]:
+        *events, done = yield from commit(turn, reply, params)
+        return [*events, replace(cast(ReplyDone, done), text=text)]
 
     monkeypatch.setattr(Turn, "commit", with_text)
 
@@ -131,8 +131,11 @@ def test_the_steps_of_the_engine_are_among_the_default_ones(engine: Engine) -> N
 
 
 def test_without_a_spoken_reply(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    silence = [ReplyDone(1, Modality.SPEECH, "stop", "")]
-    monkeypatch.setattr(Turn, "commit", lambda *_: iter(silence))
+    def silence(*_: object) -> Task[list[ReplyEvent]]:
+        yield from ()
+        return [ReplyDone(1, Modality.SPEECH, "stop", "")]
+
+    monkeypatch.setattr(Turn, "commit", silence)
     bench = QualityBench((2,), None, None)
     with pytest.raises(VerifyError, match="none of the questions"):
         bench.add("native", engine, ["a"])

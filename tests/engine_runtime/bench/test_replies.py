@@ -23,6 +23,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import FlowCacheError
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.work import Task
 
 RATE = 24000
 SAMPLES_PER_CODE = 1920
@@ -61,17 +62,23 @@ class ScriptedEngine:
     def end_conversation(self, conversation: object) -> None:
         self.open_conversations -= 1
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedEngine:
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedEngine]:
+        yield from ()
         self.turn_id = turn_id
         return self
 
-    def push(self, pcm: Pcm) -> int:
+    def push(self, pcm: Pcm) -> Task[int]:
+        yield from ()
         self.pushed.append(len(pcm))
         with self.timing.span("prefill", self.turn_id, rows=1):
             pass
         return 1
 
-    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Iterator[ReplyEvent]:
+    def commit(self, reply: Modality, params: SamplingParams | None = None) -> Task[Iterator[ReplyEvent]]:
+        yield from ()
+        return self._events(reply)
+
+    def _events(self, reply: Modality) -> Iterator[ReplyEvent]:
         self.timing.emit("prefill", self.turn_id, 0, 2_000_000, rows=7, rows_at_commit=7, phase="commit")
         for index, chunk in enumerate(np.array_split(self.pcm, 3)):
             time.sleep(self.chunk_s)
@@ -138,7 +145,7 @@ class FailingEngine(ScriptedEngine):
 
     refused: int = 0
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> ScriptedEngine:
+    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedEngine]:
         if turn_id == self.refused:
             raise FlowCacheError("The caches are full. Wait.")
         return super().open_turn(conversation, turn_id, reply)

@@ -31,6 +31,7 @@ from engine_runtime.lm.step import StepOutput
 from engine_runtime.options import BlockFormats, EngineOptions
 from engine_runtime.table import Section
 from engine_runtime.types import Pcm
+from engine_runtime.work import Task, run_alone
 
 CEILINGS = Ceilings(2e10, 1e11, 1, 1, "float32")
 OPTIONS = EngineOptions()
@@ -210,10 +211,10 @@ def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.Mo
 
 def test_a_question_at_once_counts_what_comes_before_the_commit(engine: Engine, question: Pcm) -> None:
     pushed: list[int] = []
-    turn_class = type(engine.open_turn(engine.new_conversation(), 1))
+    turn_class = type(run_alone(engine.open_turn(engine.new_conversation(), 1)))
     original = turn_class.push
 
-    def push(turn: Any, pcm: Pcm) -> int:
+    def push(turn: Any, pcm: Pcm) -> Task[int]:
         pushed.append(len(pcm))
         return original(turn, pcm)
 

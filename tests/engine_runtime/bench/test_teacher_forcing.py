@@ -22,6 +22,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.conversation.turn import Turn
 from engine_runtime.engine import Engine
 from engine_runtime.types import Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
+from engine_runtime.work import Task
 
 RECORDINGS: dict[str, Pcm] = {
     name: np.random.default_rng(seed).normal(0, 0.1, 14_000).astype(np.float32)
@@ -71,10 +72,12 @@ def test_what_gets_no_reply_is_left_out(engine: Engine, monkeypatch: pytest.Monk
     silent = iter([True, False, True, True])
     commit = Turn.commit
 
-    def commit_or_say_nothing(turn: Turn, reply: Modality, params: SamplingParams) -> Iterator[ReplyEvent]:
+    def commit_or_say_nothing(
+        turn: Turn, reply: Modality, params: SamplingParams
+    ) -> Task[Iterator[ReplyEvent]]:
         if next(silent):
             return iter([ReplyDone(1, reply, "stop", "")])
-        return commit(turn, reply, params)
+        return (yield from commit(turn, reply, params))
 
     monkeypatch.setattr(Turn, "commit", commit_or_say_nothing)
     asked = [Dialog("none", ("a",)), Dialog("one", ("b",))]

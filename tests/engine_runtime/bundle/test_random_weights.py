@@ -14,6 +14,7 @@ from engine_runtime.errors import BundleError
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, SamplingParams
+from engine_runtime.work import run_alone
 
 
 def _deep() -> MossLMConfig:
@@ -72,10 +73,10 @@ def test_an_engine_without_a_single_file_speaks(random_bundle: Path, tmp_path: P
         (tmp_path / name).write_bytes((random_bundle / name).read_bytes())
     engine = Engine.load(describe(tmp_path), EngineOptions(random_weights=0))
     assert engine.stages.token2mel.prompt_codes == 50
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push(np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32))
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push(np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)))
     params = SamplingParams(do_sample=True, min_new=20, max_new=20, seed=0)
-    events = list(turn.commit(Modality.SPEECH, params))
+    events = list(run_alone(turn.commit(Modality.SPEECH, params)))
     pcm = np.concatenate([event.pcm for event in events if isinstance(event, ReplyAudio)])
     done = events[-1]
     assert isinstance(done, ReplyDone)

@@ -94,10 +94,10 @@ def reply(
     heard: list[TimingEvent] = []
     bus.subscribe(heard.append)
     other = Engine(replace(engine.stages, new_execution_stream=new_execution_stream), bus)
-    turn = other.open_turn(other.new_conversation(), 1)
-    turn.push(QUESTION)
+    turn = run_alone(other.open_turn(other.new_conversation(), 1))
+    run_alone(turn.push(QUESTION))
     params = replace(engine.bundle.lm.sampling_speech, min_new=codes, max_new=codes)
-    return list(turn.commit(Modality.SPEECH, params)), heard
+    return list(run_alone(turn.commit(Modality.SPEECH, params))), heard
 
 
 def pcm_of(events: list[Any]) -> np.ndarray:
@@ -144,9 +144,9 @@ def test_decode_steps_go_on_while_a_chunk_is_made_but_for_the_first(engine: Engi
 def test_a_reply_that_is_dropped_while_speech_is_on_its_way(engine: Engine) -> None:
     other = Engine(replace(engine.stages, new_execution_stream=LateDevice(1_000).execution_stream))
     conversation = other.new_conversation()
-    turn = other.open_turn(conversation, 1)
-    turn.push(QUESTION)
-    events = turn.commit(Modality.SPEECH)
+    turn = run_alone(other.open_turn(conversation, 1))
+    run_alone(turn.push(QUESTION))
+    events = run_alone(turn.commit(Modality.SPEECH))
     first = next(events)
     turn.cancel()
     rest = list(events)

@@ -20,6 +20,7 @@ from engine_runtime.lm.generation import GeneratedRow, Mode, Row
 from engine_runtime.lm.step import ScheduledBatch, StepOutput
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
+from engine_runtime.work import run_alone
 from tests.doubles.scripted_lm import SamplingScript, ScriptedExecutor, scripted
 from tests.tools.turns import check, done, exchange, reply_script, sound
 
@@ -77,9 +78,9 @@ def held(engine: Engine) -> int:
 def say(
     engine: Engine, conversation: Conversation, modality: Modality = SPEECH, params: SamplingParams = PARAMS
 ) -> list[ReplyEvent]:
-    turn = engine.open_turn(conversation, 1, modality)
-    turn.push_text("hello")
-    return list(turn.commit(modality, params))
+    turn = run_alone(engine.open_turn(conversation, 1, modality))
+    run_alone(turn.push_text("hello"))
+    return list(run_alone(turn.commit(modality, params)))
 
 
 def row(certainty: float | None, *, is_stop: bool = False, mode: Mode = Mode.AUDIO) -> GeneratedRow:
@@ -136,7 +137,7 @@ def test_text_sound_and_history_are_those_of_the_declining_reply(engine: Engine,
     assert reply.attributes["declined"] == 1
     assert float(reply.attributes["certainty"]) < 0.1
     # The next turn starts from the history.
-    engine.open_turn(conversation, 2)
+    run_alone(engine.open_turn(conversation, 2))
     ids = stages.sequences.merged_ids(conversation.history())
     assert conversation.sequence.ids[: len(ids)] == ids
     check(engine)
@@ -172,9 +173,9 @@ def test_an_answer_that_is_sure_is_the_same_as_without_the_rule(engine: Engine) 
 def test_the_decision_costs_no_decode_step_before_the_first_sound(engine: Engine) -> None:
     engine, executor = answering(engine, set())
     steps_at_sound = []
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push_text("hello")
-    for event in turn.commit(SPEECH, PARAMS):
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push_text("hello"))
+    for event in run_alone(turn.commit(SPEECH, PARAMS)):
         if isinstance(event, ReplyAudio):
             steps_at_sound.append(executor.step)
     assert steps_at_sound[0] == held(engine) - 1
@@ -215,10 +216,10 @@ def test_a_reply_of_a_set_length_runs_every_step(engine: Engine, modality: Modal
 def test_a_reply_cancelled_while_its_first_rows_are_held_never_happened(engine: Engine) -> None:
     engine, executor = answering(engine, {0})
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text("hello")
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text("hello"))
     executor.before_step = lambda step: turn.cancel() if step == 3 else None
-    events = list(turn.commit(SPEECH, PARAMS))
+    events = list(run_alone(turn.commit(SPEECH, PARAMS)))
     assert isinstance(events[-1], ReplyDone)
     assert (events[-1].finish_reason, events[-1].codes) == ("cancelled", ())
     assert conversation.exchanges == []
@@ -229,16 +230,16 @@ def test_a_reply_cancelled_while_its_first_rows_are_held_never_happened(engine: 
 def test_a_declining_reply_is_cut_where_it_was_heard_and_made_again_after_a_reopen(engine: Engine) -> None:
     engine, executor = answering(engine, {0})
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text("hello")
-    assert done(list(turn.commit(SPEECH, PARAMS))).codes == DECLINED
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text("hello"))
+    assert done(list(run_alone(turn.commit(SPEECH, PARAMS)))).codes == DECLINED
     turn.reopen()
     assert isinstance(executor, DoubtfulScript)
     executor.doubts = set()
-    assert done(list(turn.commit(SPEECH, PARAMS))).codes == tuple(ANSWER)
+    assert done(list(run_alone(turn.commit(SPEECH, PARAMS)))).codes == tuple(ANSWER)
     turn.reopen()
     executor.doubts = {2}
-    assert done(list(turn.commit(SPEECH, PARAMS))).codes == DECLINED
+    assert done(list(run_alone(turn.commit(SPEECH, PARAMS)))).codes == DECLINED
     turn.truncate(4 * engine.bundle.samples_per_code)
     prompt = engine.stages.prompt
     rows = [

@@ -13,6 +13,7 @@ from engine_runtime.conversation.history import Conversation, Exchange
 from engine_runtime.engine import Engine
 from engine_runtime.lm.generation import Row
 from engine_runtime.types import Modality, SamplingParams
+from engine_runtime.work import run_alone
 from tests.tools.turns import ask, done, exchange, speech
 
 DRAWING = SamplingParams(do_sample=True, temperature=2.0, min_new=16, max_new=16)
@@ -54,12 +55,12 @@ def test_without_a_seed_every_conversation_uses_new_random_numbers(engine: Engin
 def test_a_cancelled_reply_has_used_its_random_numbers_and_a_reverted_one_has_not(engine: Engine) -> None:
     conversation, params, said = engine.new_conversation(), replace(DRAWING, seed=3), []
     for ending in ("reopen", "truncate", "done"):
-        turn = engine.open_turn(conversation, 1)
+        turn = run_alone(engine.open_turn(conversation, 1))
         ask(turn, speech(0.5))
-        said.append(done(list(turn.commit(Modality.SPEECH, params))).codes)
+        said.append(done(list(run_alone(turn.commit(Modality.SPEECH, params)))).codes)
         if ending == "reopen":
             turn.reopen()
-            said.append(done(list(turn.commit(Modality.SPEECH, params))).codes)
+            said.append(done(list(run_alone(turn.commit(Modality.SPEECH, params)))).codes)
         turn.truncate(0)
         assert conversation.exchanges == []
     assert said[0] == said[1]
@@ -73,9 +74,9 @@ def test_the_seed_of_the_bundle_counts_as_given(engine: Engine) -> None:
     assert lm.sampling_speech.seed == 7
     by_bundle, by_hand = engine.new_conversation(), engine.new_conversation()
     for _ in range(2):
-        turn = engine.open_turn(by_bundle, 1)
-        turn.push_text(QUESTION)
-        codes = done(list(turn.commit(Modality.SPEECH))).codes
+        turn = run_alone(engine.open_turn(by_bundle, 1))
+        run_alone(turn.push_text(QUESTION))
+        codes = done(list(run_alone(turn.commit(Modality.SPEECH)))).codes
         assert codes == done(exchange(engine, by_hand, QUESTION, params=lm.sampling_speech)).codes
 
 

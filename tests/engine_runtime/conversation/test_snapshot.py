@@ -15,6 +15,7 @@ from engine_runtime.conversation.history import Conversation
 from engine_runtime.conversation.snapshot import ConversationSnapshot, HistoryError
 from engine_runtime.engine import Engine
 from engine_runtime.types import Modality, Pcm, ReplyEvent, SamplingParams
+from engine_runtime.work import run_alone
 from tests.tools.turns import ask, done, exchange, sound, speech
 
 SAMPLED = SamplingParams(do_sample=True, temperature=1.0, top_k=20, min_new=12, max_new=16)
@@ -28,9 +29,9 @@ def talk(engine: Engine, conversation: Conversation, first_id: int = 1) -> None:
     """A spoken turn, a typed one, and one whose reply was cut after its second code."""
     exchange(engine, conversation, speech(1.0), params=SAMPLED, turn_id=first_id)
     exchange(engine, conversation, "and now?", Modality.TEXT, SAMPLED, turn_id=first_id + 1)
-    turn = engine.open_turn(conversation, first_id + 2)
+    turn = run_alone(engine.open_turn(conversation, first_id + 2))
     ask(turn, speech(0.8, 1))
-    list(turn.commit(Modality.SPEECH, SAMPLED))
+    list(run_alone(turn.commit(Modality.SPEECH, SAMPLED)))
     turn.truncate(engine.bundle.samples_per_code + 1)
 
 
@@ -55,9 +56,9 @@ def test_the_next_reply_is_that_without_a_restart(loaded: Engine) -> None:
 @pytest.mark.slow
 def test_another_engine_of_the_nano_bundle_continues(nano_bundle: Path, question: Pcm) -> None:
     def ask_once(engine: Engine, conversation: Conversation, turn_id: int) -> list[ReplyEvent]:
-        turn = engine.open_turn(conversation, turn_id)
+        turn = run_alone(engine.open_turn(conversation, turn_id))
         ask(turn, question)
-        return list(turn.commit(Modality.SPEECH))
+        return list(run_alone(turn.commit(Modality.SPEECH)))
 
     engine = Engine.load(Bundle.open(nano_bundle))
     conversation = engine.new_conversation()
@@ -109,16 +110,16 @@ def test_deleting_the_latest_turn_ends_it(engine: Engine) -> None:
 @pytest.mark.slow
 def test_a_question_is_asked_again(engine: Engine, make: Callable[[], Pcm | str]) -> None:
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, make())
-    first = list(turn.commit(Modality.SPEECH, replace(SAMPLED, do_sample=False)))
+    first = list(run_alone(turn.commit(Modality.SPEECH, replace(SAMPLED, do_sample=False))))
     question = turn.question
     engine.remove(conversation, range(1, 2))
-    again = engine.open_turn(conversation, 2)
-    assert again.push_question(question) == (
+    again = run_alone(engine.open_turn(conversation, 2))
+    assert run_alone(again.push_question(question)) == (
         0 if isinstance(make(), str) else pytest.approx(0.9 * 12.5, abs=2)
     )
-    second = list(again.commit(Modality.SPEECH, replace(SAMPLED, do_sample=False)))
+    second = list(run_alone(again.commit(Modality.SPEECH, replace(SAMPLED, do_sample=False))))
     assert done(first).codes == done(second).codes
     assert conversation.exchanges[0].user == question.user
     assert conversation.exchanges[0].turn_id == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import threading
-import time
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -24,7 +23,16 @@ from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Row
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.timing import TimingEvent
-from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
+from engine_runtime.types import (
+    CancelScope,
+    Modality,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    SamplingParams,
+)
+from engine_runtime.work import Outcome, Result, Task, run_alone
 from tests.doubles.scripted_lm import SamplingScript, scripted
 from tests.tools.examples import examples
 from tests.tools.turns import (
@@ -54,13 +62,13 @@ def test_a_turn_cancelled_while_listening_never_happened(engine: Engine) -> None
     conversation = engine.new_conversation()
     exchange(engine, conversation, speech(1.0, 0))
     used = engine.stats.used
-    turn = engine.open_turn(conversation, 2)
+    turn = run_alone(engine.open_turn(conversation, 2))
     ask(turn, speech(3.0, 5))
     assert engine.stats.used > used
     turn.cancel()
     assert engine.stats.used <= used
-    assert turn.push(speech(1.0)) == 0
-    last = done(list(turn.commit(Modality.SPEECH)))
+    assert run_alone(turn.push(speech(1.0))) == 0
+    last = done(list(run_alone(turn.commit(Modality.SPEECH))))
     assert (last.finish_reason, last.codes, last.audio_samples) == ("cancelled", (), 0)
     assert done(exchange(engine, conversation, speech(1.2, 1))).codes == expected_codes(engine, 1.0, 1.2)
 
@@ -70,10 +78,10 @@ def test_an_interrupted_reply_stays_as_far_as_it_was_handed_out(engine: Engine) 
     conversation = engine.new_conversation()
     seen: list[TimingEvent] = []
     engine.timing.subscribe(seen.append)
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(1.0))
     events: list[ReplyEvent] = []
-    for event in turn.commit(Modality.SPEECH, LONG):
+    for event in run_alone(turn.commit(Modality.SPEECH, LONG)):
         events.append(event)
         if sum(isinstance(one, ReplyAudio) for one in events) == 3:
             turn.cancel()
@@ -94,10 +102,10 @@ def test_an_interrupted_text_stays_as_far_as_it_was_shown(engine: Engine) -> Non
     words = engine.stages.tokenizer.encode("two plus three is five")
     engine, _ = scripted(engine, [(word, 0) for word in words])
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1, Modality.TEXT)
-    turn.push_text("two plus three?")
+    turn = run_alone(engine.open_turn(conversation, 1, Modality.TEXT))
+    run_alone(turn.push_text("two plus three?"))
     shown = ""
-    for event in turn.commit(Modality.TEXT, SamplingParams(max_new=50)):
+    for event in run_alone(turn.commit(Modality.TEXT, SamplingParams(max_new=50))):
         if isinstance(event, ReplyText):
             shown += event.text
             if "plus" in shown:
@@ -108,55 +116,81 @@ def test_an_interrupted_text_stays_as_far_as_it_was_shown(engine: Engine) -> Non
 
 def test_a_reply_cancelled_before_its_first_sound_never_happened(engine: Engine) -> None:
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(1.0))
-    reply = turn.commit(Modality.SPEECH, LONG)
+    reply = run_alone(turn.commit(Modality.SPEECH, LONG))
     turn.cancel()
     assert done(list(reply)).finish_reason == "cancelled"
     assert conversation.exchanges == []
 
 
-def test_cancel_stops_the_work_of_another_thread_within_a_step(engine: Engine) -> None:
+def test_a_cancel_during_a_step_takes_effect_after_it(engine: Engine) -> None:
     engine, executor = scripted(engine, [(0, 3)])
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(0.5))
-    reached, go_on = threading.Event(), threading.Event()
+    executor.before_step = lambda step: turn.cancel() if step == 4 else None
+    events = list(run_alone(turn.commit(Modality.SPEECH, LONG)))
+    assert done(events).finish_reason == "cancelled"
+    assert executor.step == 4
+    assert conversation.exchanges == []
+
+
+def test_another_thread_stops_a_reply_within_a_step_by_its_scope(engine: Engine) -> None:
+    engine, executor = scripted(engine, [(0, 3)])
+    conversation = engine.new_conversation()
+    turn = run_alone(engine.open_turn(conversation, 1))
+    ask(turn, speech(0.5))
+    reached, go_on, scope = threading.Event(), threading.Event(), CancelScope()
 
     def pause(step: int) -> None:
         if step == 4:
             reached.set()
             assert go_on.wait(10)
 
+    def stop() -> None:
+        assert reached.wait(10)
+        scope.cancel()
+        go_on.set()
+
     executor.before_step = pause
-    events: list[ReplyEvent] = []
-    worker = threading.Thread(target=lambda: events.extend(turn.commit(Modality.SPEECH, LONG)))
-    worker.start()
-    assert reached.wait(10)
-    turn.cancel()
-    go_on.set()
-    worker.join(10)
-    assert not worker.is_alive()
-    assert done(events).finish_reason == "cancelled"
+    other = threading.Thread(target=stop)
+    other.start()
+    assert list(run_alone(turn.commit(Modality.SPEECH, LONG, scope=scope))) == []
+    other.join(10)
     assert executor.step == 4
+    turn.cancel()
     assert conversation.exchanges == []
 
 
-@pytest.mark.parametrize("delay_ms", [0, 3, 8, 15, 25, 40, 60])
+@pytest.mark.parametrize("works", [0, 1, 2, 3, 5, 8, 13, 40])
 @pytest.mark.slow
-def test_cancel_at_any_time_from_another_thread(engine: Engine, delay_ms: float) -> None:
+def test_cancel_during_any_work(engine: Engine, works: int) -> None:
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
+    begun = 0
 
-    def cancel() -> None:
-        time.sleep(delay_ms / 1000)
-        turn.cancel()
+    def cancelled(task: Task[Result]) -> Task[Result]:
+        """Cancels the turn while the task waits for this work."""
+        nonlocal begun
+        outcome = Outcome()
+        while True:
+            try:
+                work = outcome.resume(task)
+            except StopIteration as stop:
+                return stop.value
+            if begun == works:
+                turn.cancel()
+            begun += 1
+            outcome = Outcome((yield work))
 
-    canceller = threading.Thread(target=cancel)
-    canceller.start()
-    ask(turn, speech(1.0))
-    events = list(turn.commit(Modality.SPEECH, LONG))
-    canceller.join()
+    for start in range(0, 16_000, 1_280):
+        run_alone(cancelled(run_alone(turn.push(speech(1.0)[start : start + 1_280]))))
+    reply = run_alone(cancelled(run_alone(turn.commit(Modality.SPEECH, LONG))))
+    events: list[ReplyEvent] = []
+    while (event := run_alone(cancelled(reply.next_event()))) is not None:
+        events.append(event)
+    assert begun > works
     assert done(events).finish_reason == "cancelled"
     check(engine)
     assert len(done(exchange(engine, conversation, speech(1.0))).codes) == 20
@@ -164,9 +198,9 @@ def test_cancel_at_any_time_from_another_thread(engine: Engine, delay_ms: float)
 
 def test_a_reply_that_is_done_is_not_cancelled(engine: Engine) -> None:
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(1.0))
-    assert done(list(turn.commit(Modality.SPEECH, GREEDY))).finish_reason == "length"
+    assert done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))).finish_reason == "length"
     turn.cancel()
     assert len(conversation.exchanges) == 1
 
@@ -175,67 +209,67 @@ def test_a_reply_that_is_done_is_not_cancelled(engine: Engine) -> None:
 @pytest.mark.slow
 def test_the_user_continues_after_all(engine: Engine, taken: int) -> None:
     complete = speech(3.0)
-    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
     ask(turn, complete)
-    expected = done(list(turn.commit(Modality.SPEECH, GREEDY))).codes
+    expected = done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))).codes
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, complete[:17000])
-    reply = turn.commit(Modality.SPEECH, GREEDY)
+    reply = run_alone(turn.commit(Modality.SPEECH, GREEDY))
     for _, _event in zip(range(taken), reply, strict=False):
         pass
     turn.reopen()
     assert list(reply) == []
     assert conversation.exchanges == []
     ask(turn, complete[17000:])
-    assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
+    assert done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))).codes == expected
     assert len(conversation.exchanges) == 1
 
 
 def test_a_closed_reply_can_be_taken_back_or_is_interrupted_by_the_next_turn(engine: Engine) -> None:
     conversation = engine.new_conversation()
     for number, reopens in enumerate((True, False)):
-        turn = engine.open_turn(conversation, number)
+        turn = run_alone(engine.open_turn(conversation, number))
         ask(turn, speech(1.0))
-        reply = turn.commit(Modality.SPEECH, LONG)
+        reply = run_alone(turn.commit(Modality.SPEECH, LONG))
         assert isinstance(next(reply), ReplyAudio)
         reply.close()  # type: ignore[attr-defined]
         if reopens:
             turn.reopen()
-            assert turn.push(speech(0.3)) > 0
+            assert run_alone(turn.push(speech(0.3))) > 0
     assert conversation.exchanges == []
-    later = engine.open_turn(conversation, 3)
+    later = run_alone(engine.open_turn(conversation, 3))
     assert len(conversation.exchanges) == 1
-    engine.open_turn(conversation, 4)
-    assert later.push(speech(0.5)) == 0
+    run_alone(engine.open_turn(conversation, 4))
+    assert run_alone(later.push(speech(0.5))) == 0
 
 
 def test_only_the_latest_turn_can_be_reopened(engine: Engine) -> None:
     conversation = engine.new_conversation()
-    first = engine.open_turn(conversation, 1)
+    first = run_alone(engine.open_turn(conversation, 1))
     ask(first, speech(1.0))
-    list(first.commit(Modality.SPEECH, GREEDY))
-    engine.open_turn(conversation, 2)
+    list(run_alone(first.commit(Modality.SPEECH, GREEDY)))
+    run_alone(engine.open_turn(conversation, 2))
     with pytest.raises(RuntimeError, match="only the latest"):
         first.reopen()
 
 
 def test_reopening_keeps_a_cancelled_turn_cancelled(engine: Engine) -> None:
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push(speech(1.0))
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push(speech(1.0)))
     turn.cancel()
     turn.reopen()
-    assert turn.push(speech(1.0)) == 0
+    assert run_alone(turn.push(speech(1.0))) == 0
 
 
 def test_calls_in_the_wrong_order_are_refused(engine: Engine) -> None:
-    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
     ask(turn, speech(1.0))
-    list(turn.commit(Modality.SPEECH, GREEDY))
+    list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))
     with pytest.raises(RuntimeError, match="done"):
-        turn.push(speech(1.0))
+        run_alone(turn.push(speech(1.0)))
     with pytest.raises(RuntimeError, match="done"):
-        turn.commit(Modality.SPEECH)
+        run_alone(turn.commit(Modality.SPEECH))
 
 
 def say(engine: Engine, conversation: Conversation, params: SamplingParams = LONG) -> list[ReplyEvent]:
@@ -262,9 +296,9 @@ def test_a_reply_that_ends_by_itself(engine: Engine) -> None:
 def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engine) -> None:
     codes = list(range(1, 31))
     spoken, executor = scripted(engine, reply_script(engine, codes), SamplingScript)
-    turn = spoken.open_turn(spoken.new_conversation(), 1)
+    turn = run_alone(spoken.open_turn(spoken.new_conversation(), 1))
     ask(turn, speech(1.0))
-    events = list(turn.commit(Modality.SPEECH, LONG))
+    events = list(run_alone(turn.commit(Modality.SPEECH, LONG)))
     assert done(events).codes == tuple(codes)
     first_chunk = spoken.stages.token2mel.packet_codes[0] + spoken.stages.token2mel.look_ahead_codes
     # The first code comes from the prefill, each step yields one more, and a last one ends the reply.
@@ -274,17 +308,17 @@ def test_steps_have_the_device_to_themselves_until_the_voice_begins(engine: Engi
     assert len(executor.exclusive_gpu) > len(codes) - 1
 
     written, executor = scripted(engine, [(word, 0) for word in range(20, 40)], SamplingScript)
-    turn = written.open_turn(written.new_conversation(), 1, Modality.TEXT)
-    turn.push_text("two plus three?")
-    list(turn.commit(Modality.TEXT, SamplingParams(max_new=15)))
+    turn = run_alone(written.open_turn(written.new_conversation(), 1, Modality.TEXT))
+    run_alone(turn.push_text("two plus three?"))
+    list(run_alone(turn.commit(Modality.TEXT, SamplingParams(max_new=15))))
     assert executor.exclusive_gpu == [True] * 14
 
 
 def test_the_last_sound_comes_with_the_end_of_speech(engine: Engine) -> None:
     engine, executor = scripted(engine, reply_script(engine, [1, 2, 3]))
-    turn = engine.open_turn(engine.new_conversation(), 1)
-    turn.push_text("hello")
-    for event in turn.commit(Modality.SPEECH, replace(LONG, min_new=0)):
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push_text("hello"))
+    for event in run_alone(turn.commit(Modality.SPEECH, replace(LONG, min_new=0))):
         if isinstance(event, ReplyAudio):
             assert executor.step == 3
     assert executor.step == 4
@@ -349,9 +383,9 @@ def test_speech_inside_a_text_reply_is_no_sound(engine: Engine) -> None:
     ]
     engine, _ = scripted(engine, script)
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1, Modality.TEXT)
-    turn.push_text("hello")
-    events = list(turn.commit(Modality.TEXT, replace(LONG, min_new=0)))
+    turn = run_alone(engine.open_turn(conversation, 1, Modality.TEXT))
+    run_alone(turn.push_text("hello"))
+    events = list(run_alone(turn.commit(Modality.TEXT, replace(LONG, min_new=0))))
     assert done(events).text == "yes"
     assert (done(events).codes, len(sound(events))) == ((4,), 0)
     assert Row(special.modality_pad, special.eosp) in conversation.exchanges[0].reply
@@ -369,10 +403,10 @@ def test_an_error_in_a_step_ends_the_turn_and_keeps_the_conversation(engine: Eng
             raise ExecutorError("logits: the forward step returned only zeros")
 
     executor.before_step = fail
-    turn = engine.open_turn(conversation, 2)
-    turn.push_text("hello")
+    turn = run_alone(engine.open_turn(conversation, 2))
+    run_alone(turn.push_text("hello"))
     with pytest.raises(ExecutorError):
-        list(turn.commit(Modality.SPEECH, LONG))
+        list(run_alone(turn.commit(Modality.SPEECH, LONG)))
     assert conversation.exchanges == before
     check(engine)
     executor.before_step = lambda step: None
@@ -388,10 +422,10 @@ def test_too_little_memory_in_a_step_is_reported_with_what_takes_less(engine: En
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB. GPU 0 has ...")
 
     executor.before_step = fail
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text("hello")
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text("hello"))
     with pytest.raises(AcceleratorError, match=r"2\.00 MiB\)\. Use --weights with a smaller"):
-        list(turn.commit(Modality.SPEECH, LONG))
+        list(run_alone(turn.commit(Modality.SPEECH, LONG)))
     check(engine)
     executor.before_step = lambda step: None
     assert done(say(engine, conversation)).finish_reason == "stop"
@@ -415,12 +449,12 @@ def test_a_reply_that_is_over_releases_its_voice_at_once(
 
     monkeypatch.setattr(reply, "ReplyVoice", Noted)
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(1.0))
     gc.collect()
     gc.disable()
     try:
-        events = turn.commit(Modality.SPEECH, LONG)
+        events = run_alone(turn.commit(Modality.SPEECH, LONG))
         next(event for event in events if isinstance(event, ReplyAudio))
         assert voices[0]() is not None
         if end == "done":
@@ -430,7 +464,7 @@ def test_a_reply_that_is_over_releases_its_voice_at_once(
         elif end == "reopened":
             turn.reopen()
         elif end == "left":
-            engine.open_turn(conversation, 2)
+            run_alone(engine.open_turn(conversation, 2))
         else:
             monkeypatch.setattr(engine.stages.lm, "step", fail)
             with pytest.raises(ExecutorError):
@@ -455,7 +489,7 @@ def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine,
     conversations = [engine.new_conversation() for _ in range(2)]
     for number in range(12):
         conversation = choose.choice(conversations)
-        turn = engine.open_turn(conversation, number, choose.choice(list(Modality)))
+        turn = run_alone(engine.open_turn(conversation, number, choose.choice(list(Modality))))
         for _ in range(choose.randint(1, 3)):
             ask(turn, speech(choose.choice((0.2, 0.5, 0.81)), number), choose.choice((800, 5000)))
             fate = choose.choice(("go on", "reply", "interrupt", "reopen", "cancel", "leave"))
@@ -465,7 +499,7 @@ def test_whatever_happened_the_next_reply_is_that_of_the_history(loaded: Engine,
                 break
             if fate == "go on":
                 continue
-            reply = turn.commit(choose.choice(list(Modality)), replace(GREEDY, max_new=16))
+            reply = run_alone(turn.commit(choose.choice(list(Modality)), replace(GREEDY, max_new=16)))
             for _, _event in zip(range(choose.randint(0, 40)), reply, strict=False):
                 check(engine)
             if fate == "reply":
@@ -501,14 +535,14 @@ def test_a_step_has_the_gpu_to_itself_while_no_codec_runs(
         return step(requests, exclusive_gpu=exclusive_gpu)
 
     monkeypatch.setattr(engine.stages.lm, "step", noted)
-    first, second = (engine.open_turn(engine.new_conversation(), 1) for _ in range(2))
+    first, second = (run_alone(engine.open_turn(engine.new_conversation(), 1)) for _ in range(2))
     for turn in (first, second):
         ask(turn, speech(1.0))
-    speaking = first.commit(Modality.SPEECH, LONG)
+    speaking = run_alone(first.commit(Modality.SPEECH, LONG))
     next(event for event in speaking if isinstance(event, ReplyAudio))
     assert seen == [True] * len(seen), "the first packet is complete with the last of these steps"
     seen.clear()
-    list(second.commit(Modality.SPEECH, GREEDY))
+    list(run_alone(second.commit(Modality.SPEECH, GREEDY)))
     assert seen == [False] * len(seen)
     first.cancel()
     seen.clear()

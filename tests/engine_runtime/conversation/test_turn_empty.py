@@ -9,6 +9,7 @@ import pytest
 from engine_runtime.engine import Engine
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Modality, ReplyDone, SamplingParams, TurnEndPrediction
+from engine_runtime.work import run_alone
 from tests.doubles.scripted_lm import SamplingScript, ScriptedExecutor, scripted
 from tests.tools.turns import ask, done, exchange, reply_script, sound, speech
 
@@ -41,9 +42,9 @@ def test_an_empty_spoken_reply_is_a_reply(engine: Engine) -> None:
 def test_an_empty_text_reply_is_a_reply(engine: Engine) -> None:
     engine, _ = scripted(engine, [(engine.bundle.lm.special_ids.im_end, 0)])
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1, Modality.TEXT)
-    turn.push_text("three plus")
-    (last,) = turn.commit(Modality.TEXT, EMPTY)
+    turn = run_alone(engine.open_turn(conversation, 1, Modality.TEXT))
+    run_alone(turn.push_text("three plus"))
+    (last,) = run_alone(turn.commit(Modality.TEXT, EMPTY))
     assert isinstance(last, ReplyDone)
     assert (last.finish_reason, last.text) == ("stop", "")
     prompt = engine.stages.prompt
@@ -66,9 +67,9 @@ def test_the_first_event_predicts_the_end_of_the_turn(
         words = [] if is_empty else engine.stages.tokenizer.encode("five")
         script = [*((word, 0) for word in words), (special.im_end, 0)]
     engine, _ = scripted(predicting(engine), script, executor)
-    turn = engine.open_turn(engine.new_conversation(), 1, modality)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1, modality))
     ask(turn, speech(1.0))
-    prediction, *rest = turn.commit(modality, EMPTY)
+    prediction, *rest = run_alone(turn.commit(modality, EMPTY))
     assert isinstance(prediction, TurnEndPrediction)
     # The scripted logits are 5 for one id and 0 for the others, of which there are some hundreds.
     assert prediction.probability < 0.9 if is_empty else prediction.probability > 0.97
@@ -84,19 +85,19 @@ def test_it_predicts_the_same_where_an_empty_reply_is_forbidden(engine: Engine) 
     script = [(0, special.eosp), (0, special.eosp), (special.im_end, 0)]
     engine, executor = scripted(predicting(engine), script)
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(1.0))
-    free, *_ = turn.commit(Modality.SPEECH, EMPTY)
+    free, *_ = run_alone(turn.commit(Modality.SPEECH, EMPTY))
     turn.reopen()
-    answer = list(turn.commit(Modality.SPEECH, NOT_EMPTY))
+    answer = list(run_alone(turn.commit(Modality.SPEECH, NOT_EMPTY)))
     assert answer[0] == free
     assert len(done(answer).codes) == 1
     assert len(sound(answer)) == engine.bundle.samples_per_code
 
     executor.script = [(special.im_end, 0)]
-    turn = engine.open_turn(conversation, 2, Modality.TEXT)
-    turn.push_text("three plus")
-    for _ in turn.commit(Modality.TEXT, NOT_EMPTY):
+    turn = run_alone(engine.open_turn(conversation, 2, Modality.TEXT))
+    run_alone(turn.push_text("three plus"))
+    for _ in run_alone(turn.commit(Modality.TEXT, NOT_EMPTY)):
         pass
     prompt = engine.stages.prompt
     opening, ending = len(prompt.open_reply(Modality.TEXT)), len(prompt.end_turn())
@@ -110,9 +111,9 @@ def test_a_reply_that_is_held_after_its_prediction_is_not_late(engine: Engine) -
     engine, _ = scripted(predicting(engine), reply_script(engine, [7, 8, 9]))
     seen: list[TimingEvent] = []
     timing.subscribe(seen.append)
-    turn = engine.open_turn(engine.new_conversation(), 1)
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
     ask(turn, speech(1.0))
-    events = turn.commit(Modality.SPEECH, EMPTY, timing=timing)
+    events = run_alone(turn.commit(Modality.SPEECH, EMPTY, timing=timing))
     assert isinstance(next(events), TurnEndPrediction)
     now_ns += 2_000_000_000
     list(events)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from dataclasses import replace
 
 import pytest
@@ -60,9 +59,9 @@ def answered(
     engine: Engine, conversation: Conversation, question: str = "hello"
 ) -> tuple[Turn, list[ReplyEvent]]:
     """A turn whose reply is complete."""
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text(question)
-    return turn, list(turn.commit(Modality.SPEECH, replace(LONG, min_new=0)))
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text(question))
+    return turn, list(run_alone(turn.commit(Modality.SPEECH, replace(LONG, min_new=0))))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_a_complete_reply_of_which_nothing_was_heard_never_happened(engine: Engi
     assert len(conversation.exchanges) == 1
     assert engine.stats.used <= used
     turn.reopen()
-    assert turn.push(speech(0.5)) == 0
+    assert run_alone(turn.push(speech(0.5))) == 0
 
 
 @pytest.mark.slow
@@ -139,10 +138,10 @@ def test_a_text_reply_is_cut_to_what_was_shown(engine: Engine) -> None:
     special = engine.bundle.lm.special_ids
     engine, _ = scripted(engine, [*((word, 0) for word in words), (special.im_end, 0)])
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1, Modality.TEXT)
-    turn.push_text("two plus three?")
+    turn = run_alone(engine.open_turn(conversation, 1, Modality.TEXT))
+    run_alone(turn.push_text("two plus three?"))
     shown = ""
-    for event in turn.commit(Modality.TEXT, SamplingParams(max_new=50)):
+    for event in run_alone(turn.commit(Modality.TEXT, SamplingParams(max_new=50))):
         if isinstance(event, ReplyText) and "plus" not in shown:
             shown += event.text
     turn.truncate(0, len(shown))
@@ -155,71 +154,48 @@ def test_a_text_reply_is_cut_to_what_was_shown(engine: Engine) -> None:
 
 @pytest.mark.parametrize("at_step", [12, 20, 29])
 def test_what_is_made_after_the_cut_does_not_count(engine: Engine, at_step: int) -> None:
-    """The dialog thread cuts while the engine thread is inside a step; what that step makes is dropped."""
+    """A cut during a step; what that step makes is dropped."""
     engine, executor = scripted(engine, reply_script(engine, CODES))
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text("hello")
-    reached, go_on = threading.Event(), threading.Event()
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text("hello"))
 
-    def pause(step: int) -> None:
+    def cut(step: int) -> None:
         if step == at_step:
-            reached.set()
-            assert go_on.wait(10)
+            turn.truncate(3 * engine.bundle.samples_per_code + 1)
+            assert conversation.exchanges == []  # the engine is at work
 
-    executor.before_step = pause
-    events: list[ReplyEvent] = []
-    reply = turn.commit(Modality.SPEECH, replace(LONG, min_new=0))
-    worker = threading.Thread(target=lambda: events.extend(reply))
-    worker.start()
-    assert reached.wait(10)
-    turn.truncate(3 * engine.bundle.samples_per_code + 1)
-    assert conversation.exchanges == []  # the engine is at work
-    go_on.set()
-    worker.join(10)
-    assert not worker.is_alive()
+    executor.before_step = cut
+    events = list(run_alone(turn.commit(Modality.SPEECH, replace(LONG, min_new=0))))
     last = done(events)
     assert last.finish_reason == "cancelled"
     assert len(last.codes) == at_step + 1
     assert codes_in_history(engine, conversation) == CODES[:4]
     check(engine)
-    turn.truncate(3 * engine.bundle.samples_per_code + 1)  # the same again from the job
+    turn.truncate(3 * engine.bundle.samples_per_code + 1)  # the same again
     assert codes_in_history(engine, conversation) == CODES[:4]
-
-
-def test_a_cut_that_comes_while_the_engine_is_busy_is_done_before_the_next_turn(engine: Engine) -> None:
-    engine, _ = scripted(engine, reply_script(engine, CODES))
-    conversation = engine.new_conversation()
-    turn, _ = answered(engine, conversation)
-    with engine.lock:  # as during a step for another conversation
-        other = threading.Thread(target=turn.truncate, args=(2 * engine.bundle.samples_per_code,))
-        other.start()
-        other.join(10)
-        assert len(codes_in_history(engine, conversation)) == 30
-    engine.open_turn(conversation, 2)
-    assert codes_in_history(engine, conversation) == CODES[:2]
 
 
 @pytest.mark.slow
 def test_an_earlier_turn_can_be_cut_while_the_user_speaks_again(engine: Engine) -> None:
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     ask(turn, speech(1.0))
-    codes = done(list(turn.commit(Modality.SPEECH, GREEDY))).codes
-    later = engine.open_turn(conversation, 2)
+    codes = done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))).codes
+    later = run_alone(engine.open_turn(conversation, 2))
     ask(later, speech(0.5, 1))
     turn.truncate(4 * engine.bundle.samples_per_code)
     assert codes_in_history(engine, conversation) == list(codes[:4])
     ask(later, speech(0.5, 2))
-    said = done(list(later.commit(Modality.SPEECH, GREEDY))).codes
+    said = done(list(run_alone(later.commit(Modality.SPEECH, GREEDY)))).codes
 
     fresh = Engine(replace(engine.stages, lm=fresh_pool(engine)))
     copy = fresh.new_conversation()
     copy.exchanges = conversation.exchanges[:1]
-    again = fresh.open_turn(copy, 2)
+    again = run_alone(fresh.open_turn(copy, 2))
     ask(again, speech(0.5, 1))
     ask(again, speech(0.5, 2))
-    assert done(list(again.commit(Modality.SPEECH, GREEDY))).codes == said
+    assert done(list(run_alone(again.commit(Modality.SPEECH, GREEDY)))).codes == said
 
 
 @pytest.mark.slow
@@ -245,10 +221,10 @@ def failed(engine: Engine) -> tuple[Engine, Conversation, Turn]:
             raise ExecutorError("logits: the forward step returned only zeros")
 
     executor.before_step = fail
-    turn = engine.open_turn(conversation, 1)
-    turn.push_text("hello")
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text("hello"))
     with pytest.raises(ExecutorError):
-        list(turn.commit(Modality.SPEECH, replace(LONG, min_new=0)))
+        list(run_alone(turn.commit(Modality.SPEECH, replace(LONG, min_new=0))))
     executor.before_step = lambda step: None
     return engine, conversation, turn
 
@@ -274,10 +250,10 @@ def test_a_failed_turn_does_not_come_back_behind_a_later_one(engine: Engine) -> 
 
 def test_while_listening_it_is_a_cancel(engine: Engine) -> None:
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
-    turn.push(speech(1.0))
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push(speech(1.0)))
     turn.truncate(9_999, 9)
-    assert turn.push(speech(1.0)) == 0
+    assert run_alone(turn.push(speech(1.0))) == 0
     assert conversation.exchanges == []
 
 
@@ -291,13 +267,13 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
     conversation, unit = engine.new_conversation(), engine.bundle.samples_per_code
     for number in range(3):
         before = list(conversation.exchanges)
-        turn = engine.open_turn(conversation, number)
+        turn = run_alone(engine.open_turn(conversation, number))
         if choose.random() < 0.5:
-            turn.push_text(choose.choice(("hello", "what is two plus three?")))
+            run_alone(turn.push_text(choose.choice(("hello", "what is two plus three?"))))
         else:
             ask(turn, speech(choose.choice((0.2, 0.5, 1.0)), number))
         length = choose.choice((1, 9, 24))
-        reply = turn.commit(Modality.SPEECH, SamplingParams(min_new=length, max_new=length))
+        reply = run_alone(turn.commit(Modality.SPEECH, SamplingParams(min_new=length, max_new=length)))
         # Before the reply, while it is made, or when it is complete: any number of events.
         events = [event for _, event in zip(range(choose.choice((0, 1, 3, 99))), reply, strict=False)]
         made = len(sound(events))

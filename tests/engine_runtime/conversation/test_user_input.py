@@ -22,6 +22,7 @@ from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, Pcm
+from engine_runtime.work import run_alone
 from tests.tools.turns import GREEDY, ask, check, done, exchange, speech
 
 FAR_PRIOR = 16.0
@@ -97,13 +98,13 @@ def test_codes_that_a_revision_changed_are_prefilled_again(streamed: Engine) -> 
     seen: list[TimingEvent] = []
     streamed.timing.subscribe(seen.append)
     conversation = streamed.new_conversation()
-    turn = streamed.open_turn(conversation, 1)
+    turn = run_alone(streamed.open_turn(conversation, 1))
     ask(turn, question)
     rows = [event.attributes["rows"] for event in seen if event.name == "prefill"]
     assert max(int(count) for count in rows[1:]) > 5  # else as many as there are new codes
     stream = tokenizer.stream()
     for start in range(0, question.size, 1280):
-        stream.push(question[start : start + 1280])
+        run_alone(stream.push(question[start : start + 1280]))
     prompt = streamed.stages.prompt
     wanted = [*conversation.history(), *prompt.open_user_speech(), *prompt.code_rows(stream.codes)]
     check_cache(streamed, conversation, wanted)
@@ -114,13 +115,13 @@ def test_prefill_starts_at_the_first_code_that_differs(random_bundle: Path) -> N
     question, tokenizer = with_silence(SHORT_S), exact.stages.speech_tokenizer
     seen: list[TimingEvent] = []
     conversation = exact.new_conversation()
-    turn = exact.open_turn(conversation, 1)
+    turn = run_alone(exact.open_turn(conversation, 1))
     ask(turn, question)
     exact.timing.subscribe(seen.append)
-    reply = turn.commit(Modality.SPEECH, GREEDY)
+    reply = run_alone(turn.commit(Modality.SPEECH, GREEDY))
     next(reply)
     stream = tokenizer.stream()
-    stream.push(question)
+    run_alone(stream.push(question))
     old, new = stream.codes, tokenizer.encode(question).tolist()
     same = next(index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
     assert same < len(old)
@@ -161,14 +162,14 @@ def test_the_cache_is_that_of_a_fresh_prefill(exact: Engine) -> None:
 def test_the_user_continues_after_the_commit(exact: Engine, seconds: float) -> None:
     complete, place = with_silence(seconds + 1.0), int(seconds * 16000)
     conversation = exact.new_conversation()
-    turn = exact.open_turn(conversation, 1)
+    turn = run_alone(exact.open_turn(conversation, 1))
     ask(turn, complete[:place])
-    next(turn.commit(Modality.SPEECH, GREEDY))
+    next(run_alone(turn.commit(Modality.SPEECH, GREEDY)))
     turn.reopen()
     ask(turn, complete[place:])
     straight = exact.new_conversation()
     expected = done(exchange(exact, straight, complete)).codes
-    assert done(list(turn.commit(Modality.SPEECH, GREEDY))).codes == expected
+    assert done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))).codes == expected
     assert user_codes(exact, conversation) == exact.stages.speech_tokenizer.encode(complete).tolist()
 
 
@@ -176,14 +177,14 @@ def test_a_question_in_an_unknown_script_leaves_no_trace(loaded: Engine) -> None
     bundle = replace(loaded.bundle, card=ModelCard(("en",)))
     engine = Engine(replace(loaded.stages, bundle=bundle))
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     with pytest.raises(LanguageError):
-        turn.push_text("你好")
+        run_alone(turn.push_text("你好"))
     assert turn.is_over
     assert conversation.exchanges == []
-    again = engine.open_turn(conversation, 2)
-    again.push_text("hello")
-    assert done(list(again.commit(Modality.SPEECH, GREEDY))).codes
+    again = run_alone(engine.open_turn(conversation, 2))
+    run_alone(again.push_text("hello"))
+    assert done(list(run_alone(again.commit(Modality.SPEECH, GREEDY)))).codes
     check(engine)
     engine.close()
 
@@ -196,23 +197,23 @@ def started_with(turn: Turn) -> float:
 @pytest.mark.slow
 def test_a_turn_starts_from_the_maximum_of_the_one_before(streamed: Engine) -> None:
     conversation = streamed.new_conversation()
-    first = streamed.open_turn(conversation, 1)
+    first = run_alone(streamed.open_turn(conversation, 1))
     assert started_with(first) == FAR_PRIOR
     ask(first, with_silence(2.0))
-    list(first.commit(Modality.SPEECH, GREEDY))
+    list(run_alone(first.commit(Modality.SPEECH, GREEDY)))
     loud = conversation.expected_maximum
     assert loud is not None
-    typed = streamed.open_turn(conversation, 2)
-    typed.push_text("two plus three?")
-    list(typed.commit(Modality.SPEECH, GREEDY))
+    typed = run_alone(streamed.open_turn(conversation, 2))
+    run_alone(typed.push_text("two plus three?"))
+    list(run_alone(typed.commit(Modality.SPEECH, GREEDY)))
     assert conversation.exchanges[-1].speech_maximum is None
-    dropped = streamed.open_turn(conversation, 3)
+    dropped = run_alone(streamed.open_turn(conversation, 3))
     ask(dropped, 0.01 * with_silence(2.0))
     dropped.cancel()
-    assert started_with(streamed.open_turn(conversation, 4)) == loud
-    quiet = streamed.open_turn(conversation, 5)
+    assert started_with(run_alone(streamed.open_turn(conversation, 4))) == loud
+    quiet = run_alone(streamed.open_turn(conversation, 5))
     ask(quiet, 0.1 * with_silence(2.0))
-    list(quiet.commit(Modality.SPEECH, GREEDY))
+    list(run_alone(quiet.commit(Modality.SPEECH, GREEDY)))
     assert conversation.expected_maximum == pytest.approx(loud - 2.0, abs=0.01)
 
 
@@ -220,12 +221,12 @@ def test_a_turn_starts_from_the_maximum_of_the_one_before(streamed: Engine) -> N
 def test_one_outlier_says_nothing_about_the_next_turn(streamed: Engine) -> None:
     conversation = streamed.new_conversation()
     for gain in (0.1, 0.1, 1.0):
-        turn = streamed.open_turn(conversation, 1)
+        turn = run_alone(streamed.open_turn(conversation, 1))
         ask(turn, gain * with_silence(2.0))
-        list(turn.commit(Modality.SPEECH, GREEDY))
+        list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))
     maxima = [exchange.speech_maximum for exchange in conversation.exchanges]
     assert maxima[2] == pytest.approx((maxima[0] or 0.0) + 2.0, abs=0.01)
-    assert started_with(streamed.open_turn(conversation, 4)) == maxima[0]
+    assert started_with(run_alone(streamed.open_turn(conversation, 4))) == maxima[0]
 
 
 @pytest.mark.slow
@@ -233,9 +234,9 @@ def test_a_turn_that_is_taken_back_says_nothing_about_the_next(streamed: Engine)
     conversation = streamed.new_conversation()
     exchange(streamed, conversation, with_silence(2.0))
     loud = conversation.expected_maximum
-    turn = streamed.open_turn(conversation, 2)
+    turn = run_alone(streamed.open_turn(conversation, 2))
     ask(turn, 0.1 * with_silence(2.0))
-    list(turn.commit(Modality.SPEECH, GREEDY))
+    list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))
     assert conversation.expected_maximum != loud
     turn.reopen()
     assert conversation.expected_maximum == loud
@@ -251,20 +252,20 @@ def test_no_conversation_learns_how_loud_another_is(streamed: Engine) -> None:
     streamed.warm_up()
     streamed.end_conversation(other)
     later = streamed.new_conversation()
-    turn = streamed.open_turn(later, 1)
+    turn = run_alone(streamed.open_turn(later, 1))
     assert started_with(turn) == FAR_PRIOR
     ask(turn, question)
-    list(turn.commit(Modality.SPEECH, GREEDY))
+    list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))
     assert user_codes(streamed, later) == user_codes(streamed, alone)
 
 
 def asked(engine: Engine, *parts: Pcm | str) -> Exchange:
     """The exchange of a turn with these parts."""
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     for part in parts:
         ask(turn, part)
-    done(list(turn.commit(Modality.SPEECH, GREEDY)))
+    done(list(run_alone(turn.commit(Modality.SPEECH, GREEDY))))
     return conversation.exchanges[0]
 
 

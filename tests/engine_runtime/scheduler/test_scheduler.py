@@ -16,7 +16,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio, ReplyEvent
-from engine_runtime.work import Stage, Task
+from engine_runtime.work import Stage, Task, run_alone
 from tests.tools.turns import LONG, ask, check, done, exchange, sound, speech
 
 
@@ -284,11 +284,11 @@ def engine(random_bundle: Path) -> Engine:
 def talk(engine: Engine, number: int, found: dict[int, list[ReplyEvent]]) -> Task[None]:
     """A conversation of its own: one question and its reply."""
     conversation = engine.new_conversation()
-    turn = yield from engine.open_turn_task(conversation, 1)
+    turn = yield from engine.open_turn(conversation, 1)
     question = speech(1.0 + 0.1 * number, number)
     for start in range(0, len(question), 1280):
-        yield from turn.push_task(question[start : start + 1280])
-    events = yield from turn.commit_task(Modality.SPEECH, LONG)
+        yield from turn.push(question[start : start + 1280])
+    events = yield from turn.commit(Modality.SPEECH, LONG)
     while (event := (yield from events.next_event())) is not None:
         found.setdefault(number, []).append(event)
     engine.end_conversation(conversation)
@@ -328,9 +328,9 @@ def test_cancel_reopen_and_truncate_between_steps(engine: Engine) -> None:
     scheduler.start(talk(engine, 1, found), lambda: 1)
     conversation = engine.new_conversation()
     for fate in ("cancel", "reopen", "truncate", "close"):
-        turn = engine.open_turn(conversation, 7)
+        turn = run_alone(engine.open_turn(conversation, 7))
         ask(turn, speech(0.7))
-        events = turn.commit(Modality.SPEECH, LONG)
+        events = run_alone(turn.commit(Modality.SPEECH, LONG))
         heard: list[int] = []
         task = scheduler.start(listen(events, heard), lambda: 0)
         for _ in range(25):
@@ -344,7 +344,7 @@ def test_cancel_reopen_and_truncate_between_steps(engine: Engine) -> None:
         assert task.is_over, "a reply ends within the step in progress"
         check(engine)
         if fate == "reopen":
-            assert turn.push(speech(0.3)) > 0
+            assert run_alone(turn.push(speech(0.3))) > 0
     engine.end_conversation(conversation)
     finish(scheduler)
     assert done(found[1]).codes == done(expected).codes
@@ -359,9 +359,9 @@ def test_three_conversations_of_nano_at_once_have_the_ids_of_each_alone(nano_bun
 
     def answer(question: str, events: list[ReplyEvent]) -> Task[None]:
         conversation = nano.new_conversation()
-        turn = yield from nano.open_turn_task(conversation, 1)
-        yield from turn.push_text_task(question)
-        reply = yield from turn.commit_task(Modality.SPEECH, sampling)
+        turn = yield from nano.open_turn(conversation, 1)
+        yield from turn.push_text(question)
+        reply = yield from turn.commit(Modality.SPEECH, sampling)
         while (event := (yield from reply.next_event())) is not None:
             events.append(event)
         nano.end_conversation(conversation)

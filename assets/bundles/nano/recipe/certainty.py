@@ -34,7 +34,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.lm.chat_template import TextTokenizer
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyDone, ReplyText, SamplingParams
-from engine_runtime.work import Task
+from engine_runtime.work import Task, run_alone
 
 MODES = {"s2s": Modality.SPEECH, "s2t": Modality.TEXT, "t2s": Modality.SPEECH, "t2t": Modality.TEXT}
 REFUSALS = {
@@ -196,14 +196,14 @@ class Asker:
         lm, conversation = engine.bundle.lm, engine.new_conversation()
         params = lm.sampling_speech if modality is Modality.SPEECH else lm.sampling_text
         for turn_id, asked in enumerate(question.asked, start=1):
-            turn = engine.open_turn(conversation, turn_id, modality)
+            turn = run_alone(engine.open_turn(conversation, turn_id, modality))
             if mode.startswith("t"):
-                turn.push_text(asked.capitalize() + "?")
+                run_alone(turn.push_text(asked.capitalize() + "?"))
             else:
                 (wave,) = voices.render_many([(asked, question.voice)])
                 lead, tail = (np.zeros(int(s * voices.RATE), np.float32) for s in (LEAD_S, TAIL_S))
-                turn.push(np.concatenate([lead, wave, tail]))
-            events = list(turn.commit(modality, _answering(params)))
+                run_alone(turn.push(np.concatenate([lead, wave, tail])))
+            events = list(run_alone(turn.commit(modality, _answering(params))))
         engine.end_conversation(conversation)
         done, texts = events[-1], [event for event in events if isinstance(event, ReplyText)]
         if not isinstance(done, ReplyDone):

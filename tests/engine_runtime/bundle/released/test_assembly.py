@@ -17,6 +17,7 @@ from engine_runtime.bundle.released.layout import find_released, locate
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError, FetchError
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone
+from engine_runtime.work import run_alone
 
 
 @pytest.fixture
@@ -45,10 +46,10 @@ def test_a_bundle_refers_to_the_checkpoints_and_talks(released: Path, tmp_path: 
     engine = Engine.load(bundle, progress=loaded.append)
     assert loaded == sorted(loaded)
     assert loaded[-1] == 1.0
-    turn = engine.open_turn(engine.new_conversation(), turn_id=1)
-    turn.push(np.random.default_rng(0).normal(0, 0.1, engine.input_sample_rate).astype(np.float32))
+    turn = run_alone(engine.open_turn(engine.new_conversation(), turn_id=1))
+    run_alone(turn.push(np.random.default_rng(0).normal(0, 0.1, engine.input_sample_rate).astype(np.float32)))
     params = replace(bundle.lm.sampling_speech, max_new=14)
-    events = list(turn.commit(Modality.SPEECH, params))
+    events = list(run_alone(turn.commit(Modality.SPEECH, params)))
     done = events[-1]
     assert isinstance(done, ReplyDone)
     assert done.audio_samples == len(done.codes) * bundle.samples_per_code > 0

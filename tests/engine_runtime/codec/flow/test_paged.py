@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine_runtime.bundle.random_weights import random_voice
-from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream
+from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream, arrays_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
@@ -59,8 +59,8 @@ def budget_of(flow: CausalFlow, pages: int) -> int:  # noqa: F811
 def speak(stream: Token2MelStream, codes: np.ndarray, made: list[np.ndarray]) -> Task[None]:
     """Push the codes in three parts."""
     for part in np.array_split(codes, 3):
-        made += [mel.numpy() for mel in (yield from stream.push_task(part))]
-    made += [mel.numpy() for mel in (yield from stream.finish_task())]
+        made += [mel.numpy() for mel in (yield from stream.push(part))]
+    made += [mel.numpy() for mel in (yield from stream.finish())]
 
 
 def held(stage: Token2Mel, replies: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
@@ -110,9 +110,9 @@ def test_a_full_ring_and_pages_copied_aside(flow: CausalFlow) -> None:  # noqa: 
     streams, made = [stage.stream() for _ in replies], [[] for _ in replies]
     for start in range(0, 24, 6):
         for stream, codes, own in zip(streams, replies, made, strict=True):
-            own += stream.push(codes[start : start + 6])
+            own += arrays_of(stream.push(codes[start : start + 6]))
     for stream, codes, own in zip(streams, replies, made, strict=True):
-        mel = np.concatenate([*own, *stream.finish()], axis=1)
+        mel = np.concatenate([*own, *arrays_of(stream.finish())], axis=1)
         assert np.abs(mel - plain.convert(codes)).max() <= TOLERANCE
 
 
@@ -133,7 +133,7 @@ def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalF
     before = path.pool.num_free
     assert stage.cached_codes == before * flow.config.chunk_codes
     streams = [stage.stream(), stage.stream()]
-    streams[0].push(codes_of(8))
+    arrays_of(streams[0].push(codes_of(8)))
     assert path.pool.num_free == before - 1
     assert stage.most_streams == 2
     with pytest.raises(FlowCacheError, match="2 replies at once"):

@@ -12,7 +12,7 @@ import torch
 
 from engine_runtime.bundle.random_weights import random_voice
 from engine_runtime.codec.flow.static import StaticFlow, bytes_per_code
-from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
@@ -86,10 +86,10 @@ def test_streams_side_by_side_have_their_own_buffers(
     one, two = fixed.stream(), fixed.stream()
     parts: tuple[list[Any], list[Any]] = ([], [])
     for start in range(0, 23, 4):
-        parts[0].extend(one.push(first[start : start + 4]))
-        parts[1].extend(two.push(second[start : start + 4]))
+        parts[0].extend(arrays_of(one.push(first[start : start + 4])))
+        parts[1].extend(arrays_of(two.push(second[start : start + 4])))
     for index, (stream, codes) in enumerate(((one, first), (two, second))):
-        mel = np.concatenate(parts[index] + stream.finish(), axis=1)
+        mel = np.concatenate(parts[index] + arrays_of(stream.finish()), axis=1)
         assert np.abs(mel - one_shot(stored[0], codes)).max() <= TOLERANCE
     slots = {one._state.slot.index, two._state.slot.index}
     assert slots == {0, 1}
@@ -119,9 +119,9 @@ def test_streams_that_share_slots_are_not_disturbed(
     parts: list[list[np.ndarray]] = [[] for _ in spoken]
     for start in range(0, max(map(len, spoken)), 7):
         for stream, codes, found in zip(streams, spoken, parts, strict=True):
-            found += stream.push(codes[start : start + 7])
+            found += arrays_of(stream.push(codes[start : start + 7]))
     for stream, found, expected in zip(streams, parts, alone, strict=True):
-        mel = np.concatenate([*found, *stream.finish()], axis=1)
+        mel = np.concatenate([*found, *arrays_of(stream.finish())], axis=1)
         np.testing.assert_allclose(mel, expected, atol=1e-4)
     del stream, streams
     np.testing.assert_allclose(fixed.convert(spoken[0]), alone[0], atol=1e-4)
@@ -139,7 +139,7 @@ def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.
     assert path.cache_codes == 305  # what the longest reply takes
     want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
     streams = [fixed.stream(), fixed.stream()]
-    packets = [stream.push(codes) for stream in streams]
+    packets = [arrays_of(stream.push(codes)) for stream in streams]
     with pytest.raises(FlowCacheError, match=r"active replies \(2\) leave"):
         fixed.stream(3)
     held = {
@@ -153,7 +153,7 @@ def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.
     }
     assert path.pool.held == sum(held.values()) == 610 * size <= path.pool.budget
     for stream, parts in zip(streams, packets, strict=True):
-        mel = np.concatenate([*parts, *stream.finish()], axis=1)
+        mel = np.concatenate([*parts, *arrays_of(stream.finish())], axis=1)
         assert np.abs(mel - want).max() <= TOLERANCE
     del stream, streams
     assert np.abs(fixed.convert(codes) - want).max() <= TOLERANCE
@@ -197,10 +197,12 @@ def test_the_second_of_two_replies_records_nothing(
     fixed.warm_up()
     made = calls.num_captured
     streams = [fixed.stream(), fixed.stream()]
-    parts = [stream.push(codes[:20]) for stream in streams]
-    parts = [[*done, *stream.push(codes[20:])] for done, stream in zip(parts, streams, strict=True)]
+    parts = [arrays_of(stream.push(codes[:20])) for stream in streams]
+    parts = [
+        [*done, *arrays_of(stream.push(codes[20:]))] for done, stream in zip(parts, streams, strict=True)
+    ]
     for done, stream in zip(parts, streams, strict=True):
-        np.testing.assert_array_equal(np.concatenate([*done, *stream.finish()], axis=1), want)
+        np.testing.assert_array_equal(np.concatenate([*done, *arrays_of(stream.finish())], axis=1), want)
     assert calls.num_captured == made
 
 
@@ -357,9 +359,11 @@ def test_a_second_reply_takes_no_memory_and_no_capture(
     assert torch.cuda.memory_allocated() - held < 1 << 20
     with pytest.raises(FlowCacheError):
         fixed.stream(3)
-    parts = [stream.push(codes) for stream in streams]
+    parts = [arrays_of(stream.push(codes)) for stream in streams]
     for done, stream in zip(parts, streams, strict=True):
-        np.testing.assert_allclose(np.concatenate([*done, *stream.finish()], axis=1), want, atol=2e-3)
+        np.testing.assert_allclose(
+            np.concatenate([*done, *arrays_of(stream.finish())], axis=1), want, atol=2e-3
+        )
     assert calls.num_captured == made
     del stream, streams
     other = fixed.convert(codes, 3)  # the room of an idle slot, whose captured graphs are forgotten
@@ -392,10 +396,10 @@ def test_flow_steps_do_not_change_during_a_reply(
 ) -> None:
     fixed, codes = static(stored[0]), codes_of(23)
     stream = fixed.stream()
-    packets = stream.push(codes)
+    packets = arrays_of(stream.push(codes))
     with pytest.raises(FlowCacheError, match=r"cannot change during a reply\. Wait until it has ended\."):
         fixed.use_steps(3)
-    mel = np.concatenate(packets + stream.finish(), axis=1)
+    mel = np.concatenate(packets + arrays_of(stream.finish()), axis=1)
     assert np.abs(mel - one_shot(stored[0], codes)).max() <= TOLERANCE
     del stream
     fixed.use_steps(3)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream
+from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream, arrays_of
 from engine_runtime.errors import BundleError, ContextLengthError, MossVoiceError
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.types import Codes, Mel, MelSpec, VoicePrompt
@@ -46,9 +46,9 @@ def run(stream: Token2MelStream, codes: Codes, sizes: Iterator[int]) -> list[Mel
     packets, start = [], 0
     while start < len(codes):
         end = start + next(sizes)
-        packets += stream.push(codes[start:end])
+        packets += arrays_of(stream.push(codes[start:end]))
         start = end
-    return packets + stream.finish()
+    return packets + arrays_of(stream.finish())
 
 
 def always(size: int) -> Iterator[int]:
@@ -75,8 +75,8 @@ def test_packets_equal_the_stored_mel(
     flow, cases = stored
     codes = cases["in.token"].numpy().astype(np.int64)
     stream = Token2Mel(flow, SPEC, steps=10, prompt=prompt_of(cases, prompt)).stream()
-    assert stream.push(codes[: first - 1]) == []  # one code short of the first packet
-    packets = stream.push(codes[first - 1 : first]) + run(stream, codes[first:], always(1))
+    assert arrays_of(stream.push(codes[: first - 1])) == []  # one code short of the first packet
+    packets = arrays_of(stream.push(codes[first - 1 : first])) + run(stream, codes[first:], always(1))
     assert [packet.shape[1] for packet in packets] == frames
     mel = np.concatenate(packets, axis=1)
     for name, want in cases.items():
@@ -119,10 +119,10 @@ def test_interleaved_streams_and_reset_do_not_mix(stored: tuple[CausalFlow, dict
     one, two = stage.stream(), stage.stream()
     parts: tuple[list[Mel], list[Mel]] = ([], [])
     for start in range(0, 23, 3):
-        parts[0].extend(one.push(first[start : start + 3]))
-        parts[1].extend(two.push(second[start : start + 3]))
+        parts[0].extend(arrays_of(one.push(first[start : start + 3])))
+        parts[1].extend(arrays_of(two.push(second[start : start + 3])))
     for index, stream in enumerate((one, two)):
-        mel = np.concatenate(parts[index] + stream.finish(), axis=1)
+        mel = np.concatenate(parts[index] + arrays_of(stream.finish()), axis=1)
         np.testing.assert_allclose(mel, alone[index], atol=TOLERANCE)
     one.reset()
     np.testing.assert_allclose(np.concatenate(run(one, second, always(4)), axis=1), alone[1], atol=TOLERANCE)
@@ -172,24 +172,24 @@ def test_bfloat16_stays_close(stored: tuple[CausalFlow, dict[str, torch.Tensor]]
 
 def test_nothing_in_nothing_out(stage: Token2Mel) -> None:
     stream = stage.stream()
-    assert stream.push(np.zeros(0, np.int64)) == []
-    assert stream.finish() == []
+    assert arrays_of(stream.push(np.zeros(0, np.int64))) == []
+    assert arrays_of(stream.finish()) == []
     assert stage.convert(np.zeros(0, np.int64)).shape == (80, 0)
 
 
 def test_bad_input_is_refused(stored: tuple[CausalFlow, dict[str, torch.Tensor]], stage: Token2Mel) -> None:
     flow, cases = stored
     with pytest.raises(BundleError, match=r"code 160 .*0\.\.159"):
-        stage.stream().push(np.array([3, 160]))
+        arrays_of(stage.stream().push(np.array([3, 160])))
     with pytest.raises(BundleError, match="80 mel bands"):
         Token2Mel(flow, MelSpec(24000, 100, 1920, 480, 1920, 0.0, 8000.0))
     prompt = prompt_of(cases, 10)
     with pytest.raises(BundleError, match="10 codes"):
         Token2Mel(flow, SPEC, prompt=VoicePrompt(prompt.codes, prompt.mel[:, :-1]))
     stream = stage.stream()
-    stream.finish()
+    arrays_of(stream.finish())
     with pytest.raises(MossVoiceError, match="finished"):
-        stream.push(np.array([1]))
+        arrays_of(stream.push(np.array([1])))
     short, _ = make_flow(max_frames=100)
     with pytest.raises(ContextLengthError, match="120 mel frames"):
         run(Token2Mel(short, SPEC, steps=1).stream(), codes_of(30), always(5))

@@ -11,7 +11,7 @@ import torch
 
 from engine_runtime.bundle.random_weights import random_voice
 from engine_runtime.codec.flow.static import StaticFlow, bytes_per_code
-from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.types import VoicePrompt
@@ -104,7 +104,7 @@ def test_launches_of_an_euler_step(flow: CausalFlow, monkeypatch: pytest.MonkeyP
             monkeypatch.setattr(module, name, Counted(name), raising=False)
     stream = stages(flow, steps=3)[1].stream()
     made.clear()
-    stream.push(codes_of(8))
+    arrays_of(stream.push(codes_of(8)))
     config = flow.config
     levels = config.mid_blocks + 2
     step = 5 * levels * config.n_blocks + 3 * levels + 3 + 1

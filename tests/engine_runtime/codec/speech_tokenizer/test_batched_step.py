@@ -78,9 +78,9 @@ def test_streams_that_listen_at_once_have_the_codes_of_complete_signals(model: W
     def listen(place: int) -> Task[None]:
         stream = tokenizer.stream()
         for start in range(0, len(signals[place]), CODE):
-            found[place].append((yield from stream.push_task(signals[place][start : start + CODE])))
-            yield from stream.tail_task()
-        found[place].append((yield from stream.tail_task()))
+            found[place].append((yield from stream.push(signals[place][start : start + CODE])))
+            yield from stream.tail()
+        found[place].append((yield from stream.tail()))
 
     scheduler = Scheduler()
     for place in range(3):

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from engine_runtime.codec.onnx_graph import OnnxRunner, check_onnx
 from engine_runtime.codec.speech_tokenizer.encoder_graph import EngineSpeechEncoder, speech_encoder_graph
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
+from engine_runtime.work import run_alone
 from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import (
     GOLDEN,
     RATE,
@@ -41,8 +42,8 @@ def test_stored_speech_has_the_codes_of_torch(on_onnx: SpeechTokenizer, case: st
 def test_a_tail_leaves_the_stream_as_it_was(on_onnx: SpeechTokenizer) -> None:
     pcm = np.random.default_rng(0).normal(scale=0.1, size=2 * RATE).astype(np.float32)
     stream = on_onnx.stream()
-    first = stream.push(pcm[:RATE])
-    tails = [stream.tail() for _ in range(2)]
+    first = run_alone(stream.push(pcm[:RATE]))
+    tails = [run_alone(stream.tail()) for _ in range(2)]
     assert np.array_equal(*tails)
-    rest = stream.push(pcm[RATE:])
-    assert np.array_equal(np.concatenate([first, rest, stream.tail()]), on_onnx.encode(pcm))
+    rest = run_alone(stream.push(pcm[RATE:]))
+    assert np.array_equal(np.concatenate([first, rest, run_alone(stream.tail())]), on_onnx.encode(pcm))

@@ -12,6 +12,7 @@ from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ, WhisperVQConfig
+from engine_runtime.work import run_alone
 from tests.doubles.interpreted_triton import needs_triton, patch_interpreter
 
 patch_interpreter()
@@ -125,8 +126,8 @@ def test_a_tokenizer_with_a_pool_gives_the_same_codes(model: WhisperVQ) -> None:
         streams = [one.stream(), one.stream()]  # the pool has a slot for one of them
         for stream in streams:
             for start in range(0, len(pcm), 1_300):
-                stream.push(pcm[start : start + 1_300])
-        found.append([[*stream.codes, *stream.tail().tolist()] for stream in streams])
+                run_alone(stream.push(pcm[start : start + 1_300]))
+        found.append([[*stream.codes, *run_alone(stream.tail()).tolist()] for stream in streams])
     assert found[0] == found[1]
     assert len(found[0][0]) == 13
 

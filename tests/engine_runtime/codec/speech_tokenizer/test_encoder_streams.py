@@ -15,7 +15,7 @@ from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Codes
-from engine_runtime.work import Task
+from engine_runtime.work import Task, run_alone
 
 
 class NoStreams:
@@ -48,8 +48,8 @@ def pushed(tokenizer: SpeechTokenizer, count: int) -> tuple[list[list[int]], Sch
     def push(number: int) -> Task[None]:
         pcm = np.random.default_rng(number).normal(0.0, 0.1, 24_000).astype(np.float32)
         for block in (pcm[:1_300], pcm[1_300:2_600], pcm[2_600:16_000], pcm[16_000:]):
-            yield from streams[number].push_task(block)
-        ends[number] = yield from streams[number].tail_task()
+            yield from streams[number].push(block)
+        ends[number] = yield from streams[number].tail()
 
     ends: list[Codes] = [np.zeros(0, np.int64)] * count
     for number in range(count):
@@ -83,11 +83,14 @@ def test_streams_of_a_pool_with_different_numbers_of_codes_share_a_call() -> Non
     blocks = [pcm[:1_400], pcm]  # one code and three
     scheduler, streams = Scheduler(), [pooled.stream() for _ in blocks]
     for stream, block in zip(streams, blocks, strict=True):
-        scheduler.start(stream.push_task(block), lambda: 0)
+        scheduler.start(stream.push(block), lambda: 0)
     while not scheduler.is_idle:
         scheduler.run_once()
     expected = [plain.stream() for _ in blocks]
-    assert [len(stream.push(block)) for stream, block in zip(expected, blocks, strict=True)] == [1, 3]
+    assert [len(run_alone(stream.push(block))) for stream, block in zip(expected, blocks, strict=True)] == [
+        1,
+        3,
+    ]
     assert [stream.codes for stream in streams] == [stream.codes for stream in expected]
     assert ("encode", 2) in scheduler.times.summary()
 
@@ -98,7 +101,7 @@ def test_codes_that_are_not_finite_are_refused_on_arrival() -> None:
     with torch.no_grad():
         tokenizer.model.encoder.codebook.weight[:] = torch.nan
     with pytest.raises(ExecutorError, match="not finite"):
-        tokenizer.stream().push(np.ones(8_000, np.float32))
+        run_alone(tokenizer.stream().push(np.ones(8_000, np.float32)))
 
 
 def test_pending_codes_keep_what_the_call_reads() -> None:

@@ -14,7 +14,7 @@ from engine_runtime.codec.speech_tokenizer.log_mel_stream import WhisperLogMelSt
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Pcm
-from engine_runtime.work import Task
+from engine_runtime.work import Task, run_alone
 
 RATE = 16_000
 
@@ -49,11 +49,11 @@ def test_after_the_warm_up_nothing_is_captured_while_a_user_speaks() -> None:
     captured = set(calls.keys)
     lengths = np.random.default_rng(0).integers(1, 5 * 1_280, 60)
     for length in lengths.tolist():
-        stream.push(np.ones(length, np.float32))
-        stream.tail()
+        run_alone(stream.push(np.ones(length, np.float32)))
+        run_alone(stream.tail())
     stream.reset()
-    stream.push(np.ones(200, np.float32))
-    stream.tail()
+    run_alone(stream.push(np.ones(200, np.float32)))
+    run_alone(stream.tail())
     assert calls.keys == captured
     assert len(captured) == 12
 
@@ -69,7 +69,7 @@ def test_users_share_calls_and_get_the_frames_of_each_alone(normalization: Norma
     found: dict[int, torch.Tensor] = {}
 
     def push(number: int, block: Pcm) -> Task[None]:
-        found[number] = yield from together[number].push_task(block)
+        found[number] = yield from together[number].push(block)
 
     for step in range(30):
         size = choose.integers(1_000, 3_800)
@@ -80,7 +80,9 @@ def test_users_share_calls_and_get_the_frames_of_each_alone(normalization: Norma
         while not scheduler.is_idle:
             scheduler.run_once()
         for number, block in enumerate(blocks):
-            torch.testing.assert_close(found[number], alone[number].push(block), atol=1e-5, rtol=0.0)
+            torch.testing.assert_close(
+                found[number], run_alone(alone[number].push(block)), atol=1e-5, rtol=0.0
+            )
             mine, other = together[number].revision(), alone[number].revision()
             revisions += mine is not None
             torch.testing.assert_close(mine, other, atol=1e-5, rtol=0.0)

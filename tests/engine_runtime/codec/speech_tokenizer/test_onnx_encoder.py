@@ -21,6 +21,7 @@ from engine_runtime.codec.speech_tokenizer.encoder_graph import MOST_CODES
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Codes, Pcm
+from engine_runtime.work import run_alone
 from tests.engine_runtime.codec.speech_tokenizer.test_speech_tokenizer import push_in_chunks
 from tests.factories.bundle import write_manifest
 
@@ -121,9 +122,9 @@ def test_many_codes_at_once_stay_in_torch(nano_bundle: Path) -> None:
     tokenizer.step._step = lambda mel, state: (calls.append(mel.shape[2]), few(mel, state))[1]  # type: ignore
     stream = tokenizer.stream()
     frames, samples = tokenizer.model.config.frames_per_code, tokenizer.samples_per_code
-    stream.push(np.zeros(samples * (MOST_CODES + 2), np.float32))
+    run_alone(stream.push(np.zeros(samples * (MOST_CODES + 2), np.float32)))
     assert calls == []
-    stream.push(np.zeros(samples * MOST_CODES, np.float32))
+    run_alone(stream.push(np.zeros(samples * MOST_CODES, np.float32)))
     assert calls == [MOST_CODES * frames]
 
 
@@ -132,7 +133,7 @@ def test_it_has_no_threads_of_its_own(nano_bundle: Path, monkeypatch: pytest.Mon
     before = psutil.Process().num_threads()
     tokenizers = [load(nano_bundle) for _ in range(3)]
     for tokenizer in tokenizers:
-        tokenizer.stream().push(np.zeros(16_000, np.float32))
+        run_alone(tokenizer.stream().push(np.zeros(16_000, np.float32)))
     assert psutil.Process().num_threads() == before
 
 

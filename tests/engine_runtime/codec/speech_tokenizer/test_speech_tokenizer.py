@@ -19,6 +19,7 @@ from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokeniz
 from engine_runtime.errors import AudioInputError, ExecutorError
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
 from engine_runtime.types import Codes, Pcm
+from engine_runtime.work import run_alone
 from tests.tools.examples import examples
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
@@ -88,9 +89,9 @@ def push_in_chunks(stream: SpeechTokenizerStream, pcm: Pcm, chunks: list[int]) -
     codes, start, turn = [], 0, 0
     while start < pcm.size:
         end = start + chunks[turn % len(chunks)]
-        codes.append(stream.push(pcm[start:end]))
+        codes.append(run_alone(stream.push(pcm[start:end])))
         start, turn = end, turn + 1
-    return np.concatenate([*codes, stream.tail()])
+    return np.concatenate([*codes, run_alone(stream.tail())])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -145,21 +146,21 @@ def test_a_code_is_given_as_soon_as_its_samples_are_there(
 ) -> None:
     pcm = cut_speech(golden, "odd")
     stream = causal.stream()
-    assert stream.push(pcm[: CODE_SAMPLES + LOOK_AHEAD - 1]).size == 0
-    assert stream.push(pcm[CODE_SAMPLES + LOOK_AHEAD - 1 : CODE_SAMPLES + LOOK_AHEAD]).size == 1
-    assert stream.push(pcm[CODE_SAMPLES + LOOK_AHEAD : 9 * CODE_SAMPLES + LOOK_AHEAD]).size == 8
+    assert run_alone(stream.push(pcm[: CODE_SAMPLES + LOOK_AHEAD - 1])).size == 0
+    assert run_alone(stream.push(pcm[CODE_SAMPLES + LOOK_AHEAD - 1 : CODE_SAMPLES + LOOK_AHEAD])).size == 1
+    assert run_alone(stream.push(pcm[CODE_SAMPLES + LOOK_AHEAD : 9 * CODE_SAMPLES + LOOK_AHEAD])).size == 8
 
 
 def test_the_end_of_a_segment_waits_for_nothing(short_segments: SpeechTokenizer) -> None:
     segment = short_segments.segment_samples
     pcm = np.random.default_rng(0).normal(0.0, 0.1, segment).astype(np.float32)
     stream = short_segments.stream()
-    codes = stream.push(pcm)
+    codes = run_alone(stream.push(pcm))
     assert codes.size == segment // CODE_SAMPLES
-    assert stream.tail().size == 0
+    assert run_alone(stream.tail()).size == 0
     np.testing.assert_array_equal(codes, short_segments.encode(pcm))
     # positions, caches and maximum are reset
-    np.testing.assert_array_equal(stream.push(pcm), codes)
+    np.testing.assert_array_equal(run_alone(stream.push(pcm)), codes)
 
 
 def test_the_tail_changes_nothing(causal: SpeechTokenizer, golden: dict[str, torch.Tensor]) -> None:
@@ -167,18 +168,18 @@ def test_the_tail_changes_nothing(causal: SpeechTokenizer, golden: dict[str, tor
     disturbed, plain = causal.stream(), causal.stream()
     for start in range(0, pcm.size, 1000):
         part = pcm[start : start + 1000]
-        np.testing.assert_array_equal(disturbed.push(part), plain.push(part))
-        first, second = disturbed.tail(), disturbed.tail()
+        np.testing.assert_array_equal(run_alone(disturbed.push(part)), run_alone(plain.push(part)))
+        first, second = run_alone(disturbed.tail()), run_alone(disturbed.tail())
         np.testing.assert_array_equal(first, second)
         covered = math.ceil(min(start + 1000, pcm.size) / CODE_SAMPLES)
         assert first.size == covered - max(0, (min(start + 1000, pcm.size) - LOOK_AHEAD) // CODE_SAMPLES)
-    np.testing.assert_array_equal(disturbed.tail(), plain.tail())
+    np.testing.assert_array_equal(run_alone(disturbed.tail()), run_alone(plain.tail()))
 
 
 def test_reset_forgets_the_turn_before(causal: SpeechTokenizer, golden: dict[str, torch.Tensor]) -> None:
     pcm = cut_speech(golden, "mult")
     stream = causal.stream()
-    stream.push(cut_speech(golden, "long")[:100_000])
+    run_alone(stream.push(cut_speech(golden, "long")[:100_000]))
     stream.reset()
     np.testing.assert_array_equal(push_in_chunks(stream, pcm, [3000]), causal.encode(pcm))
 
@@ -187,9 +188,9 @@ def test_two_streams_do_not_share_caches(causal: SpeechTokenizer, golden: dict[s
     pcm, other = cut_speech(golden, "mult"), cut_speech(golden, "long")
     first, second, codes = causal.stream(), causal.stream(), []
     for start in range(0, pcm.size, 2000):
-        codes.append(first.push(pcm[start : start + 2000]))
-        second.push(other[start : start + 2000])
-    np.testing.assert_array_equal(np.concatenate([*codes, first.tail()]), causal.encode(pcm))
+        codes.append(run_alone(first.push(pcm[start : start + 2000])))
+        run_alone(second.push(other[start : start + 2000]))
+    np.testing.assert_array_equal(np.concatenate([*codes, run_alone(first.tail())]), causal.encode(pcm))
 
 
 def led_in(golden: dict[str, torch.Tensor], lead_in: str, gain_db: float) -> list[Pcm]:
@@ -211,7 +212,7 @@ def codes_of_stream(stream: SpeechTokenizerStream, pcm: Pcm, chunks: list[int], 
     """All codes as they are in the end."""
     stream.reset(prior)
     push_in_chunks(stream, pcm, chunks)
-    return np.array([*stream.codes, *stream.tail()])
+    return np.array([*stream.codes, *run_alone(stream.tail())])
 
 
 @pytest.mark.parametrize("gain_db", [0.0, -20.0])
@@ -281,7 +282,7 @@ def test_a_segment_starts_from_the_maximum_of_the_one_before(revised_segments: S
     pcm = noise.astype(np.float32)
     first = pcm[: revised_segments.segment_samples]
     stream = revised_segments.stream()
-    stream.push(first)
+    run_alone(stream.push(first))
     loud = stream.maximum
     assert loud is not None
     assert loud > -1.0
@@ -316,8 +317,8 @@ def test_streamed_frames_equal_the_one_shot_features(golden: dict[str, torch.Ten
     features = WhisperLogMel(RATE, 128, "running_max")
     pcm = cut_speech(golden, "mult")
     stream = WhisperLogMelStream(features, step_frames=4)
-    parts = [stream.push(pcm[start : start + 777]) for start in range(0, pcm.size, 777)]
-    streamed = torch.cat([*parts, stream.tail()], dim=1)
+    parts = [run_alone(stream.push(pcm[start : start + 777])) for start in range(0, pcm.size, 777)]
+    streamed = torch.cat([*parts, run_alone(stream.tail())], dim=1)
     torch.testing.assert_close(streamed, features(torch.from_numpy(pcm)), atol=1e-6, rtol=0.0)
 
 
@@ -336,7 +337,9 @@ def test_silence_yields_codes(causal: SpeechTokenizer) -> None:
 def test_nothing_in_nothing_out(causal: SpeechTokenizer) -> None:
     empty = np.zeros(0, np.float32)
     stream = causal.stream()
-    assert causal.encode(empty).size == stream.push(empty).size == stream.tail().size == 0
+    assert (
+        causal.encode(empty).size == run_alone(stream.push(empty)).size == run_alone(stream.tail()).size == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,11 +358,11 @@ def test_refuses_what_is_not_speech_and_continues(
 ) -> None:
     speech = cut_speech(golden, "mult")
     stream = causal.stream()
-    before = stream.push(speech[:20_000])
+    before = run_alone(stream.push(speech[:20_000]))
     with pytest.raises(AudioInputError, match=message):
         causal.encode(pcm)
     with pytest.raises(AudioInputError, match=message):
-        stream.push(pcm)
+        run_alone(stream.push(pcm))
     after = push_in_chunks(stream, speech[20_000:], [4000])
     np.testing.assert_array_equal(np.concatenate((before, after)), causal.encode(speech))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine_runtime.codec.flow.token2mel import Token2Mel
+from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTStream, fade_weights
 from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
@@ -101,7 +101,7 @@ def test_codes_to_wave_through_the_chunked_stages() -> None:
     (flow, flow_cases), (network, cases) = make_flow(), hift()
     stream = stored_stream(network, cases)
     codes = flow_cases["in.token"].numpy().astype(np.int64)
-    mels = Token2Mel(flow, SPEC, steps=10, prompt=prompt_of(flow_cases, 10)).stream().push(codes)
+    mels = arrays_of(Token2Mel(flow, SPEC, steps=10, prompt=prompt_of(flow_cases, 10)).stream().push(codes))
     pcm = np.concatenate([stream.push(mel) for mel in mels])
     want = cases["e2e.wave"].numpy()
     assert len(pcm) == 34560

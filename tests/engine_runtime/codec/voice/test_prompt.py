@@ -22,6 +22,7 @@ from engine_runtime.codec.voice.speaker_encoder import SpeakerEncoder
 from engine_runtime.engine import Engine
 from engine_runtime.errors import AudioInputError, BundleError
 from engine_runtime.types import Modality, Pcm, ReplyDone
+from engine_runtime.work import run_alone
 from tests.factories.onnx_bytes import mean_and_project
 
 
@@ -172,10 +173,10 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 @pytest.mark.slow
 def test_a_reply_is_spoken_in_the_voice(bundle: Bundle, engine: Engine) -> None:
     def answer(engine: Engine) -> ReplyDone:
-        turn = engine.open_turn(engine.new_conversation(), turn_id=1)
-        turn.push(_speech(1.0, engine.input_sample_rate))
+        turn = run_alone(engine.open_turn(engine.new_conversation(), turn_id=1))
+        run_alone(turn.push(_speech(1.0, engine.input_sample_rate)))
         params = replace(bundle.lm.sampling_speech, max_new=12, seed=3)
-        done = list(turn.commit(Modality.SPEECH, params))[-1]
+        done = list(run_alone(turn.commit(Modality.SPEECH, params)))[-1]
         assert isinstance(done, ReplyDone)
         return done
 

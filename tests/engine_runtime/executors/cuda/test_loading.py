@@ -20,6 +20,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.types import Modality, ReplyDone, SamplingParams
+from engine_runtime.work import run_alone
 
 
 @pytest.mark.slow
@@ -83,9 +84,11 @@ def test_turns_of_a_conversation_are_the_same(nano_bundle: Path, sampling: Sampl
         conversation = engine.new_conversation()
         said = []
         for turn_id, modality in enumerate([Modality.SPEECH, Modality.TEXT, Modality.SPEECH]):
-            turn = engine.open_turn(conversation, turn_id, modality)
-            turn.push_text("What is three plus four?")
-            done = [event for event in turn.commit(modality, sampling) if isinstance(event, ReplyDone)]
+            turn = run_alone(engine.open_turn(conversation, turn_id, modality))
+            run_alone(turn.push_text("What is three plus four?"))
+            done = [
+                event for event in run_alone(turn.commit(modality, sampling)) if isinstance(event, ReplyDone)
+            ]
             said.append((done[0].finish_reason, done[0].text, done[0].codes, done[0].audio_samples))
         replies.append(said)
     assert replies[0] == replies[1]
@@ -113,9 +116,9 @@ def test_the_steps_of_replies_are_those_that_are_captured(
 
     monkeypatch.setattr(executor, "_capture_or_run", run)
     for turn_id, modality in enumerate(Modality):
-        turn = engine.open_turn(engine.new_conversation(), turn_id, modality)
-        turn.push_text("Hello, how are you?")
-        assert list(turn.commit(modality))
+        turn = run_alone(engine.open_turn(engine.new_conversation(), turn_id, modality))
+        run_alone(turn.push_text("Hello, how are you?"))
+        assert list(run_alone(turn.commit(modality)))
     assert asked
     assert asked <= captured
 

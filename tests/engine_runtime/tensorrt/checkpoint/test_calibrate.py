@@ -17,6 +17,7 @@ from engine_runtime.tensorrt.checkpoint.format import modules
 from engine_runtime.tensorrt.checkpoint.quantize import identity
 from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
 from engine_runtime.tensorrt.checkpoint.scales import QuantizeError
+from engine_runtime.work import run_alone
 from tests.factories.trt_checkpoints import PROMPTS, REPLY_ROWS, calibrate, watched_model
 
 
@@ -71,11 +72,11 @@ def test_prompts_are_laid_out_as_in_a_conversation(random_bundle: Path, plain: C
     model = watched_model(random_bundle, plain, Calibrator())
     engine = Engine.load(Bundle.open(random_bundle))
     conversation = engine.new_conversation()
-    turn = engine.open_turn(conversation, 1)
+    turn = run_alone(engine.open_turn(conversation, 1))
     pcm = PROMPTS[0].question
     assert not isinstance(pcm, str)
-    turn.push(pcm)
-    list(turn.commit(Modality.SPEECH))
+    run_alone(turn.push(pcm))
+    list(run_alone(turn.commit(Modality.SPEECH)))
     layout = engine.stages.prompt
     rows = layout.system(Modality.SPEECH) + list(conversation.exchanges[0].user)
     mine = model.rows(PROMPTS[0])

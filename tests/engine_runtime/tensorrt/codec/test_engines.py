@@ -27,6 +27,7 @@ from engine_runtime.tensorrt.codec.engines import (
     use_engines,
     weights_of,
 )
+from engine_runtime.work import run_alone
 from tests.doubles.tensorrt.codec_engine import Faults, double_library
 from tests.engine_runtime.codec.flow.test_token2mel import codes_of
 from tests.engine_runtime.tensorrt.codec.conftest import PACKETS
@@ -60,7 +61,7 @@ def reply(codec: Codec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes of speech, and the voice of other codes."""
     speech = np.random.default_rng(1).normal(scale=0.1, size=9000).astype(np.float32)
     stream = codec.speech_tokenizer.stream()
-    codes = np.concatenate([stream.push(speech), stream.tail()])
+    codes = np.concatenate([run_alone(stream.push(speech)), run_alone(stream.tail())])
     mel = codec.token2mel.convert(codes_of(33))
     vocoder = codec.vocoder.stream()
     pcm = [vocoder.push(mel[:, first : first + 20]) for first in range(0, mel.shape[1], 20)]

@@ -20,6 +20,7 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.tensorrt.llm import loading
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 from engine_runtime.types import Modality, ReplyDone
+from engine_runtime.work import run_alone
 from tests.doubles.tensorrt.llm_engine import CapturedCalls
 from tests.factories.engine_folder import EngineWorld, edit_config
 
@@ -39,10 +40,10 @@ def talk(engine: Engine) -> list[tuple[int, ...]]:
     conversation, said = engine.new_conversation(), []
     generator = np.random.default_rng(5)
     for number, reply in enumerate((Modality.SPEECH, Modality.TEXT, Modality.SPEECH)):
-        turn = engine.open_turn(conversation, number, reply)
-        turn.push(generator.normal(0, 0.1, 12_000).astype(np.float32))
-        turn.push(generator.normal(0, 0.1, 9_000).astype(np.float32))
-        done = list(turn.commit(reply))[-1]
+        turn = run_alone(engine.open_turn(conversation, number, reply))
+        run_alone(turn.push(generator.normal(0, 0.1, 12_000).astype(np.float32)))
+        run_alone(turn.push(generator.normal(0, 0.1, 9_000).astype(np.float32)))
+        done = list(run_alone(turn.commit(reply)))[-1]
         assert isinstance(done, ReplyDone)
         said.append((*done.codes, *done.text.encode()))
     engine.end_conversation(conversation)

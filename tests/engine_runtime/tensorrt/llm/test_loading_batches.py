@@ -35,10 +35,10 @@ def talk(engine: Engine, conversation: Conversation, seed: int, said: list[objec
     generator = np.random.default_rng(seed)
     for number in range(2):
         reply = REPLIES[(number + seed) % 2]
-        turn = yield from engine.open_turn_task(conversation, number, reply)
+        turn = yield from engine.open_turn(conversation, number, reply)
         for _ in range(1 + seed % 3):
-            yield from turn.push_task(generator.normal(0, 0.1, 9_000).astype(np.float32))
-        events = yield from turn.commit_task(reply)
+            yield from turn.push(generator.normal(0, 0.1, 9_000).astype(np.float32))
+        events = yield from turn.commit(reply)
         while (event := (yield from events.next_event())) is not None:
             if isinstance(event, ReplyDone):
                 said.append((*event.codes, *event.text.encode()))
