@@ -92,9 +92,12 @@ class LiveReport:
 
 
 @contextmanager
-def live_report(measurement: str, arguments: argparse.Namespace) -> Iterator[LiveReport]:
-    """A report that goes where `add_report_options` said when the block ends, also by an error. Raises
-    ExportError at the beginning if a file cannot be written."""
+def live_report(
+    measurement: str, arguments: argparse.Namespace, program: str = "moss-voice"
+) -> Iterator[LiveReport]:
+    """A report that goes where `add_report_options` said when the block ends, also by an error.
+    `arguments.words` are those that `program` was started with. Raises ExportError at the beginning if a file
+    cannot be written."""
     is_on_stdout = arguments.json == _STDOUT
     result: Path | None = None if is_on_stdout else arguments.json
     check_names({"--markdown": arguments.markdown, "--json": result}, {})
@@ -102,7 +105,7 @@ def live_report(measurement: str, arguments: argparse.Namespace) -> Iterator[Liv
         if file is not None:
             check_target(file)
     with json_document(is_on_stdout) as document:
-        report = LiveReport(measurement, shlex.join(["moss-voice", *arguments.words]), document)
+        report = LiveReport(measurement, f"{program} {shlex.join(arguments.words)}".rstrip(), document)
         try:
             yield report
         finally:

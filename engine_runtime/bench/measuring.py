@@ -20,8 +20,8 @@ from engine_runtime.types import Pcm
 
 SILENCE_DBFS = -60.0
 SUMMARY_COLUMNS = {
-    "figure": "over the measured replies",
-    "runs": "calls or replies",
+    "figure": "of the measured calls or replies",
+    "runs": "number of values",
     "mean": "arithmetic mean",
     "std": "sample deviation",
     "min": "smallest",

@@ -1,16 +1,16 @@
 """Who is taken for a bystander: the user, whose level varies, or somebody further away? Run by hand:
 
-    python -m tests.tools.bystander_bench [TURNS]
+    python -m tests.tools.bystander_bench [TURNS] [--json FILE]
 
 The recordings of the duplex bench go through the real VAD and turn-taking, without a session. Each of five
 users says TURNS questions and interruptions, at a level drawn anew each time within the given range. After
 each of them one of two other voices says a sentence, 12 to 18 dB below the user's mean level, in silence or
-over a reply. Printed are the shares that were heard, and when the first of the user's was not.
+over a reply.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,17 @@ from app.dialog.vad import SileroVad
 from app.dialog.voice_level import voiced_level
 from app.duplex.clips import Clip, load_clips
 from app.duplex.room import RATE
+from engine_runtime.table import Section
 from engine_runtime.types import Pcm
+from tests.tools.tool_report import parse, tool_report
 
+_COLUMNS = {
+    "range_db": "the user's level is drawn anew each time, so far above or below the mean",
+    "user_heard": "utterances of the user that opened a turn or paused a reply",
+    "user_said": "of these",
+    "others_heard": "the same of the other voices",
+    "others_said": "of these",
+}
 CLIPS = Path(__file__).parents[2] / "assets" / "duplex"
 USER_DB = -6.0
 FURTHER_DB = (-18.0, -12.0)
@@ -86,22 +95,29 @@ def talk(clips: list[Clip], speaker: str, turns: int, range_db: float, rng: np.r
     return counts
 
 
-def main(turns: int) -> None:
-    """Print one line for each range."""
+def main(arguments: argparse.Namespace) -> None:
+    """Report one row for each range."""
     clips = load_clips(CLIPS)
     speakers = sorted({clip.speaker for clip in clips if clip.kind == "long"})
-    _say(f"{'level of the user':<20}{'user heard':>20}{'others heard':>20}")
-    for range_db in (0.0, 3.0, 6.0, 9.0):
-        rng = np.random.default_rng(0)
-        totals = np.sum([talk(clips, speaker, turns, range_db, rng) for speaker in speakers], axis=0)
-        user, others = (f"{heard} of {said}" for heard, said in totals.reshape(2, 2))
-        _say(f"{f'+-{range_db:g} dB':<20}{user:>20}{others:>20}")
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    section = Section("bystanders", _COLUMNS)
+    with tool_report("bystander_bench", arguments) as report:
+        for range_db in (0.0, 3.0, 6.0, 9.0):
+            rng = np.random.default_rng(0)
+            counts = [talk(clips, speaker, arguments.turns, range_db, rng) for speaker in speakers]
+            user_heard, user_said, heard, said = (int(total) for total in np.sum(counts, axis=0))
+            section.rows.append(
+                {
+                    "range_db": range_db,
+                    "user_heard": user_heard,
+                    "user_said": user_said,
+                    "others_heard": heard,
+                    "others_said": said,
+                }
+            )
+        report.add(section)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("turns", type=int, nargs="?", default=20, help="of each user (default: 20)")
+    main(parse(parser))

@@ -1,6 +1,6 @@
 """Processor time of a conversation on open loudspeakers, by thread. Run by hand, not by pytest:
 
-    python -m tests.tools.duplex_costs [SECONDS]
+    python -m tests.tools.duplex_costs [SECONDS] [--json FILE]
 
 In real time, in a simulated room with an echo at -12 dB, with the real VAD, echo canceller and end-of-turn
 detector. A scripted engine answers with sample questions and speaks half of the time. The processor time of
@@ -9,7 +9,7 @@ the room itself is left out.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import threading
 import time
 
@@ -20,11 +20,14 @@ from app.session.clocks import RealClock
 from app.session.commands import Start
 from app.session.events import PlaybackFinished, TurnCancelled
 from app.session.session import Session
+from engine_runtime.table import Section
 from engine_runtime.types import Pcm
 from tests.app.session.test_session_echo import SpeakingEngine, spoken
 from tests.tools.session_driver import Driver
+from tests.tools.tool_report import parse, tool_report
 
 _EVERY_S = 10.0
+_COLUMNS = {"thread": "of the program", "core": "its processor time, percent of a core"}
 
 
 class TimedRoom(EchoRoom):
@@ -45,8 +48,9 @@ class TimedRoom(EchoRoom):
         self.cpu_s += time.thread_time() - began
 
 
-def main(seconds: float) -> None:
-    """Print the share of a core of each thread."""
+def main(arguments: argparse.Namespace) -> None:
+    """Report the share of a core of each thread."""
+    seconds: float = arguments.seconds
     room, engine = TimedRoom(), SpeakingEngine()
     session = Session(
         lambda: engine,
@@ -70,8 +74,11 @@ def main(seconds: float) -> None:
     spent = {thread.name: _cpu_s(thread) for thread in session._threads if thread.is_alive()}
     session.stop()
     spent["dialog"] -= room.cpu_s
-    shares = ", ".join(f"{name} {each / seconds:.1%}" for name, each in spent.items())
-    sys.stdout.write(f"of a core, in {seconds:.0f} s with {replies} replies, {cuts} cut: {shares}\n")
+    section = Section("threads", _COLUMNS)
+    section.rows += [{"thread": name, "core": 100 * each / seconds} for name, each in spent.items()]
+    section.note = f"{seconds:.0f} s with {replies} replies, {cuts} cut"
+    with tool_report("duplex_costs", arguments) as report:
+        report.add(section)
 
 
 def _cpu_s(thread: threading.Thread) -> float:
@@ -79,4 +86,6 @@ def _cpu_s(thread: threading.Thread) -> float:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("seconds", type=float, nargs="?", default=60.0, help="duration (default: 60)")
+    main(parse(parser))

@@ -2,20 +2,16 @@
 
     python -m tests.tools.echo_bench [--library livekit]
 
-The first line is the start of the library: the time until its first processor, the memory that it adds, its
-threads. The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
-microphone's clock; then what was measured of it, the echo return loss enhancement from the third second on,
-the share of frames that the VAD takes for speech before and after, and the CPU time for 10 ms of sound (5th
-percentile and median): all of the processing, and the library alone in the same run. The last rows: no echo;
-the option off; with noise suppression and gain control.
+The sample questions are the replies. Each row is a room: echo return loss and delay, drift of the
+microphone's clock. The last rows: no echo; the option off; with noise suppression and gain control.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -30,15 +26,35 @@ from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
 from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
 from app.settings import EchoLibrary
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Pcm
 from tests.tools.echo_scene import Scene
+from tests.tools.tool_report import parse, tool_report
 
 _STRETCH = 30
 _SAMPLES = Path(__file__).parents[2] / "assets" / "samples"
-_HEADER = (
-    "echo dB  delay ms  drift ppm  state       ERL dB  delay ms  ERLE dB  VAD before  after"
-    "  p5 ms/10 ms  p50  library p5  p50"
-)
+_START_COLUMNS = {
+    "library": "of the echo canceller",
+    "start_ms": "until its first processor is there",
+    "memory_mb": "that this adds",
+    "threads": "that this adds",
+}
+_COLUMNS = {
+    "case": "what is unlike the program's own settings",
+    "echo_db": "level of the echo at the microphone; - with headphones",
+    "delay_ms": "of the echo",
+    "drift_ppm": "of the microphone's clock",
+    "state": "what the canceller knows of the echo in the end",
+    "erl_db": "echo return loss as measured",
+    "found_ms": "delay as measured",
+    "erle_db": "echo return loss enhancement from the third second on",
+    "vad_before": "frames that the VAD takes for speech as captured, percent",
+    "vad_after": "the same after cancellation",
+    "cpu_ms_p5": "processor time for 10 ms of sound, 5th percentile over stretches of 300 ms",
+    "cpu_ms": "the same, median",
+    "library_ms_p5": "the library's part of it, 5th percentile",
+    "library_ms": "the same, median",
+}
 
 
 class TimedLibrary:
@@ -57,36 +73,43 @@ class TimedLibrary:
 
 
 def main() -> None:
-    """Print one row per room."""
+    """Report one row for each room."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--library", choices=get_args(EchoLibrary), default=DEFAULT_LIBRARY)
-    library = parser.parse_args().library
-    _measure_start(library)
+    arguments = parse(parser)
+    library: EchoLibrary = arguments.library
     replies = np.concatenate([_spoken(file) for file in sorted(_SAMPLES.glob("*.wav"))])
-    sys.stdout.write(_HEADER + "\n")
     automatic = AudioProcessing(library=library)
-    for loss_db in (6, 12, 20):
-        for delay_ms in (50, 100, 250):
-            for skew_ppm in (0, 300):
-                _measure(EchoRoom(loss_db, delay_ms, skew_ppm), automatic, replies, loss_db, skew_ppm)
-    headphones = EchoRoom(12, 100)
-    headphones.echo_gain = 0.0
-    _measure(headphones, automatic, replies, float("inf"), 0)
-    _measure(EchoRoom(12, 100), replace(automatic, echo_cancellation="off"), replies, 12, 0)
-    options = replace(automatic, noise_suppression=True, gain_control=True)
-    _measure(EchoRoom(12, 100), options, replies, 12, 0)
+    section = Section("rooms", _COLUMNS)
+    with tool_report("echo_bench", arguments) as report:
+        report.add(_start_section(library))
+        for loss_db, delay_ms, skew_ppm in product((6, 12, 20), (50, 100, 250), (0, 300)):
+            room = EchoRoom(loss_db, delay_ms, skew_ppm)
+            section.rows.append(_measure(room, automatic, replies, loss_db, skew_ppm))
+        headphones = EchoRoom(12, 100)
+        headphones.echo_gain = 0.0
+        off = replace(automatic, echo_cancellation="off")
+        more = replace(automatic, noise_suppression=True, gain_control=True)
+        for room, options, loss_db, case in (
+            (headphones, automatic, None, "headphones"),
+            (EchoRoom(12, 100), off, 12, "no cancellation"),
+            (EchoRoom(12, 100), more, 12, "noise suppression, gain control"),
+        ):
+            section.rows.append(_measure(room, options, replies, loss_db, 0) | {"case": case})
+        report.add(section)
 
 
-def _measure_start(library: EchoLibrary) -> None:
+def _start_section(library: EchoLibrary) -> Section:
     process = psutil.Process()
     memory, threads, began = process.memory_info().rss, process.num_threads(), time.perf_counter()
     make_processor(library, echo_cancellation=True, noise_suppression=False, gain_control=False)
-    seconds = time.perf_counter() - began
-    memory = process.memory_info().rss - memory
-    sys.stdout.write(
-        f"{library}: started in {seconds * 1e3:.0f} ms, {memory / 1e6:.1f} MB of memory, "
-        f"{process.num_threads() - threads} threads\n"
-    )
+    row: dict[str, Cell] = {
+        "library": library,
+        "start_ms": (time.perf_counter() - began) * 1e3,
+        "memory_mb": (process.memory_info().rss - memory) / 1e6,
+        "threads": process.num_threads() - threads,
+    }
+    return Section("start", _START_COLUMNS, [row])
 
 
 def _spoken(file: Path) -> Pcm:
@@ -95,7 +118,9 @@ def _spoken(file: Path) -> Pcm:
     return np.concatenate([resampler.push(pcm), resampler.finish()])
 
 
-def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: float, skew_ppm: float) -> None:
+def _measure(
+    room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: float | None, skew_ppm: int
+) -> dict[str, Cell]:
     scene = Scene(room, options)
     times: list[tuple[float, float]] = []
     process, library = scene.processor.process, TimedLibrary(scene.processor._canceller)
@@ -113,19 +138,20 @@ def _measure(room: EchoRoom, options: AudioProcessing, replies: Pcm, loss_db: fl
     settled = slice(3 * RATE, None)
     echo = scene.processor.measurement
     first = int(np.argmax(np.abs(room.response) > 0))
-    values = (
-        f"{-loss_db:7.0f}",
-        f"{first * 1000 / RATE:8.0f}",
-        f"{skew_ppm:8.0f}",
-        f"{echo.state:10}",
-        f"{echo.erl_db or float('nan'):6.1f}",
-        f"{echo.delay_ms or float('nan'):8.0f}",
-        f"{dbfs(rms(captured[settled])) - dbfs(rms(processed[settled])):7.1f}",
-        f"{_speech_share(captured):9.1%}",
-        f"{_speech_share(processed):7.1%}",
-        *(f"{each:7.3f}" for each in _cost_ms(times)),
-    )
-    sys.stdout.write("  ".join(values) + "\n")
+    costs = zip(("cpu_ms_p5", "cpu_ms", "library_ms_p5", "library_ms"), _cost_ms(times), strict=True)
+    return {
+        "case": "as it is",
+        "echo_db": None if loss_db is None else -loss_db,
+        "delay_ms": first * 1000 / RATE,
+        "drift_ppm": skew_ppm,
+        "state": echo.state,
+        "erl_db": echo.erl_db,
+        "found_ms": echo.delay_ms,
+        "erle_db": dbfs(rms(captured[settled])) - dbfs(rms(processed[settled])),
+        "vad_before": 100 * _speech_share(captured),
+        "vad_after": 100 * _speech_share(processed),
+        **dict(costs),
+    }
 
 
 def _cost_ms(times: list[tuple[float, float]]) -> list[float]:

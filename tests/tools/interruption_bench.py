@@ -1,18 +1,16 @@
 """What becomes of a reply that is spoken over, and when. Run by hand; needs espeak-ng and flite:
 
-    python -m tests.tools.interruption_bench [COUNT]
+    python -m tests.tools.interruption_bench [COUNT] [--json FILE]
 
 Whole sessions on a virtual clock, with the real VAD and end-of-turn detector; sample questions are replies.
 COUNT of each kind are said at random moments: backchannels, short commands and interruptions by synthetic
-voices, coughs as bursts of noise, clicks. Printed are the shares that paused, resumed or cut the reply, and
-percentiles of the times, in ms: from the first sound of the speech to the last of the reply (stop), from the
-decision to the first sound after it (resume), and of the gap between.
+voices, coughs as bursts of noise, clicks.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,12 +29,28 @@ from app.session.commands import Start
 from app.session.events import PlaybackFinished, PlaybackStarted, Timing
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
+from engine_runtime.bench.measuring import p50_p95
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Pcm
 from tests.app.session.test_session_echo import SpeakingEngine, spoken
 from tests.doubles.scripted_engine import ScriptedEngine
 from tests.tools.output_record import resampled
 from tests.tools.session_driver import Driver
+from tests.tools.tool_report import parse, tool_report
 
+_COLUMNS = {
+    "kind": "of sound, said at random moments over a reply",
+    "count": "how many",
+    "paused": "the reply was paused, percent",
+    "resumed": "it was resumed, percent",
+    "cut": "it was cut, percent",
+    "stop_ms": "first sound of the speech to the last of the reply, median",
+    "stop_ms_p95": "95th percentile",
+    "resume_ms": "decision to resume to the first sound after it, median",
+    "resume_ms_p95": "95th percentile",
+    "gap_ms": "gap in a reply that was resumed, median",
+    "gap_ms_p95": "95th percentile",
+}
 WORDS = {
     "backchannel": ("mm hmm", "uh huh", "yeah", "okay", "right", "I see", "sure", "yes", "ah", "hmm"),
     "short command": ("stop", "what?", "no wait", "wait", "hold on", "why?", "no"),
@@ -186,37 +200,33 @@ def note(outcomes: Outcomes, room: Room, made: list[dict[str, Any]], onset_s: fl
         outcomes.gap_ms.append((back_s - stop_s) * 1e3)
 
 
-def main(count: int) -> None:
-    """Print one line for each kind."""
-    rng = np.random.default_rng(0)
-    head = f"{'':<15}{'count':>6}{'paused':>8}{'resumed':>9}{'cut':>6}"
-    _say(f"{head}{'stop p50, p95':>16}{'resume':>13}{'gap':>14}")
-    with tempfile.TemporaryDirectory() as folder:
-        for kind, words in WORDS.items():
-            pairs = [(word, voice) for word in words for voice in range(len(FLITE) + len(ESPEAK))]
-            chosen = [pairs[index] for index in rng.permutation(len(pairs))[:count]]
-            _print(kind, hold([synthesized(*pair, Path(folder)) for pair in chosen], rng))
-    _print("cough", hold([cough(rng) for _ in range(count)], rng))
-    _print("click", hold([click(rng) for _ in range(count)], rng))
+def main(arguments: argparse.Namespace) -> None:
+    """Report one row for each kind."""
+    rng, count = np.random.default_rng(0), arguments.count
+    section = Section("sounds over replies", _COLUMNS)
+    with tool_report("interruption_bench", arguments) as report:
+        with tempfile.TemporaryDirectory() as folder:
+            for kind, words in WORDS.items():
+                pairs = [(word, voice) for word in words for voice in range(len(FLITE) + len(ESPEAK))]
+                chosen = [pairs[index] for index in rng.permutation(len(pairs))[:count]]
+                outcomes = hold([synthesized(*pair, Path(folder)) for pair in chosen], rng)
+                section.rows.append(_row(kind, outcomes))
+        section.rows.append(_row("cough", hold([cough(rng) for _ in range(count)], rng)))
+        section.rows.append(_row("click", hold([click(rng) for _ in range(count)], rng)))
+        report.add(section)
 
 
-def _print(kind: str, outcomes: Outcomes) -> None:
-    shares = [f"{share / outcomes.count:.0%}" for share in (outcomes.paused, outcomes.resumed, outcomes.cut)]
-    times = [_percentiles(each) for each in (outcomes.stop_ms, outcomes.resume_ms, outcomes.gap_ms)]
-    _say(
-        f"{kind:<15}{outcomes.count:>6}{shares[0]:>8}{shares[1]:>9}{shares[2]:>6}"
-        f"{times[0]:>16}{times[1]:>13}{times[2]:>14}"
-    )
-
-
-def _percentiles(values: list[float]) -> str:
-    return "-" if not values else ", ".join(f"{value:.0f}" for value in np.percentile(values, (50, 95)))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+def _row(kind: str, outcomes: Outcomes) -> dict[str, Cell]:
+    row: dict[str, Cell] = {"kind": kind, "count": outcomes.count}
+    for name in ("paused", "resumed", "cut"):
+        row[name] = 100 * getattr(outcomes, name) / outcomes.count
+    for name in ("stop_ms", "resume_ms", "gap_ms"):
+        if values := getattr(outcomes, name):
+            row[name], row[f"{name}_p95"] = p50_p95(values)
+    return row
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("count", type=int, nargs="?", default=30, help="of each kind (default: 30)")
+    main(parse(parser))

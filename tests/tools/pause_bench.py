@@ -1,29 +1,26 @@
 """How often a pause within a turn cuts the user off, against the wait at its end. Run by hand, not by pytest:
 
     python -m tests.tools.pause_bench [FOLDER] [--network] [--answer-ms N] [--reply-ms N]
-        [--bundle DIR [--predict-ms N]]
+        [--bundle DIR [--predict-ms N]] [--json FILE]
 
 Without a folder: the sample questions; with one: its WAV files (any rate). Silence of four lengths is
 inserted at their gaps (tests/tools/pause_corpus.py). Real VAD, real detector, which answers after
-`--answer-ms`, the turn-taking of the program. One line for each time-out of silence alone, each eagerness,
+`--answer-ms`, the turn-taking of the program. One row for each time-out of silence alone, each eagerness,
 and the balanced one with other thresholds and with another longest wait, all in the same scenes: first for a
 voice that is not known yet, then for one that the ends of the next eight turns have calibrated
 (app/dialog/voice_calibration).
-`--network` asks Smart Turn alone. With `--bundle` the lines "+ model" follow: the language model of a bundle
+`--network` asks Smart Turn alone. With `--bundle` rows "+ model" follow: the language model of a bundle
 that detects the end of turns is asked, too (app/dialog/turn_end_fusion.py), with the eagerness levels and,
 for the balanced one, other thresholds. It answers `--predict-ms` after the speculative reply was begun.
 
 A turn is cut off if the first sample of a reply is heard before the user continues. A reply is heard
 `--reply-ms` after its commit: 30 for one that is held ready, 150 for one that is made then (nano). A turn
-that was committed but reopened in time is no cut-off; its share is in brackets. Intervals are Wilson's, for
-95 %. The last column is the cut-offs at 0.3, 0.6 and 1.0 s together, and what silence alone cuts off with the
-same mean wait.
+that was committed but reopened in time is no cut-off.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -33,6 +30,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from app.commands.live_report import LiveReport
 from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, log_odds, probability_of
 from app.dialog.smart_turn import EndOfTurnDetector, SmartTurn
 from app.dialog.turn_end import TurnEndDetector, head_file, load_head
@@ -40,12 +38,23 @@ from app.dialog.turn_end_fusion import TurnEndFusion
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
+from app.dialog.vad import SileroVad
 from app.dialog.voice_calibration import VoiceCalibration
 from app.settings import Eagerness
-from tests.tools.pause_corpus import RATE, Utterance, recordings, samples
-from tests.tools.pause_prediction import LanguageModel
-from tests.tools.pause_scenes import FRAME_MS, PAUSES_S, Scene, pauses_of, scenes_of
+from engine_runtime.bench.measuring import p50_p95
+from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.engine import Engine
+from engine_runtime.table import Cell, Section
+from engine_runtime.types import Modality, Pcm, TurnEndPrediction
+from engine_runtime.work import run_alone
+from tests.tools.pause_corpus import LEAD_S, RATE, Utterance, recordings, samples
+from tests.tools.tool_report import parse, tool_report
 
+FRAME_MS = SileroVad.frame_samples * 1e3 / RATE
+PAUSES_S = (0.3, 0.6, 1.0, 1.5)
+_REST_S = 0.5
+"""What is heard after a pause: enough to reopen the turn."""
+_TAIL_S = 3.0
 TARGET_S = 1.0
 """Pauses up to here are those that a turn should survive."""
 CALIBRATING_TURNS = (0, 8)
@@ -61,6 +70,94 @@ FUSIONS = (
     *(TurnEndFusion(sure=sure) for sure in (0.7, 0.9, 0.99, 1.0)),
     *(TurnEndFusion(unfinished_ms=ms) for ms in (1_500, 3_000)),
 )
+
+
+_COLUMNS = {
+    "ends by": "what ends a turn: silence of this length, an eagerness, or balanced with one value changed",
+    "wait_ms": "from the last speech sample to the commit, median",
+    "mean_ms": "the same, mean",
+    "wait_ms_p95": "95th percentile",
+}
+for _pause_s in PAUSES_S:
+    _COLUMNS |= {
+        f"{_pause_s:g} s": "pauses of this length that cut the user off, percent",
+        f"{_pause_s:g} s, interval": "Wilson's interval for 95 %",
+        f"{_pause_s:g} s, reopened": "committed, but reopened in time, percent",
+    }
+_COLUMNS |= {
+    "up to 1 s": "pauses of 0.3, 0.6 and 1.0 s together that cut the user off, percent",
+    "silence alone": "the same of silence alone with the same mean wait",
+    "not answered": "turns that were not answered",
+}
+
+
+@dataclass
+class Scene:
+    """What the VAD made of some sound, and the detector's answers about it."""
+
+    utterance: Utterance
+    pcm: Pcm
+    vad: list[float]
+    pause_s: float | None
+    """None: the whole utterance, which is finished."""
+    cut_ms: float
+    """Where the pause begins, or the end of the utterance."""
+
+
+def scenes_of(utterance: Utterance) -> Iterator[Scene]:
+    """The whole utterance, then each of its gaps with each of the pauses."""
+    vad = SileroVad()
+    whole = utterance.scene(len(utterance.pcm), _TAIL_S, 0.0)
+    yield Scene(utterance, whole, _speech(vad, whole), None, (LEAD_S + utterance.end / RATE) * 1e3)
+    for cut in utterance.gaps:
+        for pause_s in PAUSES_S:
+            pcm = utterance.scene(cut, pause_s, _REST_S)
+            yield Scene(utterance, pcm, _speech(vad, pcm), pause_s, (LEAD_S + cut / RATE) * 1e3)
+
+
+def pauses_of(scene: Scene, action: TurnAction = TurnAction.PAUSE) -> list[TurnEvent]:
+    """The pauses that turn-taking finds by silence alone, before it takes the longest for the end; or where
+    it would make a speculative reply."""
+    machine = TurnTaking(TurnTakingSettings(eagerness="off", end_ms=round(_TAIL_S * 1e3)))
+    events = [
+        event
+        for frame, probability in enumerate(scene.vad)
+        for event in machine.update(probability, frame * FRAME_MS, (frame + 1) * FRAME_MS)
+    ]
+    return [event for event in events if event.action is action]
+
+
+def _speech(vad: SileroVad, pcm: Pcm) -> list[float]:
+    vad.reset()
+    size = vad.frame_samples
+    return [vad.probability(pcm[first : first + size]) for first in range(0, len(pcm) - size + 1, size)]
+
+
+class LanguageModel:
+    """The language model of a bundle, asked about a pause as by a speculative reply.
+
+    Each turn is the first of a conversation.
+    """
+
+    def __init__(self, bundle: Path) -> None:
+        self._engine = Engine.load(Bundle.open(bundle))
+        self._turns = 0
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the bundle detects the end of turns."""
+        return self._engine.bundle.lm.detects_turn_end
+
+    def probability(self, turn: Pcm) -> float | None:
+        """How likely the user has finished after this speech at the engine's rate, None if it cannot tell."""
+        engine, self._turns = self._engine, self._turns + 1
+        conversation = engine.new_conversation()
+        question = run_alone(engine.open_turn(conversation, self._turns))
+        run_alone(question.push(turn))
+        event = next(run_alone(question.commit(Modality.SPEECH)))
+        question.cancel()
+        engine.end_conversation(conversation)
+        return event.probability if isinstance(event, TurnEndPrediction) else None
 
 
 @dataclass(frozen=True)
@@ -195,17 +292,25 @@ class Line:
     waits_ms: np.ndarray
     paused: dict[float, list[Outcome]]
 
-    def __str__(self) -> str:
+    def row(self) -> dict[str, Cell]:
+        """As a row of a table."""
         answered = self.waits_ms[~np.isnan(self.waits_ms)]
-        p50, p95 = np.percentile(answered, (50, 95))
-        text = f"{self.name:<32}{p50:>6.0f}{self.mean_ms:>6.0f}{p95:>6.0f}"
-        for outcomes in self.paused.values():
+        p50, p95 = p50_p95(answered)
+        row: dict[str, Cell] = {
+            "ends by": self.name,
+            "wait_ms": p50,
+            "mean_ms": self.mean_ms,
+            "wait_ms_p95": p95,
+        }
+        for pause_s, outcomes in self.paused.items():
             low, high = _interval(sum(each.is_heard for each in outcomes), len(outcomes))
             cut, reopened = (
-                np.mean([getattr(each, kind) for each in outcomes]) for kind in ("is_heard", "is_reopened")
+                100 * float(np.mean([getattr(each, kind) for each in outcomes]))
+                for kind in ("is_heard", "is_reopened")
             )
-            text += f"{cut:>7.0%} {low:>3.0f}-{high:<3.0f}({reopened:>3.0%})"
-        return text
+            row[f"{pause_s:g} s"], row[f"{pause_s:g} s, interval"] = cut, f"{low:.0f}-{high:.0f}"
+            row[f"{pause_s:g} s, reopened"] = reopened
+        return row | {"up to 1 s": 100 * self.cut, "not answered": self.num_ignored}
 
     @property
     def num_ignored(self) -> int:
@@ -224,37 +329,56 @@ class Line:
         return float(np.mean(short))
 
 
-def main(utterances: list[Utterance], bench: Bench, model: LanguageModel | None) -> None:
-    """Print one line for each way to decide; the bench was made of these utterances, with this model."""
+def main(arguments: argparse.Namespace) -> None:
+    """Report one row for each way to decide."""
+    network = SmartTurn()
+    utterances = samples() if arguments.folder is None else list(recordings(arguments.folder))
+    detector = network if arguments.network else TurnEndDetector(network, load_head(head_file()))
+    model = LanguageModel(arguments.bundle) if arguments.bundle is not None else None
+    waits = arguments.reply_ms, model, arguments.predict_ms, arguments.answer_ms
+    with tool_report("pause_bench", arguments) as report:
+        _report(utterances, Bench(utterances, detector, *waits), model, report)
+
+
+def _report(
+    utterances: list[Utterance], bench: Bench, model: LanguageModel | None, report: LiveReport
+) -> None:
     gaps = sum(len(utterance.gaps) for utterance in utterances)
-    _say(f"{len(utterances)} turns, {gaps} gaps; cut off (and reopened in time) by length of the pause")
-    pauses = "".join(f"{pause_s:>17.1f} s" for pause_s in PAUSES_S)
-    _say(f"{'':<32}{'wait p50, mean, p95':>18}{pauses}{'<= 1 s':>8}{'silence':>9}")
+    report.remark(f"{len(utterances)} turns, {gaps} gaps")
     off = [
         bench.line(f"silence {ms} ms", TurnTakingSettings(eagerness="off", end_ms=ms)) for ms in TIME_OUTS_MS
     ]
-    for line in off:
-        _say(f"{line}{line.cut:>7.0%}")
+    report.add(Section("silence alone", _COLUMNS, [line.row() for line in off]))
     means, cuts = [line.mean_ms for line in off], [line.cut for line in off]
+
+    def add(title: str, lines: list[Line]) -> None:
+        section = Section(title, _COLUMNS)
+        for line in lines:
+            alone = 100 * float(np.interp(line.mean_ms, means, cuts))
+            section.rows.append(line.row() | {"silence alone": alone})
+        report.add(section)
+
+    lines = []
     for turns, (name, eagerness, policy) in product(CALIBRATING_TURNS, list(_policies())):
         with patch.dict(POLICIES, {eagerness: policy}):
             text = f"{name}, {turns} turns" if turns else name
-            line = bench.line(text, TurnTakingSettings(eagerness=eagerness), turns)
-        _say(f"{line}{line.cut:>7.0%}{np.interp(line.mean_ms, means, cuts):>9.0%}")
+            lines.append(bench.line(text, TurnTakingSettings(eagerness=eagerness), turns))
+    add("with the detector", lines)
     if model is None:
         return
     if not model.predicts:
-        _say("The bundle does not detect the end of turns: with its model the lines are the same.")
+        report.remark("The bundle does not detect the end of turns: with its model the rows are the same.")
         return
-    _say(_predicted("ends", bench.predictions(None)))
-    _say(_predicted("pauses", bench.predictions(PAUSES_S[-1])))
+    report.remark(
+        _predicted("ends", bench.predictions(None)), _predicted("pauses", bench.predictions(PAUSES_S[-1]))
+    )
+    lines = []
     for turns, (name, eagerness, policy, fusion) in product(CALIBRATING_TURNS, list(_fusions())):
         text = f"{name}, {turns} turns" if turns else name
         settings = TurnTakingSettings(eagerness=eagerness, fusion=fusion)
         with patch.dict(POLICIES, {eagerness: policy}):
-            line = bench.line(text, settings, turns, asks_model=True)
-        ignored = f"  {line.num_ignored} not answered" if line.num_ignored else ""
-        _say(f"{line}{line.cut:>7.0%}{np.interp(line.mean_ms, means, cuts):>9.0%}{ignored}")
+            lines.append(bench.line(text, settings, turns, asks_model=True))
+    add("with the language model", lines)
 
 
 def _predicted(what: str, predictions: list[float]) -> str:
@@ -303,11 +427,6 @@ def _interval(hits: int, count: int) -> tuple[float, float]:
     return 100 * max(middle - half, 0.0), 100 * min(middle + half, 1.0)
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("folder", type=Path, nargs="?")
@@ -316,10 +435,4 @@ if __name__ == "__main__":
     parser.add_argument("--bundle", type=Path)
     parser.add_argument("--predict-ms", type=float, default=100.0)
     parser.add_argument("--answer-ms", type=float, default=32.0)
-    options = parser.parse_args()
-    network = SmartTurn()
-    spoken = samples() if options.folder is None else list(recordings(options.folder))
-    detector = network if options.network else TurnEndDetector(network, load_head(head_file()))
-    language_model = LanguageModel(options.bundle) if options.bundle is not None else None
-    bench = Bench(spoken, detector, options.reply_ms, language_model, options.predict_ms, options.answer_ms)
-    main(spoken, bench, language_model)
+    main(parse(parser))

@@ -1,6 +1,6 @@
 """How long the window keeps its thread busy while a conversation runs. Run by hand, not by pytest:
 
-    QT_QPA_PLATFORM=offscreen python -m tests.tools.redraw_bench [seconds]
+    QT_QPA_PLATFORM=offscreen python -m tests.tools.redraw_bench [SECONDS] [--json FILE]
 
 Full series (600 values each), a conversation at real-time pace, and a thread that computes as an engine does.
 A timer of 5 ms records the gaps between its ticks: the delay of a click.
@@ -9,7 +9,6 @@ A timer of 5 ms records the gaps between its ticks: the delay of a click.
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,14 +26,16 @@ from app.session.events import (
     PlaybackLevel,
     Timing,
 )
+from engine_runtime.bench.measuring import summarize, summary_section
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import ScriptedSession, all_timings, conversation, opening
+from tests.tools.tool_report import parse, tool_report
 
 _TICK_MS = 5
 
 
-def main(seconds: float) -> None:
-    """Print percentiles of the gaps and the longest redraw."""
+def main(arguments: argparse.Namespace) -> None:
+    """Report percentiles of the gaps and the longest redraw."""
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     with TemporaryDirectory() as folder:
@@ -46,17 +47,17 @@ def main(seconds: float) -> None:
         window.latency.add_events(all_timings(rounds=12))
         window.latency.longest_redraw_ms = 0.0
         application.processEvents()
-        gaps, stop = _watch(seconds, application, session)
+        gaps, stop = _watch(arguments.seconds, application, session)
         redraw_ms = window.latency.longest_redraw_ms
         stop.set()
         window.close()
         application.processEvents()
-    late = np.array(gaps) * 1e3 - _TICK_MS
-    p50, p95, p99 = np.percentile(late, (50, 95, 99))
-    sys.stdout.write(
-        f"ticks {len(gaps)}, late by p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, "
-        f"max {late.max():.1f} ms; longest redraw {redraw_ms:.1f} ms\n"
-    )
+    late = [gap * 1e3 - _TICK_MS for gap in gaps]
+    definitions = {"click_ms": "how late a timer of the window is: the delay of a click"}
+    section = summary_section("window", {"click_ms": summarize(late)}, definitions)
+    section.note = f"longest redraw {redraw_ms:.1f} ms"
+    with tool_report("redraw_bench", arguments) as report:
+        report.add(section)
 
 
 def _watch(
@@ -105,13 +106,7 @@ def _compute(stop: threading.Event) -> None:
         sum(index * index for index in range(2000))
 
 
-def _seconds() -> float:
-    """The duration of the command line."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.tools.redraw_bench", description=__doc__)
     parser.add_argument("seconds", type=float, nargs="?", default=20.0, help="duration (default: 20)")
-    seconds: float = parser.parse_args().seconds
-    return seconds
-
-
-if __name__ == "__main__":
-    main(_seconds())
+    main(parse(parser))
