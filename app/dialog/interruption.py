@@ -1,28 +1,26 @@
-"""Speech over a reply: is it a turn, or does the reply resume after it?
+"""Speech over a reply: the rules by which it continues the turn, interrupts the reply, or is let pass.
 
-In: the VAD frames since the speech began, and the end-of-turn detector's answer. Out: a verdict. Pure, with
-times in milliseconds of captured audio; used by turn_taking. No words are recognized: length decides, and the
-detector where the length is between the two.
+In: what is known of speech that begins over a reply, then its frames and the end-of-turn detector's answer.
+Out: what it is, as far as one knows. Pure, with times in milliseconds of captured audio; used by turn_taking.
 
-    speech                       verdict
-    `boundary_ms` or longer      a turn, while the user still speaks
-    `turn_ms` or longer          after a pause: a turn if it sounds finished, or if no answer comes; the reply
-                                 resumes if it does not, and the user does not continue
-    shorter                      a backchannel ("mm-hm", "yeah"), a cough, a click: the reply resumes after a
-                                 pause
+`ONSET_RULES` are tried at each frame until speech pauses the reply, `COURSE_RULES` from then on until there
+is a verdict; in both the first rule that holds decides. What comes before either: while the button of
+push-to-talk is down, all speech is a turn. What comes into them from outside: a frame that may hold the
+assistant's own voice is silence (`TurnDriver`), and a longer gap is tolerated while an echo is cancelled,
+which attenuates who speaks at the same time.
 
-Right after the start of a reply to a turn that did not sound finished, `continuation_ms` are enough: the user
-was cut off and continues.
-
-Spoken by ten synthetic voices, 95 of 100 backchannels are shorter than `turn_ms`, and so are single words
+No words are recognized: length decides, and the detector where the length is between the two. Spoken by ten
+synthetic voices, 95 of 100 backchannels ("mm-hm", "yeah") are shorter than `turn_ms`, and so are single words
 like "stop" or "what": neither length nor the detector distinguishes these from "right". The reply resumes; a
 button or Esc stops it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Generic, TypeVar
 
 from app.dialog.turn_events import TurnAction, TurnEvent
 
@@ -81,6 +79,67 @@ class InterruptionSettings:
             raise ValueError(f"finished must be in (0, 1], got {self.finished}")
 
 
+Facts = TypeVar("Facts")
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[Facts, Outcome]):
+    """If the condition holds, and that of no rule before it, this is the outcome."""
+
+    condition: str
+    holds: Callable[[Facts], bool]
+    outcome: Outcome
+
+
+def first_outcome(rules: tuple[Rule[Facts, Outcome], ...], facts: Facts) -> Outcome:
+    """That of the first rule that holds; the last one always does."""
+    return next(rule.outcome for rule in rules if rule.holds(facts))
+
+
+class OnsetVerdict(Enum):
+    """What sound over a reply is that does not pause it yet."""
+
+    NOTHING = 0
+    """No speech so far, or none that counts."""
+    CONTINUATION = 1
+    """The user continues the turn: there was no reply."""
+    BYSTANDER = 2
+    """Somebody further away speaks."""
+    INTERRUPTION = 3
+    """The reply is paused until it is known what the speech is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """What is known of sound over a reply that is not paused."""
+
+    is_rest: bool
+    """The turn was committed at its longest, in the middle of speech, and there was no silence since."""
+    continues: bool
+    """There is speech enough to open a turn, soon after the commit and before the reply is heard."""
+    may_interrupt: bool
+    """The user may interrupt by voice."""
+    interrupts: bool
+    """There is speech enough to pause a reply."""
+    may_continue: bool
+    """That speech is soon after the commit and before the reply is heard."""
+    is_bystander: bool
+    """It is quieter than the user's turns."""
+
+
+ONSET_RULES: tuple[Rule[Onset, OnsetVerdict], ...] = (
+    Rule("the rest of the longest turn", lambda onset: onset.is_rest, OnsetVerdict.NOTHING),
+    # Before barge-in: whoever goes on before a reply is heard continues a turn and interrupts nothing.
+    Rule("the user continues the turn", lambda onset: onset.continues, OnsetVerdict.CONTINUATION),
+    Rule("interruption is switched off", lambda onset: not onset.may_interrupt, OnsetVerdict.NOTHING),
+    Rule("too little speech to pause a reply", lambda onset: not onset.interrupts, OnsetVerdict.NOTHING),
+    Rule("too little yet to continue the turn", lambda onset: onset.may_continue, OnsetVerdict.NOTHING),
+    Rule("quieter than the user", lambda onset: onset.is_bystander, OnsetVerdict.BYSTANDER),
+    Rule("speech over the reply", lambda onset: True, OnsetVerdict.INTERRUPTION),
+)
+
+
 class SpeechVerdict(Enum):
     """What speech over a reply is."""
 
@@ -90,6 +149,81 @@ class SpeechVerdict(Enum):
     """A turn: the reply is cut."""
     NO_TURN = 2
     """A backchannel or a noise: the reply resumes."""
+    BYSTANDER = 3
+    """Somebody else's: the reply resumes, and that is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is known of speech that has paused a reply."""
+
+    length_ms: float
+    """From its start to the end of the latest speech."""
+    silence_ms: float
+    """Since the latest speech."""
+    probability: float | None
+    """The detector's answer about the present pause."""
+    resume_ms: float
+    """Silence after which the reply is resumed, after short speech."""
+    is_continuation: bool
+    """It began right after the start of a reply to a turn that did not sound finished, which cut the user
+    off."""
+    is_bystander: bool
+    may_interrupt: bool
+    settings: InterruptionSettings
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is as short as a backchannel."""
+        return self.length_ms < self.settings.turn_ms
+
+
+COURSE_RULES: tuple[Rule[Course, SpeechVerdict], ...] = (
+    # Not at once: a user often begins softly, and only the loudest frame says who speaks.
+    Rule(
+        "quieter than the user for `bystander_ms`",
+        lambda course: course.is_bystander and course.length_ms >= course.settings.bystander_ms,
+        SpeechVerdict.BYSTANDER,
+    ),
+    Rule(
+        "interruption was switched off meanwhile",
+        lambda course: not course.may_interrupt,
+        SpeechVerdict.NO_TURN,
+    ),
+    Rule(
+        "`continuation_ms` of a user who was cut off",
+        lambda course: course.is_continuation and course.length_ms >= course.settings.continuation_ms,
+        SpeechVerdict.TURN,
+    ),
+    Rule(
+        "`boundary_ms`, while the user still speaks",
+        lambda course: course.length_ms >= course.settings.boundary_ms,
+        SpeechVerdict.TURN,
+    ),
+    Rule(
+        "shorter than `turn_ms`, then silence: a backchannel, a cough, a click",
+        lambda course: course.is_short and course.silence_ms >= course.resume_ms,
+        SpeechVerdict.NO_TURN,
+    ),
+    Rule("shorter than `turn_ms`", lambda course: course.is_short, SpeechVerdict.OPEN),
+    Rule(
+        "no answer of the detector after `answer_ms` of silence",
+        lambda course: course.probability is None and course.silence_ms >= course.settings.answer_ms,
+        SpeechVerdict.TURN,
+    ),
+    Rule("no pause, or no answer yet", lambda course: course.probability is None, SpeechVerdict.OPEN),
+    Rule(
+        "it sounds finished",
+        lambda course: (course.probability or 0.0) >= course.settings.finished,
+        SpeechVerdict.TURN,
+    ),
+    Rule(
+        "it sounds unfinished, and the user does not continue for `unfinished_ms`",
+        lambda course: course.silence_ms >= course.settings.unfinished_ms,
+        SpeechVerdict.NO_TURN,
+    ),
+    Rule("it sounds unfinished", lambda course: True, SpeechVerdict.OPEN),
+)
 
 
 class Interruption:
@@ -111,7 +245,7 @@ class Interruption:
         self._settings = settings
         is_certain = earlier is None and not has_echo
         self._resume_ms = settings.resume_ms if is_certain else settings.uncertain_resume_ms
-        self._boundary_ms = settings.continuation_ms if was_cut_off else settings.boundary_ms
+        self._is_continuation = was_cut_off
         self._start_ms = start_ms
         self._earlier_ms = 0.0 if earlier is None else earlier.length_ms
         self.first_ms: float = start_ms if earlier is None else earlier.first_ms
@@ -147,19 +281,19 @@ class Interruption:
         self._probability = probability
         return True
 
-    @property
-    def verdict(self) -> SpeechVerdict:
-        """What it is, as far as one knows by now."""
-        settings, silence_ms = self._settings, self._silence_ms
-        if self.length_ms >= self._boundary_ms:
-            return SpeechVerdict.TURN
-        if self.length_ms < settings.turn_ms:
-            return SpeechVerdict.NO_TURN if silence_ms >= self._resume_ms else SpeechVerdict.OPEN
-        if self._probability is None:
-            return SpeechVerdict.TURN if silence_ms >= settings.answer_ms else SpeechVerdict.OPEN
-        if self._probability >= settings.finished:
-            return SpeechVerdict.TURN
-        return SpeechVerdict.NO_TURN if silence_ms >= settings.unfinished_ms else SpeechVerdict.OPEN
+    def verdict(self, *, may_interrupt: bool = True, is_bystander: bool = False) -> SpeechVerdict:
+        """What it is, as far as one knows by now. `may_interrupt`: the user may interrupt by voice."""
+        course = Course(
+            length_ms=self.length_ms,
+            silence_ms=self._silence_ms,
+            probability=self._probability,
+            resume_ms=self._resume_ms,
+            is_continuation=self._is_continuation,
+            is_bystander=is_bystander,
+            may_interrupt=may_interrupt,
+            settings=self._settings,
+        )
+        return first_outcome(COURSE_RULES, course)
 
     @property
     def length_ms(self) -> float:

@@ -28,7 +28,14 @@ from enum import Enum
 
 from app.dialog.awaited_reply import AwaitedReply
 from app.dialog.end_of_turn import Stage
-from app.dialog.interruption import Interruption, SpeechVerdict
+from app.dialog.interruption import (
+    ONSET_RULES,
+    Interruption,
+    Onset,
+    OnsetVerdict,
+    SpeechVerdict,
+    first_outcome,
+)
 from app.dialog.press import Press
 from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
@@ -243,33 +250,46 @@ class TurnTaking:
         return ended
 
     def _await_interruption(self, end_ms: float, *, has_echo: bool) -> list[TurnEvent]:
-        if self._waits_for_silence:
-            # Committed at the longest turn, in the middle of speech: its rest is no interruption.
-            if self._recent.quiet_ms(self.settings.end_threshold) >= self.settings.pause_ms:
-                self._waits_for_silence = False
-                self._recent.clear()
+        settings, recent = self.settings, self._recent
+        if self._waits_for_silence and recent.quiet_ms(settings.end_threshold) >= settings.pause_ms:
+            self._waits_for_silence = False
+            recent.clear()
             return []
-        start = self._recent.speech_start(self.settings)
-        # Before the check for barge-in: whoever goes on before a reply is heard continues a turn and
-        # interrupts nothing.
-        if start is not None and self._reply.may_be_continued(self.settings, start):
-            spoken_ms, first_ms = self._speech.speech_ms, self._speech.start_ms
-            self._begin_speech(start, end_ms)
-            # Both parts are one turn: with the second part alone a short ending would be dropped as a cough.
-            self._speech.speech_ms += spoken_ms
-            self._speech.start_ms = first_ms
-            return [self._event(TurnAction.REOPEN, end_ms)]
-        start = self._recent.interruption_start(self.settings) if self.settings.barge_in else None
-        if start is None or self._reply.may_be_continued(self.settings, start):
-            return []
-        if self._is_bystander:
+        again, start = recent.speech_start(settings), recent.interruption_start(settings)
+        verdict = first_outcome(
+            ONSET_RULES,
+            Onset(
+                is_rest=self._waits_for_silence,
+                continues=again is not None and self._reply.may_be_continued(settings, again),
+                may_interrupt=settings.barge_in,
+                interrupts=start is not None,
+                may_continue=start is not None and self._reply.may_be_continued(settings, start),
+                is_bystander=self._is_bystander,
+            ),
+        )
+        if verdict is OnsetVerdict.CONTINUATION and again is not None:
+            return self._continue_turn(again, end_ms)
+        if verdict is OnsetVerdict.BYSTANDER:
             return self._ignore(end_ms)
-        was_cut_off = self._reply.has_cut_off(self.settings, start)
+        if verdict is OnsetVerdict.INTERRUPTION and start is not None:
+            return self._interrupt(start, end_ms, has_echo=has_echo)
+        return []
+
+    def _continue_turn(self, start_ms: float, end_ms: float) -> list[TurnEvent]:
+        spoken_ms, first_ms = self._speech.speech_ms, self._speech.start_ms
+        self._begin_speech(start_ms, end_ms)
+        # Both parts are one turn: with the second part alone a short ending would be dropped as a cough.
+        self._speech.speech_ms += spoken_ms
+        self._speech.start_ms = first_ms
+        return [self._event(TurnAction.REOPEN, end_ms)]
+
+    def _interrupt(self, start_ms: float, end_ms: float, *, has_echo: bool) -> list[TurnEvent]:
+        was_cut_off = self._reply.has_cut_off(self.settings, start_ms)
         self._interruption = Interruption(
             self.settings.interruption,
-            start,
+            start_ms,
             end_ms,
-            self._continued_by(start),
+            self._continued_by(start_ms),
             was_cut_off=was_cut_off,
             has_echo=has_echo,
         )
@@ -289,16 +309,17 @@ class TurnTaking:
 
     def _judge(self, interruption: Interruption) -> list[TurnEvent]:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
-        # Not at once: a user often begins softly, and only the loudest frame says who speaks.
-        if self._is_bystander and interruption.length_ms >= self.settings.interruption.bystander_ms:
-            self._phase, self._interruption = _Phase.REPLYING, None
-            ignored = self._ignore(interruption.now_ms)
-            return [interruption.event(TurnAction.RESUME_REPLY), *ignored]
-        verdict = interruption.verdict if self.settings.barge_in else SpeechVerdict.NO_TURN
+        verdict = interruption.verdict(may_interrupt=self.settings.barge_in, is_bystander=self._is_bystander)
+        if verdict is SpeechVerdict.OPEN:
+            return []
+        if verdict is SpeechVerdict.TURN:
+            return self._take_turn(interruption)
+        self._phase = _Phase.REPLYING
+        resumed = [interruption.event(TurnAction.RESUME_REPLY)]
         if verdict is SpeechVerdict.NO_TURN:
-            self._phase = _Phase.REPLYING
-            return [interruption.event(TurnAction.RESUME_REPLY)]
-        return self._take_turn(interruption) if verdict is SpeechVerdict.TURN else []
+            return resumed
+        self._interruption = None
+        return [*resumed, *self._ignore(interruption.now_ms)]
 
     def _take_turn(self, interruption: Interruption) -> list[TurnEvent]:
         """What was said over the reply is a turn."""

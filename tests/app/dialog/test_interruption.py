@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from app.dialog.interruption import Interruption, InterruptionSettings, SpeechVerdict
+from app.dialog.interruption import (
+    COURSE_RULES,
+    ONSET_RULES,
+    Course,
+    Interruption,
+    InterruptionSettings,
+    Onset,
+    SpeechVerdict,
+)
 
 FRAME = 32.0
 PAUSE_MS = 160.0
@@ -38,7 +49,7 @@ class Voice:
     def silence_until(self, *verdicts: SpeechVerdict) -> float:
         """Silence in ms until the verdict is one of these."""
         start = self.now_ms
-        while self.speech.verdict not in verdicts:
+        while self.speech.verdict() not in verdicts:
             self._frame(is_speech=False)
             assert self.now_ms - start < 5_000
         return self.now_ms - start
@@ -47,9 +58,9 @@ class Voice:
 def test_short_speech_lets_the_reply_go_on_after_a_short_silence() -> None:
     for length_ms in (64, 320, 608):
         voice = Voice().speak(length_ms)
-        assert voice.speech.verdict is SpeechVerdict.OPEN
+        assert voice.speech.verdict() is SpeechVerdict.OPEN
         assert voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN) == SETTINGS.resume_ms
-        assert voice.speech.verdict is SpeechVerdict.NO_TURN
+        assert voice.speech.verdict() is SpeechVerdict.NO_TURN
         assert voice.asked == []
 
 
@@ -61,8 +72,8 @@ def test_a_gap_is_tolerated_longer_where_the_vad_may_miss_speech() -> None:
 
 def test_speech_beyond_the_boundary_is_a_turn_at_once() -> None:
     voice = Voice().speak(SETTINGS.boundary_ms - FRAME)
-    assert voice.speech.verdict is SpeechVerdict.OPEN
-    assert voice.speak(SETTINGS.boundary_ms).speech.verdict is SpeechVerdict.TURN
+    assert voice.speech.verdict() is SpeechVerdict.OPEN
+    assert voice.speak(SETTINGS.boundary_ms).speech.verdict() is SpeechVerdict.TURN
 
 
 def test_gaps_count_as_speech_that_goes_on() -> None:
@@ -70,7 +81,7 @@ def test_gaps_count_as_speech_that_goes_on() -> None:
     for _ in range(4):
         voice._frame(is_speech=False)
     voice.speak(SETTINGS.boundary_ms)
-    assert voice.speech.verdict is SpeechVerdict.TURN
+    assert voice.speech.verdict() is SpeechVerdict.TURN
     assert voice.speech.speech_ms == voice.now_ms - 4 * FRAME
 
 
@@ -79,9 +90,9 @@ def test_longer_speech_that_sounds_finished_is_a_turn() -> None:
     while not voice.asked:
         voice._frame(is_speech=False)
     assert voice.asked == [800 + PAUSE_MS]
-    assert voice.speech.verdict is SpeechVerdict.OPEN
+    assert voice.speech.verdict() is SpeechVerdict.OPEN
     assert voice.speech.rate(800, 0.6)
-    assert voice.speech.verdict is SpeechVerdict.TURN
+    assert voice.speech.verdict() is SpeechVerdict.TURN
 
 
 def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
@@ -90,14 +101,14 @@ def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
         voice._frame(is_speech=False)
     assert voice.speech.rate(800, 0.1)
     voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN)
-    assert voice.speech.verdict is SpeechVerdict.NO_TURN
+    assert voice.speech.verdict() is SpeechVerdict.NO_TURN
     assert voice.now_ms - 800 == pytest.approx(SETTINGS.unfinished_ms, abs=FRAME)
 
 
 def test_without_an_answer_longer_speech_is_a_turn() -> None:
     voice = Voice().speak(800)
     assert voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN) == SETTINGS.answer_ms
-    assert voice.speech.verdict is SpeechVerdict.TURN
+    assert voice.speech.verdict() is SpeechVerdict.TURN
 
 
 def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
@@ -106,7 +117,7 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
         voice._frame(is_speech=False)
     voice.speak(voice.now_ms + FRAME)
     assert not voice.speech.rate(704, 0.9)
-    assert voice.speech.verdict is SpeechVerdict.OPEN
+    assert voice.speech.verdict() is SpeechVerdict.OPEN
 
 
 @pytest.mark.parametrize(
@@ -123,3 +134,55 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
 def test_settings_are_checked(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InterruptionSettings(**changes)  # type: ignore[arg-type]
+
+
+NOTHING_YET = Onset(
+    is_rest=False,
+    continues=False,
+    may_interrupt=True,
+    interrupts=False,
+    may_continue=False,
+    is_bystander=False,
+)
+SPEECH = replace(NOTHING_YET, interrupts=True)
+ONSETS = {
+    "the rest of the longest turn": replace(SPEECH, is_rest=True, continues=True),
+    "the user continues the turn": replace(SPEECH, continues=True, may_interrupt=False, is_bystander=True),
+    "interruption is switched off": replace(SPEECH, may_interrupt=False),
+    "too little speech to pause a reply": replace(NOTHING_YET, is_bystander=True),
+    "too little yet to continue the turn": replace(SPEECH, may_continue=True, is_bystander=True),
+    "quieter than the user": replace(SPEECH, is_bystander=True),
+    "speech over the reply": SPEECH,
+}
+"""An example of each rule that comes first, some of which later ones would decide in another way."""
+
+
+def course(length_ms: float, silence_ms: float, probability: float | None = None, **changes: bool) -> Course:
+    known = {"is_continuation": False, "is_bystander": False, "may_interrupt": True} | changes
+    return Course(length_ms, silence_ms, probability, SETTINGS.resume_ms, settings=SETTINGS, **known)
+
+
+COURSES = {
+    "quieter than the user for `bystander_ms`": course(1_500, 0, is_bystander=True, may_interrupt=False),
+    "interruption was switched off meanwhile": course(1_500, 0, may_interrupt=False),
+    "`continuation_ms` of a user who was cut off": course(256, 300, is_continuation=True),
+    "`boundary_ms`, while the user still speaks": course(1_000, 0, 0.0),
+    "shorter than `turn_ms`, then silence: a backchannel, a cough, a click": course(608, 224, 0.9),
+    "shorter than `turn_ms`": course(608, 192, 0.9, is_continuation=False),
+    "no answer of the detector after `answer_ms` of silence": course(800, 320),
+    "no pause, or no answer yet": course(800, 288),
+    "it sounds finished": course(800, 1_000, 0.15),
+    "it sounds unfinished, and the user does not continue for `unfinished_ms`": course(800, 1_000, 0.14),
+    "it sounds unfinished": course(800, 992, 0.14),
+}
+
+
+@pytest.mark.parametrize(
+    ("rules", "examples"), [(ONSET_RULES, ONSETS), (COURSE_RULES, COURSES)], ids=["onset", "course"]
+)
+def test_each_rule_decides_something_and_the_first_that_holds_does(rules: Any, examples: Any) -> None:
+    assert list(examples) == [rule.condition for rule in rules], "an example for each rule, in its order"
+    for condition, facts in examples.items():
+        decides = next(rule for rule in rules if rule.holds(facts))
+        assert decides.condition == condition
+    assert all(rules[-1].holds(facts) for facts in examples.values()), "there is always a verdict"
