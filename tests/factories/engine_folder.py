@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
@@ -20,7 +18,7 @@ from engine_runtime.tensorrt.llm.engine_directory import PLAN, Provenance
 from tests.doubles.tensorrt.llm_engine import TensorRT
 from tests.doubles.tensorrt.memory import KnownMemory
 from tests.doubles.tensorrt.model_api import builder
-from tests.factories.engine_plans import plan_of
+from tests.factories.engine_plans import plan_of, plan_of_network
 
 
 class EngineWorld:
@@ -43,30 +41,28 @@ class EngineWorld:
         monkeypatch.setattr(loading, "check_device", lambda device: None)
         monkeypatch.setattr(loading, "bound", lambda device, gigabytes: int((gigabytes or 24) * 1e9))
 
-    def builder(self, bundle_folder: Callable[[], Path]) -> Callable[..., builder.Engine]:
-        """The library's builder. The engine that it saves is one of this double, of the bundle in the
-        folder."""
+    def build_network(self, model: Any, config: builder.BuildConfig) -> builder.Engine:
+        """The library's `build`. This double runs the engine that it saves."""
+        engine = builder.build(model, config)
+        save = engine.save
 
-        def build(model: Any, config: builder.BuildConfig) -> builder.Engine:
-            engine = builder.build(model, config)
-            save = engine.save
+        def save_plan(folder: str) -> None:
+            save(folder)
+            checkpoint = CheckpointConfig.from_dict(engine.config["pretrained_config"], folder)
+            self.trt.write(
+                Path(folder, PLAN),
+                plan_of_network(
+                    engine.network,
+                    checkpoint,
+                    max_seq_len=config.max_seq_len,
+                    max_num_tokens=config.max_num_tokens,
+                    max_batch_size=config.max_batch_size,
+                    tokens_per_block=config.plugin_config.tokens_per_block,
+                ),
+            )
 
-            def save_plan(folder: str) -> None:
-                save(folder)
-                bundle = Bundle.open(bundle_folder(), verify="none")
-                lm = MossLM(MossLMConfig.from_dict(bundle.lm.config))
-                load_weights(lm, bundle.lm.weights)
-                sizes = {
-                    name: getattr(config, name)
-                    for name in ("max_seq_len", "max_num_tokens", "max_batch_size")
-                }
-                sizes["tokens_per_block"] = config.plugin_config.tokens_per_block
-                self.trt.write(Path(folder, PLAN), plan_of(lm.eval().to(torch.bfloat16), **sizes))
-
-            engine.save = save_plan  # type: ignore[method-assign]
-            return engine
-
-        return build
+        engine.save = save_plan  # type: ignore[method-assign]
+        return engine
 
     def build(
         self,

@@ -10,8 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.tensorrt.checkpoint.format import CheckpointConfig
 from tests.doubles.tensorrt.gpt_attention import Build
+from tests.doubles.tensorrt.model_api.graph import Network
 from tests.doubles.tensorrt.runtime import DataType, Shape
 
 VERSION = "10.14.1"
@@ -92,3 +96,10 @@ def plan_of(model: MossLM, contract: str = "1.x", **choices: Any) -> Plan:
     of_build = {name: choices.pop(name) for name in list(choices) if name in Build.__dataclass_fields__}
     of_build.setdefault("tokens_per_block", 16)
     return Plan(Build(model, has_pools=contract == "1.x", **of_build), **choices)
+
+
+def plan_of_network(network: Network, config: CheckpointConfig, **choices: Any) -> Plan:
+    """An engine that evaluates a network as the Model API described it."""
+    with torch.device("meta"):
+        model = MossLM(config.lm_config(modality_pad=0))
+    return plan_of(model, network=network, dtype=config.torch_dtype, **choices)

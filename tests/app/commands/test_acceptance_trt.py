@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 
 from app import paths
 from app.audio.wav import read_wav, write_wav
@@ -19,13 +19,12 @@ from app.commands.own_command import CommandResult
 from app.settings import StartSettings
 from engine_runtime.bundle.released import assembly, layout
 from engine_runtime.tensorrt.llm import library
-from tests.doubles.tensorrt.model_api import make_library
+from tests.doubles.tensorrt.model_api import builder, make_library
 from tests.factories.acceptance import Script, make_plan, run_here
 from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 SHORTER = {
-    "convert": ("--dtype=float32",),  # that of the double's cache
     "quantize": ("--questions", "wavs", "--reply-rows=3"),
     "verify": ("--wavs=wavs", "--rows=6"),
     "bench": ("--warm-up=0", "--repeats=1"),
@@ -35,19 +34,14 @@ STEPS = ["trt-tiny", "trt-convert", "trt-quantize", "trt-build", "trt-inspect", 
 
 
 class World:
-    """A machine with the library, as far as the commands can tell. `bundle` is what is built at the
-    moment."""
+    """A machine with the library, as far as the commands can tell; and what it was asked to run."""
 
-    def __init__(self, bundle: Path, tiny: Path) -> None:
-        self._bundle, self._tiny = bundle, tiny
-        self.building = bundle
+    def __init__(self) -> None:
         self.words: list[tuple[str, ...]] = []
 
     def run(self, did: list[str], *words: str, python: Path | None = None) -> CommandResult:
         self.words.append(words)
         name = words[1] if words[0] == "trt" else words[0]
-        if words[:2] == ("trt", "build"):
-            self.building = self._tiny if "trt-tiny" in words[2] else self._bundle
         return run_here(did, *words, *SHORTER.get(name, ()), python=python)
 
 
@@ -64,19 +58,17 @@ def world(
     bundle = assembly.assemble(released, tmp_path / "bundle").path
     manifest = bundle / "bundle.toml"  # replies of random weights would not end by themselves
     manifest.write_text(manifest.read_text().replace("max_new = 500", "max_new = 16"))
-    tiny = Path(shutil.copytree(random_bundle, tmp_path / "bundles" / "nano"))
+    shutil.copytree(random_bundle, tmp_path / "bundles" / "nano")
     monkeypatch.setattr(paths, "bundles_dir", lambda: tmp_path / "bundles")
     # The most likely ids of random networks are hardly likelier than others.
     monkeypatch.setattr("engine_runtime.bench.teacher_forcing.LEAST_TOP1", 0.5)
     monkeypatch.setattr(library, "installed_version", lambda name: "1.2.1")
-    found = World(bundle, tiny)
-    build = engine_world.builder(lambda: found.building)
-    monkeypatch.setattr(library, "load_library", lambda: make_library(build=build))
+    monkeypatch.setattr(library, "load_library", lambda: make_library(build=engine_world.build_network))
     pcm, rate = read_wav(QUESTION)
     (tmp_path / "wavs").mkdir()
     write_wav(tmp_path / "wavs" / "q.wav", pcm, rate)
     write_wav(tmp_path / "me.wav", np.resize(pcm, 5 * rate), rate)
-    return found
+    return World()
 
 
 def run(steps: list[AcceptanceStep], out: Path) -> dict[str, StepOutcome]:
@@ -111,14 +103,16 @@ def test_every_step_with_the_doubles(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_engine_of_other_weights_is_not_passed(
-    world: World, tmp_path: Path, random_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, engine_world: EngineWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The builder of the small model makes another network than the checkpoint's."""
-    other = Path(shutil.copytree(random_bundle, tmp_path / "other"))
-    weights = safetensors.torch.load_file(other / "lm.safetensors")
-    weights["audio_lm_head.weight"] = weights["audio_lm_head.weight"].flip(0).contiguous()
-    safetensors.torch.save_file(weights, other / "lm.safetensors")
-    world._tiny = other
+    """The builder makes another network than the checkpoint's."""
+
+    def build(model: Any, config: Any) -> builder.Engine:
+        head = model.audio_lm_head.weight
+        head.value = head.raw_value.flip(0).contiguous()
+        return engine_world.build_network(model, config)
+
+    monkeypatch.setattr(library, "load_library", lambda: make_library(build=build))
     plan = make_plan(tmp_path / "out", tmp_path / "bundle", world.run)
     plan.out.mkdir()
     outcomes = run(trt_steps(plan), plan.out)

@@ -5,7 +5,7 @@ It follows the GPT attention plugin, not our runtime: rotations come from `seque
 its own term, sizes of grids come from the host and lengths from the device, the row for the heads is counted
 from 1. Sequences of a step are packed: those up to the first generation request are context requests with the
 rows that the host says, each one after it has one row. `compute` checks nothing; what the plugin checks is in
-`packing_fault`. Weights are those of the plain network.
+`packing_fault`. Weights are those of the plain network; or the network is one that the Model API described.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_runtime.models.moss_lm import Layer, MossLM, rotary_tables, rotate
+from tests.doubles.tensorrt.model_api.graph import Network
+from tests.doubles.tensorrt.paged_cache import attend
 
 
 @dataclass
@@ -30,6 +32,9 @@ class Build:
         gathers_last_row: heads see the last row only.
         layer_indices: the index that each layer was given, trunk, text, audio; None: 0, 1, 2 ...
         linearised: the share of the text tail that leaks into the audio tail's input.
+        dtype: of keys and values.
+        network: what the Model API described, to be evaluated in place of the model, of which only the
+            sizes count then.
     """
 
     model: MossLM
@@ -39,6 +44,8 @@ class Build:
     gathers_last_row: bool = True
     layer_indices: list[int] | None = None
     linearised: float = 0.0
+    dtype: torch.dtype = torch.float32
+    network: Network | None = None
     table: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +69,9 @@ def compute(
     build: Build, device: Mapping[str, Tensor], host: Mapping[str, Tensor], slots: Tensor
 ) -> dict[str, Tensor]:
     """Run the rows: K and V into `slots`, logits of both heads as the result."""
+    if build.network is not None:
+        pool = int(host["host_kv_cache_pool_pointers"][0, 0])
+        return build.network.evaluate({**device, **host}, {pool: slots})
     call, network = _Call(device, host, slots), build.model.model
     indices = iter(build.layer_indices or ())
     x = F.embedding(device["input_ids"].long(), build.table)
@@ -126,39 +136,26 @@ def _num_context(types: list[int]) -> int:
 def _attend(
     build: Build, index: int, segment: _Segment, rows: tuple[Tensor, Tensor, Tensor], call: _Call
 ) -> Tensor:
-    config, size = build.model.config, build.tokens_per_block
     device, host, sequence = call.device, call.host, segment.sequence
     q, k, v = rows
     lengths = device["context_lengths"][sequence]
     total = device["sequence_length"][sequence]
     num_queries = lengths if segment.is_context else torch.ones_like(lengths)
     positions = total - num_queries + torch.arange(len(q), device=q.device)
-    cos, sin = rotary_tables(config, positions)
-    q, k = rotate(q.transpose(0, 1), cos, sin), rotate(k.transpose(0, 1), cos, sin).transpose(0, 1)
-
+    cos, sin = rotary_tables(build.model.config, positions)
+    q, k = (rotate(x.transpose(0, 1), cos, sin).transpose(0, 1) for x in (q, k))
     table = device["kv_cache_block_offsets"]
-    table = table.view(-1, 2, table.shape[-1])[sequence].long()
-    first = 2 * (int(host["host_kv_cache_pool_mapping"][index, 1]) if build.has_pools else index)
-    window = int(host["host_max_attention_window_sizes"][index])
-    for new, offsets in ((k, table[0]), (v, table[1])):
-        call.slots[offsets[positions.long() // size] + first, :, positions.long() % size] = new.to(
-            call.slots.dtype
-        )
-    if segment.is_context and not build.paged_context_fmha:
-        keys, values, cached = k, v, positions
-    else:
-        cached = torch.arange(segment.longest, device=q.device)
-        keys = call.slots[table[0][cached // size] + first, :, cached % size].to(q.dtype)
-        values = call.slots[table[1][cached // size] + first, :, cached % size].to(q.dtype)
-    seen = (cached <= positions[:, None]) & (cached > positions[:, None] - window) & (cached < total)
-    out = F.scaled_dot_product_attention(
-        q[None],
-        keys.transpose(0, 1)[None],
-        values.transpose(0, 1)[None],
-        attn_mask=seen[None, None],
-        enable_gqa=True,
+    return attend(
+        (q, k, v),
+        call.slots,
+        table.view(-1, 2, table.shape[-1])[sequence].long(),
+        first=2 * (int(host["host_kv_cache_pool_mapping"][index, 1]) if build.has_pools else index),
+        positions=positions,
+        total=total,
+        longest=segment.longest,
+        window=int(host["host_max_attention_window_sizes"][index]),
+        reads_cache=build.paged_context_fmha or not segment.is_context,
     )
-    return out[0].transpose(0, 1)
 
 
 def packing_fault(host: Mapping[str, Tensor], num_rows: int) -> str | None:

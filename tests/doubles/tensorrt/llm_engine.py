@@ -231,7 +231,7 @@ class Context(BoundContext):
         """All K and V blocks from where the pool is said to begin to the end of that allocation."""
         build, config = self.engine.plan.build, self.engine.plan.build.model.config
         address = int(host["host_kv_cache_pool_pointers"].view(-1)[0])
-        dtype = torch.float32
+        dtype = build.dtype
         block = (config.num_key_value_heads, build.tokens_per_block, config.head_dim)
         count = self.trt.memory.room(address) // (prod(block) * dtype.itemsize)
         return look_at(address, (count, *block), dtype, str(self.trt.memory.device))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from tests.doubles.tensorrt.model_api.graph import (
     DTYPES,
@@ -24,6 +23,7 @@ from tests.doubles.tensorrt.model_api.graph import (
 )
 from tests.doubles.tensorrt.model_api.layers import ColumnLinear, Linear, RmsNorm, RowLinear
 from tests.doubles.tensorrt.model_api.module import Module, Parameter
+from tests.doubles.tensorrt.paged_cache import attend
 
 
 @dataclass
@@ -204,52 +204,26 @@ class PagedAttention:
         if not is_context:
             table = rotary_table(layer.head_size, layer.rotary_embedding_base, torch.arange(total))
         q, k = (_rotated(x.float(), table[first:total]).to(x.dtype) for x in (q, k))
-        pool = self._pool(step)
-        offsets = step["kv_cache_block_offsets"][0, sequence].long()
-        self._store(pool, offsets, first, k, v)
-        length = int(step["host_past_key_value_lengths"][sequence]) + (0 if is_context else 1)
-        if is_context and not self.reads_cache_in_context:
-            keys, values = k, v
-        else:
-            keys, values = self._read(pool, offsets, length)
-        return self._attend(
-            q, keys, values, int(step["host_max_attention_window_sizes"][layer.local_layer_idx])
+        slots, place = self._pool(step)
+        out = attend(
+            (q, k, v),
+            slots,
+            step["kv_cache_block_offsets"][0, sequence].long(),
+            first=2 * place,
+            positions=torch.arange(first, total),
+            total=total,
+            longest=int(step["host_past_key_value_lengths"][sequence]) + (0 if is_context else 1),
+            window=int(step["host_max_attention_window_sizes"][layer.local_layer_idx]),
+            reads_cache=self.reads_cache_in_context or not is_context,
         )
+        return out.flatten(1)
 
-    def _pool(self, step: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[number of K or V blocks, kv_heads, tokens_per_block, head_size], from this layer's first on."""
+    def _pool(self, step: dict[str, torch.Tensor]) -> tuple[torch.Tensor, int]:
+        """[number of K or V blocks, kv_heads, tokens_per_block, head_size], and the place of this layer."""
         index, place = step["host_kv_cache_pool_mapping"][self.layer.local_layer_idx].tolist()
-        address = int(step["host_kv_cache_pool_pointers"][index, 0])
-        memory = self.memory()[address]
+        memory = self.memory()[int(step["host_kv_cache_pool_pointers"][index, 0])]
         assert memory.dtype == DTYPES[str(self.layer.dtype)]
-        blocks = memory.view(-1, self.layer.kv_heads, self.tokens_per_block, self.layer.head_size)
-        return blocks[2 * place :]
-
-    def _store(
-        self, pool: torch.Tensor, offsets: torch.Tensor, first: int, k: torch.Tensor, v: torch.Tensor
-    ) -> None:
-        rows = torch.arange(first, first + len(k))
-        for offset, new in zip(offsets[:, rows // self.tokens_per_block], (k, v), strict=True):
-            pool[offset, :, rows % self.tokens_per_block] = new
-
-    def _read(self, pool: torch.Tensor, offsets: torch.Tensor, length: int) -> tuple[torch.Tensor, ...]:
-        """K and V [length, kv_heads, head_size]."""
-        rows = torch.arange(length)
-        used = offsets[:, rows // self.tokens_per_block]
-        return tuple(pool[offset, :, rows % self.tokens_per_block] for offset in used)
-
-    def _attend(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int) -> torch.Tensor:
-        """The queries are the last rows of the keys."""
-        last = torch.arange(len(keys) - len(q), len(keys))[:, None]
-        column = torch.arange(len(keys))[None, :]
-        heads = F.scaled_dot_product_attention(
-            q.float().transpose(0, 1)[None],
-            keys.float().transpose(0, 1)[None],
-            values.float().transpose(0, 1)[None],
-            attn_mask=(column <= last) & (column > last - window),
-            enable_gqa=True,
-        )
-        return heads[0].transpose(0, 1).flatten(1).to(q.dtype)
+        return memory.view(-1, self.layer.kv_heads, self.tokens_per_block, self.layer.head_size), place
 
 
 def rotary_table(head_size: int, base: float, positions: torch.Tensor) -> torch.Tensor:

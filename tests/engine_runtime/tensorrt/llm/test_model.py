@@ -29,8 +29,8 @@ from engine_runtime.tensorrt.llm.build import BuildOptions, plan_build
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 from engine_runtime.tensorrt.llm.model import define_model
 from tests.doubles.tensorrt.model_api import attention, layers, make_library
-from tests.doubles.tensorrt.model_api.executor import described, paged_over
 from tests.doubles.tensorrt.model_api.graph import DTYPES
+from tests.factories.engine_lm import make_described_paged, make_network_paged
 from tests.factories.tiny_checkpoint import convert_tiny, round_to_fp8
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny
 
@@ -59,20 +59,20 @@ def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> flo
 def test_prefill_in_chunks_and_single_steps_yield_the_stored_logits(
     tiny_checkpoint: Path, tmp_path: Path, case: str, prefills: list[int], decode: int
 ) -> None:
-    paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
+    paged = make_described_paged(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, case, prefills, decode) < NOISE
 
 
 @pytest.mark.slow
 def test_a_long_conversation_yields_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
+    paged = make_described_paged(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert farthest(paged, "c", [256, 384], 60) < NOISE
 
 
 @pytest.mark.slow
 def test_steps_of_several_sequences_yield_the_stored_logits(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Five sequences of one conversation at different rows: prefills of one beside decode steps of others."""
-    paged = described(tiny_checkpoint, tmp_path / "engine", replace(OPTIONS, max_batch_size=5))
+    paged = make_described_paged(tiny_checkpoint, tmp_path / "engine", replace(OPTIONS, max_batch_size=5))
     model, cases = load_tiny()
     ids, sequences = as_ids(cases["a.rows"], model), [Sequence() for _ in range(5)]
     for index, sequence in enumerate(sequences[1:], start=1):
@@ -97,7 +97,7 @@ def test_without_paged_context_fmha_a_prefill_does_not_see_the_conversation(
     model = define_model(library).from_checkpoint(str(tiny_checkpoint))
     settings = plan.settings | {"plugin_config": plugins, "output_timing_cache": str(tmp_path / "timings")}
     engine = library.build(model, library.BuildConfig(**settings))
-    paged = paged_over(engine.network, plan.config, 16, 1024)
+    paged = make_network_paged(engine.network, plan, tmp_path)
     assert farthest(paged, "a", [77], 19) < NOISE
     assert farthest(paged, "a", [37, 40], 0) > 1
 
@@ -154,7 +154,7 @@ class LayerNormEps(layers.RmsNorm):
     ids=lambda mistake: next(iter(mistake.values())).__name__,
 )
 def test_mistakes_do_not_pass(tiny_checkpoint: Path, tmp_path: Path, mistake: dict[str, Any]) -> None:
-    paged = described(tiny_checkpoint, tmp_path / "engine", OPTIONS, **mistake)
+    paged = make_described_paged(tiny_checkpoint, tmp_path / "engine", OPTIONS, **mistake)
     assert farthest(paged, "a", [37, 40], 19) > 4 * NOISE
 
 
@@ -164,7 +164,7 @@ def test_weights_that_the_network_has_no_place_for_do_not_pass(tiny_checkpoint: 
             super().__init__(**names | {"qk_layernorm": False})
 
     with pytest.raises(EngineError, match="q_layernorm"):
-        described(tiny_checkpoint, tmp_path / "engine", OPTIONS, Attention=WithoutNorms)
+        make_described_paged(tiny_checkpoint, tmp_path / "engine", OPTIONS, Attention=WithoutNorms)
 
 
 def test_layers_are_numbered_through_both_tails(tiny_checkpoint: Path) -> None:
@@ -243,7 +243,7 @@ def test_only_what_the_plan_says_is_quantized(quantized_checkpoint: Path) -> Non
 
 @pytest.mark.slow
 def test_in_bfloat16(tmp_path: Path) -> None:
-    paged = described(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine", OPTIONS)
+    paged = make_described_paged(convert_tiny(tmp_path, "bfloat16"), tmp_path / "engine", OPTIONS)
     model, cases = load_tiny()
     logits = paged.prefill(Sequence(), as_ids(cases["a.rows"], model))
     assert logits.text_logits is not None
@@ -252,7 +252,7 @@ def test_in_bfloat16(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_configuration_survives_the_engine(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    described(tiny_checkpoint, tmp_path / "engine", OPTIONS)
+    make_described_paged(tiny_checkpoint, tmp_path / "engine", OPTIONS)
     assert EngineDirectory.open(tmp_path / "engine").model == read_config(tiny_checkpoint)
     stored = json.loads((tmp_path / "engine" / "config.json").read_text())["pretrained_config"]
     model_class = define_model(make_library())

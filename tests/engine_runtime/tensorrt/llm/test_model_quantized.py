@@ -20,7 +20,7 @@ from engine_runtime.tensorrt.checkpoint.quantize import FORMATS, Format
 from engine_runtime.tensorrt.checkpoint.quantized_network import load_paged
 from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
 from engine_runtime.tensorrt.llm.build import BuildOptions
-from tests.doubles.tensorrt.model_api.executor import described
+from tests.factories.engine_lm import make_described_paged
 from tests.factories.trt_checkpoints import quantize
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_both_readings_of_a_quantized_checkpoint_agree(
         config.text_vocab + config.audio_vocab, (60,), generator=torch.Generator().manual_seed(0)
     )
     options = BuildOptions(tokens_per_block=16)
-    engine = logits_of(described(checkpoint.directory, tmp_path / "engine", options), ids.tolist())
+    engine = logits_of(make_described_paged(checkpoint.directory, tmp_path / "engine", options), ids.tolist())
     reference = logits_of(load_paged(checkpoint, bundle.lm, config), ids.tolist())
     unquantised = logits_of(load_paged(plain, bundle.lm, config), ids.tolist())
     by_rounding = float((reference - unquantised).abs().mean())
