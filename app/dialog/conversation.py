@@ -17,6 +17,30 @@ _KEPT_AUDIO_S = 120.0
 
 
 @dataclass(slots=True)
+class SpokenText:
+    """The text of a reply in parts, each with the sample of its speech at which it begins."""
+
+    parts: list[tuple[int, str]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.parts)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(text for _, text in self.parts)
+
+    def add(self, start_sample: int, text: str) -> None:
+        """The next part."""
+        self.parts.append((start_sample, text))
+
+    def up_to(self, samples: int) -> SpokenText:
+        """What had begun when so many samples were heard."""
+        return SpokenText([(start, text) for start, text in self.parts if start < samples])
+
+
+@dataclass(slots=True)
 class TranscriptTurn:
     """One question and its reply, as far as it got."""
 

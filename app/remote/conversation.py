@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from app.dialog.conversation import SpokenText
 from app.remote.dialect import Json, ServerSession, event_name, id_of, read_session
 from app.remote.exchange import RemoteExchange, forget_old_speech, held_elsewhere
 from app.remote.response import MOST_CHARACTERS, TIMINGS, RemoteResponse, figure_of
@@ -202,7 +203,7 @@ class RemoteConversation:
             self._stop(response)
             if response.has_output:
                 self._begin_again(turn)
-            turn.said, turn.samples, turn.is_answered = [], 0, False
+            turn.said, turn.samples, turn.is_answered = SpokenText(), 0, False
         self._desk.give(RolledBack(scope, 0, self._timing.clock_ns()))
 
     def _begin_again(self, turn: RemoteExchange) -> None:

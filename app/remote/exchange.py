@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.audio.resample import Resampler
 from app.audio.wire_format import AudioFormat
+from app.dialog.conversation import SpokenText
 from app.remote.dialect import Json, ServerSession, message
 from app.session.engine_jobs import Remember
 from engine_runtime.types import Modality, Pcm
@@ -44,8 +45,8 @@ class RemoteExchange:
     """Ids of the question's items in the present session of the server."""
     reply_item: str = ""
     """Id of the reply's item there; "" before it came."""
-    said: list[tuple[int, str]] = field(default_factory=list)
-    """The text of the reply in parts, each with the sample at which it begins."""
+    said: SpokenText = field(default_factory=SpokenText)
+    """The text of the reply."""
     samples: int = 0
     """Samples of the reply: those that came, later those that were heard."""
     is_answered: bool = False
@@ -66,7 +67,7 @@ class RemoteExchange:
     @property
     def reply(self) -> str:
         """The text of the reply."""
-        return "".join(text for _, text in self.said).strip()
+        return self.said.text.strip()
 
     @property
     def items(self) -> list[str]:
@@ -86,10 +87,10 @@ class RemoteExchange:
         """Truncate the reply to what was heard, or shown."""
         self.is_answered = True
         if self.modality is Modality.TEXT:
-            self.said = [(0, "".join(text for _, text in self.said)[:characters])]
+            self.said = SpokenText([(0, self.said.text[:characters])])
             return
         self.samples = min(self.samples, samples)
-        self.said = [(start, text) for start, text in self.said if start < self.samples]
+        self.said = self.said.up_to(self.samples)
 
     def speech_blocks(self, known: AudioFormat) -> Iterator[bytes]:
         """The kept speech in blocks of a format."""
@@ -127,7 +128,7 @@ def held_elsewhere(job: Remember, sample_rate: int) -> RemoteExchange:
         exchange.text = job.question
     else:
         exchange.hear(job.question)
-    exchange.said = [(0, job.reply)]
+    exchange.said.add(0, job.reply)
     return exchange
 
 

@@ -147,7 +147,7 @@ class RemoteResponse:
 
     def _say(self, text: str) -> None:
         exchange = self.exchange
-        exchange.said.append((exchange.samples, text))
+        exchange.said.add(exchange.samples, text)
         is_subtitle = self.modality is Modality.SPEECH
         self._give(ReplyText(exchange.turn_id, text, is_subtitle, exchange.samples))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from app.dialog.conversation import SpokenText
 from app.server.protocol import Json, ProtocolError, bytes_of, text_of
 
 LONGEST_TEXT = 20_000
@@ -30,8 +31,8 @@ class Item:
     """The engine's turn, None while the item waits for one."""
     samples: int = 0
     """Length of a spoken reply, at the engine's rate."""
-    said: list[tuple[int, str]] = field(default_factory=list)
-    """The parts of its transcript, each with the sample at which it begins."""
+    said: SpokenText = field(default_factory=SpokenText)
+    """The transcript of a spoken reply as it came."""
 
     def document(self, *, with_content: bool = True) -> Json:
         """As in the protocol."""
@@ -54,8 +55,8 @@ class Item:
     def truncate(self, samples: int) -> None:
         """No more than this was heard."""
         self.samples = min(self.samples, samples)
-        self.said = [(start, text) for start, text in self.said if start < self.samples]
-        self.text = "".join(text for _, text in self.said).strip()
+        self.said = self.said.up_to(self.samples)
+        self.text = self.said.text.strip()
         self.status = "incomplete"
 
 

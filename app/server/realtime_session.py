@@ -86,7 +86,7 @@ class EngineRates:
 
 
 class RealtimeSession:
-    """See the module."""
+    """The session of one client, and the hooks of its `TurnDriver`."""
 
     def __init__(
         self,
@@ -451,12 +451,12 @@ class RealtimeSession:
     # ---- hooks of the driver: the turn ----
 
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
-        """As in `TurnHooks`."""
+        """Speech has started, of an item with a new id."""
         turn.modality, turn.max_new = self._config.modality, self._config.max_output_tokens
         self._start_speech(start_ms)
 
     def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
-        """As in `TurnHooks`. What was committed is an item already, what follows another one."""
+        """Cancel the response. What was committed is an item already; what follows is another one."""
         self._responses.stop("turn_detected")
         self._start_speech(event.at_ms)
 
@@ -467,7 +467,7 @@ class RealtimeSession:
         self._emit(started | {"item_id": self._item_id})
 
     def turn_committed(self, turn: UserTurn, event: TurnEvent) -> bool:
-        """As in `TurnHooks`."""
+        """Speech has stopped and is an item; whether the session makes responses by itself."""
         self._stop_speech()
         self._commit_speech()
         detection = self._config.turn_detection
@@ -479,7 +479,7 @@ class RealtimeSession:
         self._emit(stopped | {"item_id": self._item_id})
 
     def turn_stopped(self, turn: UserTurn, reason: CancelReason, stopped: StoppedReply | None) -> None:
-        """As in `TurnHooks`."""
+        """The items of a reply that was cut are answered, those of a dropped turn wait for another one."""
         if stopped is not None:
             self._pending.end_exchange()
             return
@@ -489,7 +489,7 @@ class RealtimeSession:
             self._emit({"type": "input_audio_buffer.cleared"})
 
     def turn_failed(self, failure: TurnFailed) -> None:
-        """As in `TurnHooks`. What was asked in it is not asked again."""
+        """Fail the response. What was asked in the turn is not asked again."""
         message = f"{failure.message} {failure.what_to_do}".strip()
         _log.warning("turn %d failed: %s", failure.turn_id, message)
         kind = "server_error" if failure.code == MossVoiceError.code else "invalid_request_error"
@@ -505,7 +505,7 @@ class RealtimeSession:
     # ---- hooks of the driver: the reply ----
 
     def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
-        """As in `TurnHooks`."""
+        """A response begins; that of a held reply with all it has by now."""
         config, metadata = self._requested or (self._config, None)
         self._requested = None
         self._cuttable.append(turn.turn_id)
@@ -519,7 +519,7 @@ class RealtimeSession:
                 self._responses.report_times(held.made)
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
-        """As in `TurnHooks`."""
+        """Send the next part of the response."""
         self._add_event(event)
 
     def _add_event(self, event: ReplyEvent, at_s: float | None = None) -> None:
@@ -533,21 +533,21 @@ class RealtimeSession:
             self._end_played()
 
     def reply_made(self, made: ReplyMade) -> None:
-        """As in `TurnHooks`."""
+        """Send the times of the response."""
         self._responses.report_times(made)
 
     def pause_reply(self, event: TurnEvent) -> None:
-        """As in `TurnHooks`; the client plays on until it is known whether that is a turn."""
+        """Nothing to do: the client plays on until it is known whether that is a turn."""
 
     def resume_reply(self) -> None:
-        """As in `TurnHooks`."""
+        """Nothing to do: nothing was paused."""
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
-        """As in `TurnHooks`."""
+        """Cancel the response. What was sent counts as heard."""
         return self._responses.stop("turn_detected" if reason == "barge_in" else "client_cancelled")
 
     def speculated(self, stats: SpeculationStats) -> None:
-        """As in `TurnHooks`; a client is told nothing of it."""
+        """Nothing to do: a client is not told of it."""
 
     # ---- out ----
 

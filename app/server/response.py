@@ -112,7 +112,7 @@ class Response:
     def _add_text(self, event: ReplyText) -> None:
         item = self._opened_item()
         item.text += event.text
-        item.said.append((event.start_sample, event.text))
+        item.said.add(event.start_sample, event.text)
         self.characters += len(event.text)
         kind = "response.output_audio_transcript.delta" if self._is_spoken else "response.output_text.delta"
         self._emit(self._of_part(kind) | {"delta": event.text})

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.dialog.conversation import ConversationRecord, TranscriptTurn
+from app.dialog.conversation import ConversationRecord, SpokenText, TranscriptTurn
 from app.session.clocks import Clock
 from app.session.engine_jobs import Loaded
 from app.session.events import (
@@ -47,22 +47,16 @@ class ReplyInProgress:
     """The first sample was handed to the loudspeaker."""
     is_paused: bool = False
     """The user speaks over it."""
-    deltas: list[ReplyText] = field(default_factory=list)
+    said: SpokenText = field(default_factory=SpokenText)
     """Its text, as it came."""
     samples_heard: int = 0
     """Samples heard before it was restarted or stopped."""
 
     @property
-    def text(self) -> str:
-        """Its text so far."""
-        return "".join(delta.text for delta in self.deltas)
-
-    @property
     def heard_text(self) -> str:
         """Text of the heard part of a spoken reply, or of the shown part of a text reply."""
-        if self.turn.modality is Modality.TEXT:
-            return self.text
-        return "".join(delta.text for delta in self.deltas if delta.start_sample < self.samples_heard)
+        is_spoken = self.turn.modality is Modality.SPEECH
+        return (self.said.up_to(self.samples_heard) if is_spoken else self.said).text
 
 
 class ReplyPlayer:
@@ -161,7 +155,7 @@ class ReplyPlayer:
         reply = self._present()
         turn = reply.turn
         if isinstance(event, ReplyText):
-            reply.deltas.append(event)
+            reply.said.add(event.start_sample, event.text)
             self._emit(ReplyTextDelta(turn.turn_id, event.text, event.is_subtitle))
         elif isinstance(event, ReplyAudio):
             self._transcript.add_audio(turn.turn_id, event.pcm, event.sample_rate)
@@ -234,7 +228,7 @@ class ReplyPlayer:
             reason,
             turn.modality,
             heard_text,
-            reply.text[len(heard_text) :],
+            reply.said.text[len(heard_text) :],
             samples / rate,
             made_s,
             turn.user_codes,
@@ -255,7 +249,7 @@ class ReplyPlayer:
 
     def _complete(self, reply: ReplyInProgress, done: ReplyDone) -> None:
         reply.is_complete = True
-        text = done.text or reply.text
+        text = done.text or reply.said.text
         self._transcript.finish(reply.turn.turn_id, text, done.finish_reason)
         if self._playback.is_active:
             self._playback.finish()

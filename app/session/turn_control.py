@@ -237,11 +237,11 @@ class TurnControl:
     # ---- hooks of the driver: the turn ----
 
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
-        """As in `TurnHooks`."""
+        """A turn by voice, or of a sample."""
         self._show_turn(turn, "sample" if self._stream.is_file else "voice")
 
     def turn_committed(self, turn: UserTurn, event: TurnEvent) -> bool:
-        """As in `TurnHooks`: the place of the turn, its length, and the time since its last speech."""
+        """Report the place of the turn, its length, and the time since its last speech; a reply is made."""
         capture, stream = self._capture, self._stream
         start = stream.samples_of(event.speech_start_ms)
         end = stream.samples_of(event.speech_end_ms)
@@ -264,12 +264,12 @@ class TurnControl:
         return True
 
     def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
-        """As in `TurnHooks`."""
+        """Take back what was played or shown of the reply."""
         self._player.take_back()
         self._emit(TurnExtended(turn.turn_id))
 
     def turn_stopped(self, turn: UserTurn, reason: CancelReason, stopped: StoppedReply | None) -> None:
-        """As in `TurnHooks`."""
+        """Report the end of the turn, and what was cut; a turn without a reply never was."""
         if stopped is None:
             self.transcript.drop(turn.turn_id)
         self._emit(TurnCancelled(turn.turn_id, reason))
@@ -279,7 +279,7 @@ class TurnControl:
             self._driver.report("cut", turn.turn_id, reason=reason, heard_ms=heard_ms, made_ms=made_ms)
 
     def turn_failed(self, failure: TurnFailed) -> None:
-        """As in `TurnHooks`."""
+        """Report the error and end the turn; a repetition needs no engine and goes on."""
         turn = self._driver.turn
         if turn is None or turn.turn_id != failure.turn_id or self._player.is_repetition:
             return
@@ -289,31 +289,31 @@ class TurnControl:
     # ---- hooks of the driver: the reply ----
 
     def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
-        """As in `TurnHooks`."""
+        """Play the reply; a held one with all it has by now."""
         if held is None:
             self._player.begin(turn)
         else:
             self._player.begin_held(turn, held)
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
-        """As in `TurnHooks`."""
+        """Play and show the next part."""
         self._player.add(event)
 
     def reply_made(self, made: ReplyMade) -> None:
-        """As in `TurnHooks`; the player knows by the end of the reply."""
+        """Nothing to do: the player knows by the end of the reply."""
 
     def pause_reply(self, event: TurnEvent) -> None:
-        """As in `TurnHooks`: the reply is faded out, and the engine continues with it."""
+        """Fade the reply out; the engine continues with it."""
         self._player.pause()
         onset_ns = self._capture.spoken_at_ns(self._stream.samples_of(event.speech_start_ms))
         self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9)
 
     def resume_reply(self) -> None:
-        """As in `TurnHooks`."""
+        """Play on from where it was faded out."""
         self._player.resume()
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
-        """As in `TurnHooks`."""
+        """Stop the playback; what was heard is measured and kept."""
         if self._player.is_complete:
             self._player.end()
             return StoppedReply("complete")
@@ -321,10 +321,10 @@ class TurnControl:
         if reply is None:
             return None
         self._cut = self._player.cut(reply, reason)
-        return StoppedReply("cut", reply.samples_heard, len(reply.text))
+        return StoppedReply("cut", reply.samples_heard, len(reply.said.text))
 
     def speculated(self, stats: SpeculationStats) -> None:
-        """As in `TurnHooks`."""
+        """Report what speculation brought."""
         self._emit(SpeculationMeasured(stats))
 
     def _show_turn(self, turn: UserTurn, source: TurnSource, text: str = "") -> None:
