@@ -47,6 +47,16 @@ def test_log_mel_of_each_case(speech: dict[str, torch.Tensor], case: str, index:
     torch.testing.assert_close(mel, speech[f"{case}.mel{index}"], atol=LOG_MEL_TOLERANCE, rtol=0.0)
 
 
+def test_the_product_is_as_exact_as_the_fft(speech: dict[str, torch.Tensor]) -> None:
+    """By which a GPU computes power spectra; both against the FFT in double precision."""
+    features = WhisperLogMel(RATE, 128)
+    windows = cut_segment(speech, "mult", 0).unfold(-1, 400, 160) * features.window
+    exact = torch.fft.rfft(windows.double()).abs().square()
+    for by_product in (False, True):
+        error = (features.power(windows, by_product=by_product) - exact).abs().amax(-1)
+        assert (error < 2e-6 * exact.amax(-1) + 1e-9).all()
+
+
 def test_log_power_of_a_complete_segment(speech: dict[str, torch.Tensor]) -> None:
     features = WhisperLogMel(RATE, 128)
     pcm = features.mirror(cut_segment(speech, "long", 0), start=True, end=True)
