@@ -192,7 +192,7 @@ class Engine:
         except FlowCacheError:
             self._flow_steps = token2mel.steps
             raise
-        token2mel.warm_up()
+        token2mel.warm_up(is_change=True)
 
     @property
     def _context_rows(self) -> int:

@@ -82,6 +82,8 @@ class GraphedCalls:
         self.is_capturing = enabled and self.device.type == "cuda"
         self._graphs_by_key: dict[Hashable, _CapturedGraph | None] = {}
         """None for a key whose capture ran out of memory."""
+        self._warm: set[Hashable] = set()
+        """Kinds of calls that were captured once."""
         self._pool: Any = None
         self._stream = stream
         self._last: torch.cuda.Stream | None = None
@@ -97,6 +99,7 @@ class GraphedCalls:
         function: Callable[..., Outputs],
         *inputs: Tensor,
         changes: Sequence[Tensor] = (),
+        kind: Hashable = None,
     ) -> Outputs:
         """function(*inputs), with inputs on the device. The outputs of a captured graph are its buffers:
         valid until the key's next call.
@@ -105,6 +108,10 @@ class GraphedCalls:
 
         `changes` are the buffers that the function modifies non-idempotently (a running state, not a cache
         entry at a fixed position); they are restored after the warm-up runs.
+
+        Calls of one `kind` launch the same kernels on tensors of the same shapes, be it at other addresses or
+        another number of times. Only the first of them is run before its capture, which takes two thirds of
+        the time.
         """
         if not self.is_capturing:
             return self._launched(function, inputs)
@@ -116,7 +123,7 @@ class GraphedCalls:
         self._last = current
         with torch.inference_mode():
             if key not in self._graphs_by_key:
-                self._graphs_by_key[key] = self._capture(function, inputs, changes)
+                self._graphs_by_key[key] = self._capture(function, inputs, changes, kind)
             graph = self._graphs_by_key[key]
             if graph is None:
                 return self._launched(function, inputs)
@@ -151,11 +158,19 @@ class GraphedCalls:
             del self._graphs_by_key[key]
 
     def _capture(
-        self, function: Callable[..., Any], inputs: tuple[Tensor, ...], changes: Sequence[Tensor]
+        self,
+        function: Callable[..., Any],
+        inputs: tuple[Tensor, ...],
+        changes: Sequence[Tensor],
+        kind: Hashable,
     ) -> _CapturedGraph | None:
         before = [value.clone() for value in changes]
+        runs = 0 if kind in self._warm else _WARM_UP_RUNS
         try:
-            return self._capture_graph(function, inputs, changes, before)
+            graph = self._capture_graph(function, inputs, changes, before, runs)
+            if kind is not None:
+                self._warm.add(kind)
+            return graph
         except torch.OutOfMemoryError:
             _log.info("Too little memory to capture another CUDA graph; kernels are launched one by one")
         # Outside of the except block: the traceback of the error keeps the tensors of the failed capture
@@ -173,6 +188,7 @@ class GraphedCalls:
         inputs: tuple[Tensor, ...],
         changes: Sequence[Tensor],
         before: Sequence[Tensor],
+        warm_up_runs: int,
     ) -> _CapturedGraph:
         """`before` holds the original content of `changes`."""
         current = torch.cuda.current_stream(self.device)
@@ -183,7 +199,7 @@ class GraphedCalls:
         buffers = tuple(value.to(self.device, copy=True) for value in inputs)
         stream.wait_stream(current)  # type: ignore[union-attr]
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_RUNS):
+            for _ in range(warm_up_runs):
                 function(*buffers)
                 for value, kept in zip(changes, before, strict=True):
                     # The warm-up runs have moved the state of the stream on; the capture itself computes

@@ -58,6 +58,7 @@ class EmulatedCalls(GraphedCalls):
         function: Callable[..., Any],
         *inputs: Tensor,
         changes: Sequence[Tensor] = (),
+        kind: Hashable = None,
     ) -> Any:
         """See GraphedCalls."""
         with torch.inference_mode():

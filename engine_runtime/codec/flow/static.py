@@ -297,12 +297,15 @@ class StaticFlow:
         return [*sizes[:-1], self.cache_codes]
 
     @torch.inference_mode()
-    def warm_up(self, steps: int) -> None:
-        """Run every shape in every bucket of the existing slots once, so that no reply waits for a
-        capture."""
+    def warm_up(self, steps: int, *, is_change: bool = False) -> None:
+        """Run every shape in every bucket of the existing slots once, so that no reply waits for a capture.
+
+        is_change: only in the bucket that a reply begins in, so that a change of the steps takes a second and
+        not ten. Later packets have time for a capture: the listener is behind them.
+        """
         look_ahead = self._parts.config.look_ahead_codes
         for state in [self.start(steps) for _ in range(self.prepared_slots)]:
-            for bucket in self.buckets():
+            for bucket in [self._bucket(self.prompt_done + self.shapes[0])] if is_change else self.buckets():
                 for shape in self.shapes:
                     if shape <= bucket - self.prompt_done:
                         start = max(bucket - shape, self.prompt_done)
@@ -318,6 +321,7 @@ class StaticFlow:
             lambda given: self._compute(slot, shape, bucket, given),
             numbers,
             changes=slot.rows,
+            kind=(shape, bucket),
         )
 
     def _compute(self, slot: Slot, shape: int, bucket: int, numbers: Tensor) -> Tensor:

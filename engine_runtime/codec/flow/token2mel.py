@@ -103,7 +103,7 @@ class Token2Mel:
         """Codes of all replies together whose caches fit on the device; None without common caches."""
         self.most_streams: int | None = None
         """Most streams at once; None if memory alone limits them."""
-        self._capture: Callable[[int], None] | None = None
+        self._capture: Callable[..., None] | None = None
         """Captures all graphs of a number of steps; None for dynamic caches."""
         if static_bytes is None:
             self._path = DynamicFlow(parts)
@@ -161,10 +161,11 @@ class Token2Mel:
         """Whether the caches have a fixed size."""
         return self._capture is not None
 
-    def warm_up(self) -> None:
-        """Capture all graphs, if graphs are enabled."""
+    def warm_up(self, *, is_change: bool = False) -> None:
+        """Capture all graphs, if graphs are enabled; after a change of the steps, those that a reply begins
+        with."""
         if self._capture is not None:
-            self._capture(self.steps)
+            self._capture(self.steps, is_change=is_change)
 
     def _prompt_mel(self, prompt: VoicePrompt | None) -> Tensor:
         """The prompt's mel as [1, frames, n_mels]; raises BundleError if its length does not match its

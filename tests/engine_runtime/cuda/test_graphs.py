@@ -48,6 +48,14 @@ def test_discarded_graphs_are_captured_again() -> None:
     assert list(calls._graphs_by_key) == [("one", 2), "other"]
 
 
+def test_the_first_call_of_a_kind_alone_is_run_before_its_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, runs = GraphedCalls("cpu"), []
+    monkeypatch.setattr(calls, "_capture_graph", lambda *given: runs.append(given[-1]))
+    for kind in ("small", "small", "large", None, None):
+        calls._capture(torch.neg, (), (), kind)
+    assert runs == [2, 0, 2, 2, 2]
+
+
 def test_without_memory_for_a_capture_the_function_itself_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -59,7 +67,7 @@ def test_without_memory_for_a_capture_the_function_itself_runs(
     def add(x: torch.Tensor) -> torch.Tensor:
         return total.add_(x).clone()
 
-    def capture_graph(function: Any, inputs: Any, changes: Any, before: Any) -> Any:
+    def capture_graph(function: Any, inputs: Any, *_: Any) -> Any:
         tried.append(function(*inputs))  # as far as the warm-up came
         raise torch.OutOfMemoryError("CUDA out of memory.")
 

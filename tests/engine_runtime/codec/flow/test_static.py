@@ -16,6 +16,7 @@ from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
+from engine_runtime.work import run_alone
 from tests.doubles.graphs import EmulatedCalls
 from tests.engine_runtime.codec.flow.test_token2mel import (
     SPEC,
@@ -429,6 +430,28 @@ def test_graphs_and_buffers_of_other_flow_steps_are_freed(
     assert not before & set(calls.keys)
     want = static(stored[0], steps=3, prompt=prompt_of(stored[1], 10))
     assert np.abs(fixed.convert(codes_of(40)) - want.convert(codes_of(40))).max() <= TOLERANCE
+
+
+def test_a_change_of_the_flow_steps_captures_what_a_reply_begins_with(
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
+) -> None:
+    calls = EmulatedCalls()
+    options: dict[str, Any] = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10)}
+    fixed = static(stored[0], calls=calls, **options)
+    fixed.warm_up()
+    every = calls.num_captured
+    fixed.use_steps(3)
+    fixed.warm_up(is_change=True)
+    assert isinstance(fixed._path, StaticFlow)
+    at_once = calls.num_captured
+    assert at_once == fixed._path.prepared_slots * len(fixed._path.shapes) < every
+    stream = fixed.stream()
+    first = run_alone(stream.push(codes_of(5 + stored[0].config.look_ahead_codes)))
+    assert (len(first), calls.num_captured) == (1, at_once)  # the first packet waits for no capture
+    del stream
+    want = static(stored[0], steps=3, **options).convert(codes_of(97))
+    assert np.abs(fixed.convert(codes_of(97)) - want).max() <= TOLERANCE
+    assert at_once < calls.num_captured < every
 
 
 def test_flow_steps_that_do_not_fit_change_nothing(
