@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import psutil
@@ -33,7 +34,7 @@ from engine_runtime.bench.teacher_forcing import (
 )
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import Uninitialized
-from engine_runtime.cuda.gpu_memory import memory_of
+from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
 from engine_runtime.executors.fused_weights import WeightSource
 from engine_runtime.hardware import AcceleratorError, usable_device
 from engine_runtime.loading import lm_source
@@ -256,11 +257,17 @@ def compare_with_reference(
     run: Callable[[Engine, Sequence[Lesson]], Iterable[Recorded]] = record,
 ) -> tuple[Agreement, str]:
     """Let an engine hold conversations, close it, and compare its logits with those of the reference. Returns
-    the agreement, and how the reference was computed. Raises VerifyError if the engine has no reply."""
+    the agreement, and how the reference was computed. Raises VerifyError if the engine has no reply, and
+    AcceleratorError if the GPU has too little memory for what is compared."""
     engine = load()
-    try:
+
+    def compared(engine: Engine) -> tuple[Sequence[Lesson], Agreement]:
         lessons = teach(engine, asked, rows_per_reply)
-        agreement = Agreement(lessons, run(engine, lessons))
+        return lessons, Agreement(lessons, run(engine, lessons))
+
+    try:
+        section, options = engine.bundle.lm, engine.stages.options
+        lessons, agreement = explain_out_of_memory(partial(compared, engine), section, options)
     finally:
         engine.close()
     del engine
