@@ -56,7 +56,7 @@ def environment(plan: Plan, did: list[str]) -> StepOutcome:
         reasons += [reason] if reason else []
         if reason or any(figure.is_met is False for figure in more):
             advice.append("Set that environment up as packaging/TENSORRT.md says.")
-    return StepOutcome.judge(figures, " ".join(filter(None, advice)), "; ".join(reasons))
+    return StepOutcome.judge(figures, "\n".join(dict.fromkeys(filter(None, advice))), "\n".join(reasons))
 
 
 def _driver_figures() -> list[Figure]:

@@ -108,7 +108,9 @@ def bench(plan: Plan, did: list[str], words: Sequence[str], python: Path | None 
     ]
     targets = document["targets"]["rows"]
     figures += [_target(row) for row in targets]
-    reason = "" if result.status == 0 else result.error or "the bench ended with an error"
+    # The bench ends with status 1 because of a target, too; its figure says which.
+    is_told = any(row["result"] == "failed" for row in targets)
+    reason = "" if result.status == 0 or is_told else result.error or "the bench ended with an error"
     if all(row["result"] == "not measured" for row in targets):
         reason = reason or "no target was measured"
     return StepOutcome.judge(figures, f"See which stage is over its floor. {LOG_ADVICE}", reason)

@@ -56,7 +56,7 @@ class StepOutcome:
     def judge(cls, figures: Sequence[Figure], next_step: str, reason: str = "") -> StepOutcome:
         """Passed if every figure keeps its limit and there is no other `reason` against it."""
         broken = [figure.name for figure in figures if figure.is_met is False]
-        why = "; ".join(filter(None, (reason, f"limit not kept: {', '.join(broken)}" if broken else "")))
+        why = "\n".join(filter(None, (reason, f"limit not kept: {', '.join(broken)}" if broken else "")))
         if why:
             return cls("failed", tuple(figures), why, next_step)
         return cls("passed", tuple(figures))

@@ -129,7 +129,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         nargs="+",
         default=[],
         metavar="NAME=NUMBER",
-        help="other limits than ttfa=300 first_chunk=200 (ms, p95), rtf=0.7 (p95), step_floor=1.5",
+        help="other limits than ttfa=300 first_chunk=200 (ms, p95), rtf=0.7 (p95), step_floor=1.5 "
+        "(fp8 and int8 1.75, int4 2.25)",
     )
     add_conversation_options(parser)
     add_duplex_options(parser)

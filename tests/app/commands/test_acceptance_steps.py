@@ -169,5 +169,5 @@ def test_every_figure_over_its_limit_fails_a_step() -> None:
     figures = [Figure("a", 1, "<= 2", True), Figure("b", 3, "<= 2", False), Figure("c", None)]
     outcome = StepOutcome.judge(figures, "Close other programs.", "the bench ended early")
     assert (outcome.status, outcome.next_step) == ("failed", "Close other programs.")
-    assert outcome.reason == "the bench ended early; limit not kept: b"
+    assert outcome.reason == "the bench ended early\nlimit not kept: b"
     assert StepOutcome.judge([figures[0], figures[2]], "").status == "passed"

@@ -20,14 +20,16 @@ def _judge(limits: Limits = Limits(), *, on_gpu: bool = True, ratios: tuple[floa
 def test_steps_of_every_weight_format_have_theirs() -> None:
     stages = {
         "native": {"decode step": {"rows": [{"ratio": 1.1}]}},
-        "fp8": {"decode step": {"rows": [{"ratio": 1.7}]}},
-        "int4": {"error": "too little memory"},
+        "fp8": {"decode step": {"rows": [{"ratio": 1.8}]}},
+        "int8": {"error": "too little memory"},
+        "int4": {"decode step": {"rows": [{"ratio": 2.0}]}},
     }
     rows = targets_section(Limits(), {}, stages, on_gpu=True).rows
     assert [(row["target"], row["result"]) for row in rows[3:]] == [
         ("step_floor", "passed"),
         ("step_floor, fp8", "failed"),
-        ("step_floor, int4", "not measured"),
+        ("step_floor, int8", "not measured"),
+        ("step_floor, int4", "passed"),
     ]
 
 
