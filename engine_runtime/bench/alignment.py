@@ -36,7 +36,7 @@ from engine_runtime.tensorrt.checkpoint.reading import Checkpoint
 from engine_runtime.types import Pcm
 
 MOST_TOGETHER = 8
-"""Sequences of a common step, at most."""
+"""Sequences of a batched step, at most."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from engine_runtime.table import Cell, Section
 BATCHES = ((1, 2048), (1, 1024), (8, 1024), (32, 1024), (64, 1024))
 """Sequences of a step, and cached rows of each in the middle of the measurement."""
 TOLERANCE = 0.05
-"""Largest distance of the logits of a common step from those of single steps, relative to their norm."""
+"""Largest distance of the logits of a batched step from those of single steps, relative to their norm."""
 _TAILS = Tails(text=False, audio=True)
 
 COLUMNS = {
@@ -62,7 +62,7 @@ def measure_batched_decode(bench: LMBench, batches: Seq[tuple[int, int]] = BATCH
 
 
 def batch_bytes(costs: LMCosts, sequences: int, cached_rows: int, tails: Tails) -> int:
-    """Bytes that a common step must read: the weights once, keys and values of every sequence."""
+    """Bytes that a batched step must read: the weights once, keys and values of every sequence."""
     weights = costs.step_bytes(0, tails)
     return weights + sequences * (costs.step_bytes(cached_rows, tails) - weights)
 
@@ -151,7 +151,7 @@ def _times_ms(bench: LMBench, batch: list[Speaker]) -> list[float]:
 
 
 def _difference(bench: LMBench, batch: list[Speaker]) -> float:
-    """Largest relative distance of the logits of a common step from those of single ones. Raises BenchError
+    """Largest relative distance of the logits of a batched step from those of single ones. Raises BenchError
     beyond the tolerance. Leaves the sequences as they were."""
     lm = bench.stages.lm
     alone: list[Tensor] = []
@@ -168,6 +168,6 @@ def _difference(bench: LMBench, batch: list[Speaker]) -> float:
     error = max(float((ours - single).norm() / single.norm()) for single, ours in pairs)
     if not error <= TOLERANCE:
         raise BenchError(
-            f"Logits of a common step are {error:.3f} from those of single steps. No times are reported."
+            f"Logits of a batched step are {error:.3f} from those of single steps. No times are reported."
         )
     return error

@@ -142,7 +142,7 @@ class BenchUser:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is under way and no turn will follow."""
+        """Whether nothing is in flight and no turn will follow."""
         return self.is_ending and not self._jobs and (self._running is None or self._running.is_over)
 
     def next_ns(self, scheduler: Scheduler) -> int:

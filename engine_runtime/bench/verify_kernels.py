@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 ROWS_PER_REPLY = 32
 MOST_REPLIES = 8
-"""Questions that are asked, and sequences of a common step, at most."""
+"""Questions that are asked, and sequences of a batched step, at most."""
 MOST_ERROR = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.06}
 """Of logits, keys and values, by the dtype of the model: its rounding, in another order, through all
 layers."""
@@ -277,7 +277,7 @@ def _prefill(tested: PagedLM, reference: PagedLM, taught: SequenceOf[_Taught]) -
 def _decode(
     tested: PagedLM, reference: PagedLM, taught: SequenceOf[_Taught], errors: _Errors, is_exclusive: bool
 ) -> None:
-    """Run the replies in common steps, from the reference's cache of the prompts."""
+    """Run the replies in batched steps, from the reference's cache of the prompts."""
     sequences = [_copied_prompt(tested, reference, one) for one in taught]
     for row in range(ROWS_PER_REPLY):
         due = [number for number, one in enumerate(taught) if one.reply.start + row < len(one.reply.ids)]

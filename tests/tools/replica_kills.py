@@ -2,7 +2,7 @@
 
 python -m tests.tools.replica_kills [--kills 5]
 
-Starts `moss-voice serve --ray` with two replicas of nano, each with a seat for one conversation. A client
+Starts `moss-voice serve --ray` with two replicas of nano, each with room for one conversation. A client
 asks, gets a reply, asks again, and the process that speaks is killed with SIGKILL. Timed from there: until
 the client has another session, and until the first audio of the next reply, which is asked for as soon as
 the loss is noticed. That reply needs what was said before the kill.

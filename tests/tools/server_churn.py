@@ -2,10 +2,11 @@
 
 python -m tests.tools.server_churn [--minutes 30] [--clients 3] [--seed 1]
 
-Starts `moss-voice serve` with nano and as many seats as clients. Each client connects, asks one to three
-questions, leaves in the middle of every third reply, and comes again. Every minute: conversations so far, and
-the memory (unique set size), threads and file descriptors of the server. At the end nothing may be held for
-anybody, every answer has to be that of its question, and the last minutes may not take more than the first.
+Starts `moss-voice serve` with nano and a session slot for each client. Each client connects, asks one to
+three questions, leaves in the middle of every third reply, and comes again. Every minute: conversations so
+far, and the memory (unique set size), threads and file descriptors of the server. At the end nothing may be
+held for anybody, every answer has to be that of its question, and the last minutes may not take more than the
+first.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Churn:
     def _come_and_go(self, seed: int) -> None:
         rng = random.Random(seed)
         while not self._ends.is_set():
-            # The seat of the client before may not be free yet.
+            # The session slot of the client before may not be free yet.
             with suppress(InvalidStatus, ConnectionClosed), connect(self._url) as connection:
                 for _ in range(rng.randint(1, 3)):
                     question = rng.choice(list(QUESTIONS))

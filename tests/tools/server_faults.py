@@ -2,8 +2,9 @@
 
 python -m tests.tools.server_faults ADDRESS [--connections 1000] [--seed 1]
 
-ADDRESS is host and port of a running `moss-voice serve` with free seats. Afterwards no conversation and no KV
-block may be left, and the next client has to get its own answer. Used with fewer connections by the tests.
+ADDRESS is host and port of a running `moss-voice serve` with free session slots. Afterwards no conversation
+and no KV block may be left, and the next client has to get its own answer. Used with fewer connections by the
+tests.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def misbehave(address: str, kind: int, rng: random.Random) -> None:
     if kind < len(OVER_TCP):
         OVER_TCP[kind](address, rng)
         return
-    # It is refused while the seats of those before are being freed; the server may hang up first.
+    # It is refused while the session slots of those before are being freed; the server may hang up first.
     with (
         suppress(InvalidHandshake, ConnectionClosed),
         connect(f"ws://{address}/v1/realtime", compression=None) as connection,

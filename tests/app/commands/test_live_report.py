@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from app.commands.live_report import add_report_options, live_report
-from engine_runtime.bench.result_file import read_result
 from engine_runtime.errors import ExportError
 from engine_runtime.table import Section
+from tests.tools.result_tables import read_result
 
 
 def options(*words: str) -> argparse.Namespace:
