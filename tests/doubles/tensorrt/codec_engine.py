@@ -2,7 +2,7 @@
 
 Follows the Python interface of TensorRT for RTX 1.7. An engine is the ONNX file with its optimization
 profile; a context computes with onnxruntime on exactly the memory at the bound addresses, with the checks of
-the library (tensorrt.py). `faults` names calls that fail, to test that every return value is checked.
+the library (runtime.py). `faults` names calls that fail, to test that every return value is checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A double of the Python module `tensorrt` as the executor of TensorRT-LLM engines calls it.
 
-It binds by the rules of tensorrt.py. It also rejects undefined behaviour on a GPU: an address of the wrong
+It binds by the rules of runtime.py. It also rejects undefined behaviour on a GPU: an address of the wrong
 kind, of too little memory, or of freed memory; and on a CPU, two sequences of a step that write to one block.
 An engine computes gpt_attention.py from the bound addresses only, on the stream passed to it. On a GPU that
 can be captured in a CUDA graph, as an engine can.

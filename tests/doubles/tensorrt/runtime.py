@@ -1,9 +1,9 @@
 """Shared by the doubles of TensorRT: the list of tensors of an engine, and the rules of binding them.
 
-onnx_tensorrt.py runs engines of the codec on it, trtllm.py those of the language model. Names, arguments and
-return values are those of TensorRT 10 (test_tensorrt_engine.py compares them with TensorRT for RTX if that is
-installed). Like TensorRT it rejects, and logs with a reason: an unknown name, a wrong rank, a size outside
-the profile, an address that is not set.
+codec_engine.py runs engines of the codec on it, llm_engine.py those of the language model. Names, arguments
+and return values are those of TensorRT 10; a test compares them with TensorRT for RTX where that is
+installed. Like TensorRT it rejects, and logs with a reason: an unknown name, a wrong rank, a size outside the
+profile, an address that is not set.
 """
 
 from __future__ import annotations

@@ -1,23 +1,183 @@
-"""Building with the double of the library: contents of the engine folder, and all errors."""
+"""Plans of an engine; building with the double of the library, and with the library where it is installed."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from engine_runtime.errors import BundleError, EngineError, ExportError
 from engine_runtime.lm.step import ExecutorLimits
+from engine_runtime.tensorrt.checkpoint.format import (
+    CONFIG,
+    WEIGHTS,
+    CheckpointConfig,
+    Quantization,
+    expected_tensors,
+    read_config,
+)
 from engine_runtime.tensorrt.llm.build import BuildOptions, BuildReport, build_engine, plan_build
 from engine_runtime.tensorrt.llm.contract import CONTRACTS
 from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
+from engine_runtime.tensorrt.llm.library import Library, load_library
 from tests.doubles.tensorrt.model_api import builder, make_library, modeling
+from tests.factories.tiny_checkpoint import convert_tiny
 
-pytestmark = pytest.mark.slow
+
+def empty_checkpoint(directory: Path, config: CheckpointConfig) -> Path:
+    """Every tensor that the configuration asks for, without values worth a name."""
+    directory.mkdir()
+    tensors = {
+        name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in expected_tensors(config).items()
+    }
+    save_file(tensors, directory / WEIGHTS)
+    (directory / CONFIG).write_text(json.dumps(config.to_dict()))
+    return directory
+
+
+def test_settings_passed_to_the_library(tiny_checkpoint: Path) -> None:
+    plan = plan_build(tiny_checkpoint, BuildOptions())
+    assert plan.plugins == {
+        "dtype": "float32",
+        "gpt_attention_plugin": "float32",
+        "gemm_plugin": "float32",
+        "context_fmha": True,
+        "paged_kv_cache": True,
+        "remove_input_padding": True,
+        "tokens_per_block": 32,
+        "use_paged_context_fmha": True,
+        "use_fp8_context_fmha": False,
+        "use_fused_mlp": True,
+        "multiple_profiles": False,
+    }
+    assert plan.settings == {
+        "max_batch_size": 1,
+        "opt_batch_size": 1,
+        "max_beam_width": 1,
+        "max_input_len": 1024,
+        "max_seq_len": 1024,  # of the model
+        "max_num_tokens": 1024,
+        "opt_num_tokens": 1,
+        "strongly_typed": True,
+    }
+    assert plan.document()["memory"] == {
+        "engine_bytes": plan.weights_bytes,
+        "kv_bytes_of_a_conversation": 1024 * 7 * 2 * 2 * 32 * 4,
+        "kv_bytes_of_a_batch": 1024 * 7 * 2 * 2 * 32 * 4,
+        "logits_bytes_of_a_batch": (512 + 160) * 4,
+    }
+    assert plan.weights_bytes == (tiny_checkpoint / WEIGHTS).stat().st_size
+
+
+def test_options_reach_the_library(tiny_checkpoint: Path) -> None:
+    options = BuildOptions(
+        max_seq_len=512, max_num_tokens=128, opt_num_tokens=16, tokens_per_block=64, fused_mlp=False
+    )
+    plan = plan_build(tiny_checkpoint, replace(options, multiple_profiles=True))
+    assert (plan.plugins["tokens_per_block"], plan.plugins["use_fused_mlp"]) == (64, False)
+    assert plan.plugins["multiple_profiles"] is True
+    sizes = {"max_seq_len": 512, "max_num_tokens": 128, "max_input_len": 128, "opt_num_tokens": 16}
+    assert sizes.items() <= plan.settings.items()
+
+
+def test_an_engine_for_several_conversations(tiny_checkpoint: Path) -> None:
+    """Kernels are tuned for one row of each, unless another number of rows is wanted."""
+    plan = plan_build(tiny_checkpoint, BuildOptions(max_batch_size=8))
+    sizes = {"max_batch_size": 8, "opt_batch_size": 8, "opt_num_tokens": 8, "max_num_tokens": 1024}
+    assert sizes.items() <= plan.settings.items()
+    memory, single = (
+        plan_build(tiny_checkpoint, options).document()["memory"]
+        for options in (BuildOptions(max_batch_size=8), BuildOptions())
+    )
+    assert memory["kv_bytes_of_a_conversation"] == single["kv_bytes_of_a_conversation"]
+    for name in ("kv_bytes_of_a_batch", "logits_bytes_of_a_batch"):
+        assert memory[name] == 8 * single[name]
+    few_rows = plan_build(tiny_checkpoint, BuildOptions(max_batch_size=8, opt_num_tokens=2))
+    assert (few_rows.settings["opt_batch_size"], few_rows.settings["opt_num_tokens"]) == (2, 2)
+
+
+def test_a_model_made_for_long_conversations_is_not_built_for_all_of_it(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    config = replace(read_config(tiny_checkpoint), max_position_embeddings=40960)
+    plan = plan_build(empty_checkpoint(tmp_path / "long", config), BuildOptions())
+    assert (plan.settings["max_seq_len"], plan.settings["max_num_tokens"]) == (8192, 2048)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_seq_len": 1025}, "max_seq_len is 1025, and the model supports at most 1024"),
+        ({"max_seq_len": 0}, "max_seq_len is 0"),
+        ({"max_seq_len": 64, "max_num_tokens": 65}, "max_num_tokens is 65"),
+        ({"max_num_tokens": 31}, "max_num_tokens is 31. Give at least tokens_per_block"),
+        ({"max_num_tokens": 64, "opt_num_tokens": 65}, "opt_num_tokens is 65"),
+        ({"max_num_tokens": 64, "max_batch_size": 65}, "max_batch_size is 65. Give at least 1 and at most"),
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"tokens_per_block": 48}, "tokens_per_block is 48. Specify a power of two"),
+        ({"tokens_per_block": 0}, "tokens_per_block is 0"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(
+    tiny_checkpoint: Path, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        plan_build(tiny_checkpoint, BuildOptions(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", ["FP8", "W8A16", "W4A16_AWQ"])
+def test_the_mixed_plan_is_taken_in_every_format(
+    tiny_checkpoint: Path, tmp_path: Path, algorithm: Any
+) -> None:
+    config = replace(read_config(tiny_checkpoint), quantization=Quantization(algorithm))
+    plan = plan_build(empty_checkpoint(tmp_path / "quantized", config), BuildOptions())
+    assert plan.config.quantization.algorithm == algorithm
+    assert plan.plugins["use_fp8_context_fmha"] is False
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        (Quantization("FP8", kv_cache="FP8"), "asks for keys and values in FP8"),
+        (Quantization("W8A16", exclude_modules=("*lm_head",)), "does not exclude vocab_embedding"),
+        (
+            Quantization("FP8", exclude_modules=("*lm_head", "*vocab_embedding", "text_layers.*.mlp*")),
+            "Whether text_layers.0.mlp.fc is quantized is read in two ways",
+        ),
+        (
+            Quantization("FP8", exclude_modules=("*lm_head", "*vocab_embedding", "audio_layers.1.mlp.gate")),
+            "Whether audio_layers.1.mlp.fc is quantized is read in two ways",
+        ),
+    ],
+)
+def test_plans_that_the_library_reads_otherwise_are_refused(
+    tiny_checkpoint: Path, tmp_path: Path, quantization: Quantization, message: str
+) -> None:
+    config = replace(read_config(tiny_checkpoint), quantization=quantization)
+    checkpoint = empty_checkpoint(tmp_path / "quantized", config)
+    with pytest.raises(EngineError, match=message):
+        plan_build(checkpoint, BuildOptions())
+    if "two ways" in message:
+        plan_build(checkpoint, BuildOptions(fused_mlp=False))
+
+
+def test_a_checkpoint_that_is_not_complete_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"config\.json is missing"):
+        plan_build(tmp_path, BuildOptions())
+    tensors = load_file(tiny_checkpoint / WEIGHTS)
+    del tensors["audio_layers.1.attention.q_layernorm.weight"]
+    save_file(tensors, tmp_path / WEIGHTS)
+    (tmp_path / CONFIG).write_bytes((tiny_checkpoint / CONFIG).read_bytes())
+    with pytest.raises(BundleError, match=r"audio_layers\.1\.attention\.q_layernorm\.weight"):
+        plan_build(tmp_path, BuildOptions())
+
 
 OPTIONS = BuildOptions(max_seq_len=512, max_num_tokens=128)
 
@@ -37,6 +197,7 @@ def altered(**plugins: Any) -> Any:
     return build
 
 
+@pytest.mark.slow
 def test_an_engine_and_its_report(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engines" / "tiny")
     engine = report.engine
@@ -77,6 +238,7 @@ def test_an_engine_and_its_report(tiny_checkpoint: Path, tmp_path: Path) -> None
         assert part in text
 
 
+@pytest.mark.slow
 def test_the_inputs_are_those_of_a_step(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engine")
     limits = ExecutorLimits(512, 160, 7, 64, 32, 512, 128)
@@ -85,6 +247,7 @@ def test_the_inputs_are_those_of_a_step(tiny_checkpoint: Path, tmp_path: Path) -
     assert found == wanted
 
 
+@pytest.mark.slow
 def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Path) -> None:
     seen = []
 
@@ -100,6 +263,7 @@ def test_a_timing_cache_is_read_and_written(tiny_checkpoint: Path, tmp_path: Pat
     assert not (tmp_path / "first" / "timing.cache").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_note(tiny_checkpoint: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "moss_voice.json").unlink()
@@ -110,6 +274,7 @@ def test_a_checkpoint_without_a_note(tiny_checkpoint: Path, tmp_path: Path) -> N
         make(tmp_path / "checkpoint", tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_not_empty_is_left_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
     make(tiny_checkpoint, tmp_path / "engine")
@@ -124,6 +289,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tiny_checkpoint: Path, tmp_pat
         make(tiny_checkpoint, tmp_path / "file" / "engine")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_seen_before_the_build(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +302,7 @@ def test_a_full_disk_is_seen_before_the_build(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plugins", "message"),
     [
@@ -151,6 +318,7 @@ def test_an_engine_that_no_conversation_can_run_on_is_refused(
     assert not (tmp_path / "engine").exists()
 
 
+@pytest.mark.slow
 def test_sizes_that_the_library_changed_are_reported(tiny_checkpoint: Path, tmp_path: Path) -> None:
     report = make(tiny_checkpoint, tmp_path / "engine", build=altered(tokens_per_block=64))
     assert report.changed == ("tokens_per_block is 64, not the requested 32",)
@@ -158,6 +326,7 @@ def test_sizes_that_the_library_changed_are_reported(tiny_checkpoint: Path, tmp_
     assert "tokens_per_block is 64, not the requested 32" in "\n".join(report.lines())
 
 
+@pytest.mark.slow
 def test_an_option_that_the_library_ignores_is_an_error(tiny_checkpoint: Path, tmp_path: Path) -> None:
     def lenient(**options: Any) -> builder.PluginConfig:
         return builder.PluginConfig(**{k: v for k, v in options.items() if k != "use_fp8_context_fmha"})
@@ -166,6 +335,7 @@ def test_an_option_that_the_library_ignores_is_an_error(tiny_checkpoint: Path, t
         make(tiny_checkpoint, tmp_path / "engine", PluginConfig=lenient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
@@ -181,6 +351,7 @@ def test_errors_of_the_library_become_one_sentence(
     assert "moss-voice doctor" in caught.value.what_to_do
 
 
+@pytest.mark.slow
 def test_a_build_that_yields_no_plan_is_reported(tiny_checkpoint: Path, tmp_path: Path) -> None:
     class WithoutPlan(builder.Engine):
         def save(self, engine_dir: str) -> None:
@@ -195,6 +366,7 @@ def test_a_build_that_yields_no_plan_is_reported(tiny_checkpoint: Path, tmp_path
         make(tiny_checkpoint, tmp_path / "engine", build=build)
 
 
+@pytest.mark.slow
 def test_another_network_than_was_meant_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     class OfTheTrunkOnly(modeling.PretrainedModel):
         def prepare_inputs(self, *sizes: Any, **named: Any) -> Any:
@@ -208,8 +380,30 @@ def test_another_network_than_was_meant_is_refused(tiny_checkpoint: Path, tmp_pa
         make(tiny_checkpoint, tmp_path / "engine", PretrainedModel=OfTheTrunkOnly)
 
 
+@pytest.mark.slow
 def test_what_an_interrupted_build_left_is_cleared(tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "engine.part").mkdir()
     (tmp_path / "engine.part" / "rank1.engine").write_bytes(b"old")
     make(tiny_checkpoint, tmp_path / "engine")
     assert not (tmp_path / "engine" / "rank1.engine").exists()
+
+
+@pytest.fixture(scope="module")
+def real_library() -> Library:
+    try:
+        return load_library()
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.cuda
+def test_the_tiny_model_becomes_an_engine(tmp_path: Path, real_library: Library) -> None:
+    checkpoint = convert_tiny(tmp_path, "bfloat16")
+    options = BuildOptions(max_seq_len=512, max_num_tokens=128)
+    report = build_engine(plan_build(checkpoint, options), tmp_path / "engine", options, real_library)
+    assert report.engine == EngineDirectory.open(tmp_path / "engine")
+    assert report.engine.contract == "1.x"
+    assert report.engine.model.num_hidden_layers == 7
+    assert [tensor.name for tensor in report.tensors if not tensor.is_input] == ["logits", "audio_logits"]
+    assert report.plan_bytes > report.weights_bytes / 4
+    assert report.changed == ()

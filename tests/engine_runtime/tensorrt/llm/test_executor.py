@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +13,98 @@ from typing import Any
 import pytest
 import torch
 
-from engine_runtime.errors import ExecutorError
+from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch, Tails
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
+from engine_runtime.tensorrt.llm.executor import EngineStream, TrtllmExecutor
 from tests.doubles.tensorrt.runtime import DataType
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.steps import next_row, step_tensors
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, reply
 
+
+def test_without_a_gpu_work_is_done_at_once_and_not_measured() -> None:
+    stream, done = EngineStream(torch.device("cpu")), []
+    with stream.working(), stream.timed():
+        done.append(1)
+    assert done == [1]
+    assert (stream.handle, stream.last_ms) == (0, None)
+
+
+class FakeStream:
+    def __init__(self, log: list[str], name: str) -> None:
+        self.cuda_stream, self.device, self._log, self._name = 77, "cuda:0", log, name
+
+    def wait_stream(self, other: FakeStream) -> None:
+        self._log.append(f"{self._name} waits for {other._name}")
+
+    def synchronize(self) -> None:
+        self._log.append(f"{self._name} done")
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """CUDA as far as a stream of it goes; what happened in which order."""
+    log: list[str] = []
+    own, default = FakeStream(log, "own"), FakeStream(log, "default")
+
+    class FakeEvent:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: FakeStream) -> None:
+            log.append(f"event on {stream._name}")
+
+        def elapsed_time(self, end: Any) -> float:
+            assert log[-1] == "own done", "the time is asked for before the work is done"
+            return 12.5
+
+    @contextlib.contextmanager
+    def on(stream: FakeStream) -> Iterator[None]:
+        log.append(f"on {stream._name}")
+        yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: own)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: default)
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    return log
+
+
+def test_events_are_recorded_on_the_stream_that_works(log: list[str]) -> None:
+    """On another stream they would measure nothing of the step."""
+    stream = EngineStream(torch.device("cuda"))
+    assert stream.handle == 77
+    with stream.working():
+        log.append("copy")
+        with stream.timed():
+            log.append("step")
+    wanted = ["own waits for default", "on own", "copy", "event on own", "step", "event on own", "own done"]
+    assert log == wanted
+    assert stream.last_ms == 12.5
+
+
+def test_a_step_that_failed_has_no_time(log: list[str]) -> None:
+    stream = EngineStream(torch.device("cuda"))
+    with stream.working(), stream.timed():
+        pass
+
+    def fail() -> None:
+        with stream.working(), stream.timed():
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
+    assert stream.last_ms is None
+    assert log[-1] == "own done"
+
+
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
+
+
 CONTRACTS = ("1.x", "0.13")
 
 
@@ -226,3 +307,87 @@ def test_a_prefill_continues_where_the_contract_lets_it(tiny: Tiny, folder: Path
         assert starts == [(0, 20), (16, 7), (16, 48), (64, 39)]
     assert sequence.ids == other.ids
     paged.blocks.check_integrity([sequence])
+
+
+def one_step(paged: PagedLM) -> dict[str, torch.Tensor]:
+    """Tensors of a good decode step after 20 rows."""
+    sequence = Sequence()
+    paged.prefill(sequence, list(range(20)))
+    return step_tensors(paged, sequence, [5])
+
+
+def test_a_refused_step_is_an_error_and_no_row(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder)
+    plain, mine, other = make_paged(model), Sequence(), Sequence()
+    assert_same(paged.prefill(mine, [1, 2, 3]), plain.prefill(other, [1, 2, 3]))
+    trt.refuses = "Error Code 1: Myelin (no kernel image)"
+    with pytest.raises(ExecutorError, match=r"did not start \(Error Code 1: Myelin \(no kernel image\)\)"):
+        paged.decode(mine, 4)
+    assert mine.num_rows == 3
+    trt.refuses = None
+    assert_same(paged.decode(mine, 4), plain.decode(other, 4))
+
+
+def test_a_step_that_writes_nothing_is_no_result(
+    tiny: Tiny, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old logits still lie in the buffers; they must not pass for new ones."""
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+    sequence = Sequence()
+    paged.prefill(sequence, [1, 2, 3])
+    monkeypatch.setattr("tests.doubles.tensorrt.llm_engine.compute", lambda *_: {})
+    with pytest.raises(ExecutorError, match="not finite"):
+        paged.decode(sequence, 4)
+
+
+def test_an_engine_without_weights_is_found_out(folder: Path) -> None:
+    model, _ = load_tiny()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    paged, _ = make_engine_paged(model, folder)
+    with pytest.raises(ExecutorError, match="only zeros"):
+        paged.prefill(Sequence(), [1, 2, 3])
+
+
+def test_an_error_of_the_gpu_is_one_sentence(
+    tiny: Tiny, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might")
+
+    monkeypatch.setattr("tests.doubles.tensorrt.llm_engine.compute", fail)
+    with pytest.raises(ExecutorError, match=r"\(CUDA error: an illegal memory access .*\)\. Start"):
+        paged.prefill(Sequence(), [1])
+
+
+def test_outputs_of_every_row_are_refused(tiny: Tiny, folder: Path) -> None:
+    """TensorRT would write them past the end of the buffers."""
+    model, _ = tiny
+    paged, trt = make_engine_paged(model, folder, gathers_last_row=False)
+    with pytest.raises(ExecutorError, match=r"logits: the engine returns \[3, .* must gather the last row"):
+        paged.prefill(Sequence(), [1, 2, 3])
+    assert trt.num_enqueues == 0
+
+
+def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    paged, _ = make_engine_paged(model, folder)
+    tensors = one_step(paged)
+    name = "host_kv_cache_pool_pointers"
+    address = int(tensors[name][0, 0])
+    for pointers in ([[address, address]], [[address + 4096, 0]]):
+        with pytest.raises(ExecutorError, match=f"^{name}: "):
+            paged.executor.run(tensors | {name: torch.tensor(pointers)})
+
+
+def test_a_call_of_less_than_a_block_cannot_go_on_from_one(tiny: Tiny, folder: Path) -> None:
+    model, _ = tiny
+    make_engine_paged(model, folder, "1.x", chunk=8)
+    with pytest.raises(EngineError, match="takes 8 rows at once, fewer than a block of 16"):
+        make_engine_paged(model, folder, "0.13", chunk=8)
