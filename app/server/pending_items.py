@@ -56,17 +56,33 @@ class PendingItems:
     def submit(self, job: Job) -> None:
         """Pass a job on. A turn that begins is given what waits, and so is one that is committed."""
         if isinstance(job, Commit):
-            self._give_rest()
+            self.give()
         self._jobs.submit(job)
         if isinstance(job, Hear):
             self._said.append(job.pcm)
         elif isinstance(job, OpenTurn):
             self._turn_id = job.turn_id
-            self._give_rest()
+            self.give()
 
     def add(self, item: Item, content: str | Pcm) -> None:
         """Another item, which the engine has not got."""
         self._items.append(PendingItem(item, content))
+
+    def give(self) -> None:
+        """Give the open turn, if there is one, what it lacks."""
+        if self._turn_id is None:
+            return
+        rest = self._items[self._given :]
+        self._given = len(self._items)
+        for is_typed, group in groupby(rest, lambda known: isinstance(known.content, str)):
+            given = list(group)
+            for known in given:
+                known.item.turn_id = self._turn_id
+            if is_typed:
+                self._jobs.submit(Ask(self._turn_id, "\n".join(str(known.content) for known in given)))
+            else:
+                spoken = [known.content for known in given if not isinstance(known.content, str)]
+                self._jobs.submit(Hear(self._turn_id, np.concatenate(spoken)))
 
     def commit_speech(self, item: Item) -> None:
         """What was said in the open turn is this item."""
@@ -113,18 +129,3 @@ class PendingItems:
 
     def _forget_turn(self) -> None:
         self._given, self._said, self._turn_id = 0, [], None
-
-    def _give_rest(self) -> None:
-        if self._turn_id is None:
-            return
-        rest = self._items[self._given :]
-        self._given = len(self._items)
-        for is_typed, group in groupby(rest, lambda known: isinstance(known.content, str)):
-            given = list(group)
-            for known in given:
-                known.item.turn_id = self._turn_id
-            if is_typed:
-                self._jobs.submit(Ask(self._turn_id, "\n".join(str(known.content) for known in given)))
-            else:
-                spoken = [known.content for known in given if not isinstance(known.content, str)]
-                self._jobs.submit(Hear(self._turn_id, np.concatenate(spoken)))

@@ -208,6 +208,9 @@ class RealtimeSession:
         before, self._config = self._config, config
         is_manual, was_manual = config.turn_detection is None, before.turn_detection is None
         if before.input_format is not config.input_format or is_manual is not was_manual:
+            if self._driver.is_hearing:
+                self._stop_speech()
+                self._emit({"type": "input_audio_buffer.cleared"})
             self._clear_audio()
             self._driver.forget_speech()
             self._buffer.use_rate(config.input_format.sample_rate)
@@ -253,7 +256,7 @@ class RealtimeSession:
         self._buffer.append(pcm)
         turn = self._driver.turn
         if self._buffer.has_speech and (turn is None or turn.commit is None):
-            turn = turn or self._open_turn()
+            turn = turn or self._driver.open()
             if len(new := self._buffer.take_new()):
                 self._pending.submit(Hear(turn.turn_id, new))
 
@@ -421,7 +424,7 @@ class RealtimeSession:
         config = self._config.with_response(parameters)
         if self._pending.has_speech:
             self._drop_turn()
-        turn = self._driver.turn or self._open_turn()
+        turn = self._driver.turn or self._driver.open()
         turn.modality, turn.max_new = config.modality, config.max_output_tokens
         self._requested = (config, metadata)
         self._driver.answer(turn)
@@ -434,9 +437,6 @@ class RealtimeSession:
             )
         self._driver.stop("user")
         self._responses.end_playback()
-
-    def _open_turn(self) -> UserTurn:
-        return self._driver.open()
 
     def _drop_turn(self) -> None:
         """The open turn has what does not belong to it: its items wait for another one."""
@@ -453,6 +453,7 @@ class RealtimeSession:
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
         """Speech has started, of an item with a new id."""
         turn.modality, turn.max_new = self._config.modality, self._config.max_output_tokens
+        self._pending.give()  # in the order of the items: what was typed meanwhile, then what is said now
         self._start_speech(start_ms)
 
     def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
@@ -510,8 +511,7 @@ class RealtimeSession:
         self._requested = None
         self._cuttable.append(turn.turn_id)
         asked_s = self._clock_s() if held is None else held.asked_ns / 1e9
-        scope = turn.scope if turn.commit is None else turn.commit
-        self._responses.begin(turn.turn_id, scope, config, metadata, asked_s)
+        self._responses.begin(turn.turn_id, config, metadata, asked_s)
         if held is not None:
             for event, at_ns in held.events:
                 self._add_event(event, at_ns / 1e9)

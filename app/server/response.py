@@ -15,7 +15,7 @@ from app.audio.resample import Resampler
 from app.server.items import Item, ItemList
 from app.server.protocol import Json
 from app.server.session_config import SessionConfig, modalities
-from engine_runtime.types import CancelScope, Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
 Emit = Callable[[Json], None]
 CancelReason = Literal["turn_detected", "client_cancelled"]
@@ -37,9 +37,9 @@ class Response:
         self,
         ids: ResponseIds,
         turn_id: int,
-        scope: CancelScope,
         config: SessionConfig,
         metadata: Json | None,
+        asked_s: float,
         engine_rate: int,
         items: ItemList,
         emit: Emit,
@@ -47,8 +47,10 @@ class Response:
         """`config` is that of the session, with what response.create overrides. Emits response.created."""
         self.ids = ids
         self.turn_id = turn_id
-        self.scope = scope
-        """Of its commit; cancelled when the reply is not wanted any more."""
+        self.asked_s = asked_s
+        """When it was requested, by the session's clock."""
+        self.first_audio_s: float | None = None
+        """When its first audio came, by the session's clock."""
         self.item: Item | None = None
         """None until the first output."""
         self.characters = 0
@@ -83,12 +85,10 @@ class Response:
 
     def cancel(self, reason: CancelReason) -> None:
         """End it before its end."""
-        self.scope.cancel()
         self.end("cancelled", {"type": "cancelled", "reason": reason})
 
     def fail(self, error: Json) -> None:
         """The engine failed, or the question cannot be answered."""
-        self.scope.cancel()
         self.end("failed", {"type": "failed", "error": error})
 
     def end(self, status: Literal["completed", "cancelled", "incomplete", "failed"], details: Json) -> None:

@@ -6,7 +6,6 @@ In: events of replies. Out: server events. At most one response is in progress. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from app.server.identifiers import Identifiers
 from app.server.items import ItemList
@@ -16,16 +15,7 @@ from app.server.session_config import SessionConfig
 from app.server.stages import described_figures, described_stages
 from app.session.engine_jobs import ReplyMade
 from app.session.turn_driver import StoppedReply
-from engine_runtime.types import CancelScope, ReplyDone, ReplyEvent
-
-
-@dataclass(slots=True)
-class ResponseTimes:
-    """Times of one response, in seconds by the session's clock."""
-
-    response_id: str
-    asked_s: float
-    first_audio_s: float | None = None
+from engine_runtime.types import ReplyDone, ReplyEvent
 
 
 class ResponseControl:
@@ -42,8 +32,8 @@ class ResponseControl:
         self._clock_s = clock_s
         self._played_until_s = 0.0
         """When a client that plays at once has played what was sent."""
-        self._times: ResponseTimes | None = None
-        """Of the latest response."""
+        self._untimed: Response | None = None
+        """The latest response, until its times are reported."""
 
     @property
     def has_sound(self) -> bool:
@@ -55,15 +45,12 @@ class ResponseControl:
         """Whether no response is in progress, and a client has played the latest."""
         return self.active is None and self._clock_s() >= self._played_until_s
 
-    def begin(
-        self, turn_id: int, scope: CancelScope, config: SessionConfig, metadata: Json | None, asked_s: float
-    ) -> None:
-        """The reply to a turn was requested at `asked_s`, with the commit of `scope`."""
+    def begin(self, turn_id: int, config: SessionConfig, metadata: Json | None, asked_s: float) -> None:
+        """The reply to a turn was requested at `asked_s`."""
         ids = ResponseIds(self._ids.new("resp"), self._ids.new("item"), self._ids.conversation_id)
-        self._times = ResponseTimes(ids.response_id, asked_s)
         self._played_until_s = 0.0
-        self.active = Response(
-            ids, turn_id, scope, config, metadata, self._engine_rate, self._items, self._emit
+        self.active = self._untimed = Response(
+            ids, turn_id, config, metadata, asked_s, self._engine_rate, self._items, self._emit
         )
 
     def add(self, event: ReplyEvent, at_s: float | None = None) -> bool:
@@ -71,10 +58,9 @@ class ResponseControl:
         response = self.active
         if response is None:
             return False
-        had_sound = self.has_sound
         self._played_until_s = max(self._played_until_s, self._clock_s()) + response.add(event)
-        if self.has_sound and not had_sound and self._times is not None:
-            self._times.first_audio_s = self._clock_s() if at_s is None else at_s
+        if self.has_sound and response.first_audio_s is None:
+            response.first_audio_s = self._clock_s() if at_s is None else at_s
         if isinstance(event, ReplyDone):
             self.active = None
         return isinstance(event, ReplyDone)
@@ -105,10 +91,10 @@ class ResponseControl:
 
     def report_times(self, made: ReplyMade) -> None:
         """All of the reply was made."""
-        times, self._times = self._times, None
-        if times is not None and times.first_audio_s is not None:
-            ttfa_ms = (times.first_audio_s - times.asked_s) * 1e3
-            event: Json = {"type": "moss_voice.response.timings", "response_id": times.response_id}
+        response, self._untimed = self._untimed, None
+        if response is not None and response.first_audio_s is not None:
+            ttfa_ms = (response.first_audio_s - response.asked_s) * 1e3
+            event: Json = {"type": "moss_voice.response.timings", "response_id": response.ids.response_id}
             event |= {"ttfa_ms": round(ttfa_ms, 1)}
             event |= described_figures(made.stages) | {"rtf_total": round(made.rtf_total, 3)}
             self._emit(event | {"stages": described_stages(made.stages, ttfa_ms)})

@@ -442,6 +442,19 @@ def test_silence_before_a_question_is_dropped() -> None:
     assert heard_s(client, turn_id=1) == pytest.approx(30.0, abs=0.05)
 
 
+def test_speech_that_a_change_of_turn_detection_cuts_off_has_an_end() -> None:
+    client = Client()
+    started = only(client.append(said(0.5)), "input_audio_buffer.speech_started")
+    updated = client.send("session.update", session=MANUAL)
+    assert kinds(updated) == [
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.cleared",
+        "session.updated",
+    ]
+    assert updated[0]["item_id"] == started["item_id"]
+    assert error_of(client.send("response.create")) == "no_question"
+
+
 def test_a_typed_note_and_speech_are_answered_together() -> None:
     client = Client()
     client.send("conversation.item.create", item=typed("By the way, I am in Paris."))
@@ -481,6 +494,18 @@ def test_a_question_cancelled_before_its_reply_waits_beside_the_next() -> None:
     done = [event for event in client.ask("in French") if event["type"] == "response.done"]
     assert done[-1]["response"]["status"] == "completed"
     assert client.engine.engine.names_of(1)[-3:] == ["reopen", "push_text", "commit"]
+
+
+def test_spoken_and_typed_items_wait_for_one_response() -> None:
+    client = Client()
+    detection = {"type": "server_vad", "create_response": False}
+    client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    client.append(np.concatenate([said(0.6), nothing(0.8)]))
+    client.send("conversation.item.create", item=typed("in French"))
+    client.append(np.concatenate([said(0.6), nothing(0.8)]))
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert client.engine.engine.names_of(1) == ["open", "push", "push_text", "push", "commit"]
 
 
 def test_a_cough_is_not_part_of_the_question_before_it() -> None:
