@@ -3,7 +3,7 @@
 With conversations and replies of different lengths glibc keeps more and more of it, in gaps between what is
 still used: a server would grow by some MB a conversation, a window by some MB an hour. It is returned rarely
 while anything is going on, because it takes time: some 30 ms with 50 conversations, though what was loaded is
-frozen (`EnginePool`). An object belongs to one thread.
+frozen (`EngineHost`). An object belongs to one thread.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
         for event in run_alone(turn.commit(Modality.SPEECH)): ...  # text, audio, done
 
 It owns the loaded stages and the shared KV pool. What waits for a device is a task (work.py): `run_alone`
-carries out one, a scheduler those of many conversations. One thread uses an engine and its turns; it starts
-none. Durations go to `timing`.
+carries out one, a scheduler those of many conversations. One thread uses an engine and its turns: its
+`owner`, if it claimed the engine. It starts none. Durations go to `timing`.
 
 The system turn follows the modality of the reply. When a conversation changes it, the common rows and those
 in the prefix cache are reused, the rest is prefilled again.
@@ -40,6 +40,7 @@ from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.memory_plan import LATER_BYTES, fitting_conversations
 from engine_runtime.options import EngineOptions
+from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm
 from engine_runtime.work import Task, run_alone
@@ -67,6 +68,8 @@ class Engine:
         """Use `load`, unless the stages were created differently."""
         self.stages = stages
         self.timing = timing or TimingBus()
+        self.owner = ThreadOwner()
+        """The thread that uses the engine, its conversations and their turns."""
         self._conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self._is_closed = False
         self._vocabulary = vocabulary_of(stages.bundle)
@@ -209,6 +212,7 @@ class Engine:
 
     def end_conversation(self, conversation: Conversation) -> None:
         """Stop its turn and free its KV blocks; their content stays in the prefix cache."""
+        assert self.owner.is_here
         if conversation.turn is not None:
             conversation.turn.close()
             conversation.turn = None  # breaks the reference cycle with the conversation
@@ -217,6 +221,7 @@ class Engine:
 
     def snapshot(self, conversation: Conversation) -> ConversationSnapshot:
         """The conversation as plain data, for `restore`."""
+        assert self.owner.is_here
         return ConversationSnapshot(
             self.bundle.name,
             self._vocabulary,
@@ -243,6 +248,7 @@ class Engine:
 
     def remove(self, conversation: Conversation, turn_ids: range) -> None:
         """Remove turns from the history; the cache follows with the next turn."""
+        assert self.owner.is_here
         if conversation.turn is not None and conversation.turn.turn_id in turn_ids:
             conversation.turn.close()
             conversation.turn = None
@@ -285,7 +291,9 @@ class Engine:
             self._settle_flow_steps()
         except FlowCacheError as error:
             _log.warning("The flow steps stay at %d: %s", self._flow_steps, error)
-        turn = conversation.turn = Turn(self.stages, conversation, turn_id, reply, timing or self.timing)
+        turn = conversation.turn = Turn(
+            self.stages, self.owner, conversation, turn_id, reply, timing or self.timing
+        )
         yield from turn.open()
         return turn
 
@@ -334,6 +342,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop all work and release the memory. The engine cannot be used afterwards."""
+        assert self.owner.is_here
         for conversation in list(self._conversations):
             if conversation.turn is not None:
                 conversation.turn.cancel()
@@ -346,5 +355,6 @@ class Engine:
         self.stages.lm.close()
 
     def _require_open(self) -> None:
+        assert self.owner.is_here
         if self._is_closed:
             raise RuntimeError("the engine is closed")

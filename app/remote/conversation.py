@@ -41,7 +41,7 @@ from app.session.engine_jobs import (
     TurnFailed,
     UseFlowSteps,
 )
-from app.session.engine_source import JobDesk
+from app.session.engine_slot import SlotPort
 from engine_runtime.errors import LanguageError, MossVoiceError
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
@@ -55,7 +55,7 @@ class RemoteConversation:
     def __init__(
         self,
         session: ServerSession,
-        desk: JobDesk,
+        port: SlotPort,
         timing: TimingBus,
         renew: Callable[[], None],
         round_trip_s: Callable[[], float | None],
@@ -64,7 +64,8 @@ class RemoteConversation:
         another connection, for a new conversation. `round_trip_s` is that of the latest ping."""
         self._in_rate, self._out_rate = session.input_format.sample_rate, session.output_format.sample_rate
         self._uplink = Uplink(session, self._in_rate)
-        self._desk, self._timing, self._renew = desk, timing, renew
+        self._give, self._pending = port.give, port.pending
+        self._timing, self._renew = timing, renew
         self._round_trip_s = round_trip_s
         self._exchanges: dict[int, RemoteExchange] = {}
         self._turn: RemoteExchange | None = None
@@ -123,7 +124,7 @@ class RemoteConversation:
     # ---- jobs ----
 
     def carry_out(self, job: Job) -> None:
-        """Execute a job of the session, other than Load and Close."""
+        """Execute a job of the session."""
         match job:
             case OpenTurn(turn_id, reply, scope) if not scope.is_cancelled:
                 self._turn = RemoteExchange(turn_id, reply, self._in_rate)
@@ -159,7 +160,7 @@ class RemoteConversation:
                 self._forget()
                 what = "A server cannot continue a conversation that was held with a model on this computer."
                 advice = "Choose that model in the settings, or begin a new conversation."
-                self._desk.give(RestoreFailed(what, advice))
+                self._give(RestoreFailed(what, advice))
 
     def _open(self, turn_id: int) -> RemoteExchange | None:
         """The turn in progress if it is this one and still wanted."""
@@ -170,7 +171,7 @@ class RemoteConversation:
         earlier = self._exchanges.get(earlier_id)
         if earlier is None or not (earlier.text or earlier.transcript or earlier.speech):
             what = "That question is not remembered any more."
-            self._desk.give(TurnFailed(turn.turn_id, what, "Ask it again yourself."))
+            self._give(TurnFailed(turn.turn_id, what, "Ask it again yourself."))
             return
         turn.take_question(earlier)
         for known in list(self._exchanges.values()):
@@ -180,14 +181,14 @@ class RemoteConversation:
 
     def _commit(self, turn: RemoteExchange, reply: Modality, scope: CancelScope) -> None:
         def give(event: ReplyEvent) -> None:
-            self._desk.give(ReplyResult(scope, event))
+            self._give(ReplyResult(scope, event))
 
         if self._reports_timings is None and self._response is not None and self._response.has_output:
             self._reports_timings = False
         turn.modality = reply
         response = RemoteResponse(turn, reply, scope, self._out_rate, self._timing, give)
         self._response = response
-        self._desk.begin()
+        self._pending.begin()
         forget_old_speech(self._exchanges.values())
         if self._uplink.is_open:
             self._uplink.request(response)
@@ -204,7 +205,7 @@ class RemoteConversation:
             if response.has_output:
                 self._begin_again(turn)
             turn.said, turn.samples, turn.is_answered = SpokenText(), 0, False
-        self._desk.give(RolledBack(scope, 0, self._timing.clock_ns()))
+        self._give(RolledBack(scope, 0, self._timing.clock_ns()))
 
     def _begin_again(self, turn: RemoteExchange) -> None:
         """Take a turn that the server counts as answered out of its history, and send the speech again."""
@@ -250,7 +251,7 @@ class RemoteConversation:
         """Cancel the response and ignore what still arrives of it."""
         if not response.is_over:
             response.is_over = True
-            self._desk.done()
+            self._pending.end()
             self._uplink.cancel(response)
 
     # ---- from the server ----
@@ -278,7 +279,7 @@ class RemoteConversation:
             before, uplink.session = uplink.session, read_session(event, uplink.session)
             uplink.ends_turns = uplink.session.detects_turns is True
             if uplink.session.flow_steps not in (None, before.flow_steps):
-                self._desk.give(FlowStepsSet(uplink.session.flow_steps))
+                self._give(FlowStepsSet(uplink.session.flow_steps))
         elif name == "input_audio_buffer.speech_started":
             uplink.ends_turns = True
             self._early.clear()
@@ -325,7 +326,7 @@ class RemoteConversation:
             self._reports_timings = True
             response.report(event, None)
             if (rtf := figure_of(event.get("rtf_total"))) is not None:
-                self._desk.give(ReplyMade(rtf))
+                self._give(ReplyMade(rtf))
         elif response.is_over or response.scope.is_cancelled:
             return
         elif name == "response.output_audio.delta":
@@ -365,7 +366,7 @@ class RemoteConversation:
         response.end(reason)
         if self._reports_timings is False and (round_trip_s := self._round_trip_s()) is not None:
             response.report({}, round_trip_s)
-        self._desk.done()
+        self._pending.end()
 
     def _on_error(self, event: Json) -> None:
         """A request that failed fails its turn; anything else is noted."""
@@ -375,7 +376,7 @@ class RemoteConversation:
             self._flow_steps = None
             problem = MossVoiceError(str(error.get("message"))[:500])
             steps = self._uplink.session.flow_steps
-            self._desk.give(FlowStepsSet(steps, problem.what_is_wrong, problem.what_to_do))
+            self._give(FlowStepsSet(steps, problem.what_is_wrong, problem.what_to_do))
             return
         event_id = error.get("event_id") or event.get("event_id")
         for response in list(self._uplink.requested):
@@ -388,13 +389,13 @@ class RemoteConversation:
 
     def _fail(self, response: RemoteResponse, error: Json) -> None:
         response.is_over = True
-        self._desk.done()
+        self._pending.end()
         if error.get("code") == LanguageError.code and error.get("message"):
             problem = LanguageError(str(error["message"])[:500])
             what, advice, code = problem.what_is_wrong, problem.what_to_do, problem.code
-            self._desk.give(TurnFailed(response.exchange.turn_id, what, advice, code))
+            self._give(TurnFailed(response.exchange.turn_id, what, advice, code))
             return  # the question alone is dropped; the conversation goes on
         said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
         what = f"The server could not answer: {said}."
         advice = "Ask again; if it happens again, look at the log of the server."
-        self._desk.give(TurnFailed(response.exchange.turn_id, what, advice))
+        self._give(TurnFailed(response.exchange.turn_id, what, advice))

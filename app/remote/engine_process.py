@@ -1,8 +1,9 @@
 """An engine in another environment, such as one with TensorRT-LLM: `moss-voice serve` there, as a child.
 
-In: the interpreter of that environment and the settings of the engine. Out: an `EngineHost` that talks to the
-child over loopback, as to any Realtime server. The child gets a key of its own, so that no other user of the
-machine can connect, and ends with this process, whose end of its standard input closes then. Engine thread.
+In: the interpreter of that environment and the settings of the engine. Out: a `RemoteEngine` that talks to
+the child over loopback, as to any Realtime server. The child gets a key of its own, so that no other user of
+the machine can connect, and ends with this process, whose end of its standard input closes then. Engine
+thread.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.other_python import inherited_variables, isolated
-from app.remote.host import RemoteHost
+from app.remote.host import ServerEngine
 from app.server_address import ServerAddress, parse_address
-from app.session.engine_source import EngineSource, JobDesk
+from app.session.engine_slot import SlotPort
 from app.settings import StartSettings, serve_options
 from engine_runtime.errors import MossVoiceError
 
@@ -46,11 +47,11 @@ class EngineProcessError(MossVoiceError):
     """The child cannot be started, or has ended."""
 
 
-def engine_process_source(settings: StartSettings) -> Callable[[], EngineProcessHost]:
+def engine_process_source(settings: StartSettings) -> Callable[[], ProcessEngine]:
     """The environment of the settings as the engine of a session."""
     assert settings.engine_python is not None
     python, options = settings.engine_python, serve_options(settings)
-    return lambda: EngineProcessHost(EngineProcess(python, options))
+    return lambda: ProcessEngine(EngineProcess(python, options))
 
 
 class EngineProcess:
@@ -160,17 +161,17 @@ def append_only(file: int) -> None:
     fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
 
 
-class EngineProcessHost:
-    """An `EngineHost` that ends its child when the conversation is over."""
+class ProcessEngine:
+    """A `RemoteEngine` that ends its child when the conversation is over."""
 
     def __init__(self, process: EngineProcess) -> None:
         self._process = process
 
-    def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
+    def converse(self, port: SlotPort, *, has_history: bool) -> None:
         """Raises EngineProcessError if the child has ended."""
-        host = RemoteHost(self._process.address, give_up_s=_GIVE_UP_S, after_jobs=self._process.trim)
+        engine = ServerEngine(self._process.address, give_up_s=_GIVE_UP_S, after_jobs=self._process.trim)
         try:
-            return host.converse(desk, has_history=has_history)
+            engine.converse(port, has_history=has_history)
         except MossVoiceError as error:
             if (status := self._process.status) is None:
                 raise

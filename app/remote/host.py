@@ -1,6 +1,6 @@
 """The engine of a session on a Realtime server: connects, reconnects, hands jobs and events over.
 
-In: the desk of the session. Out: what `RemoteConversation` makes of it. A lost connection is announced once,
+In: the jobs of a slot. Out: what `RemoteConversation` makes of them. A lost connection is announced once,
 and tried again with growing waits. Runs an event loop in the engine thread; jobs wake it.
 """
 
@@ -17,8 +17,8 @@ from app.remote.conversation import RemoteConversation
 from app.remote.dialect import Json
 from app.remote.link import Link, LinkError
 from app.server_address import ServerAddress
-from app.session.engine_jobs import Close, EngineNotice, Load, Loaded
-from app.session.engine_source import EngineSource, JobDesk
+from app.session.engine_jobs import EngineNotice, Loaded
+from app.session.engine_slot import SlotPort
 from engine_runtime.timing import TimingBus
 
 WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5)
@@ -31,8 +31,8 @@ _STABLE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class RemoteHost:
-    """An `EngineHost` for one server."""
+class ServerEngine:
+    """The `RemoteEngine` of one server."""
 
     def __init__(
         self,
@@ -46,42 +46,43 @@ class RemoteHost:
         self._give_up_s = give_up_s
         self._after_jobs = after_jobs
 
-    def converse(self, desk: JobDesk, *, has_history: bool) -> EngineSource | None:
+    def converse(self, port: SlotPort, *, has_history: bool) -> None:
+        """Raises LinkError without a connection."""
 
-        async def hold() -> EngineSource | None:
-            line = _Line(self._address, desk, self._give_up_s, self._after_jobs)
-            return await line.hold(keeps_history=not has_history)
+        async def hold() -> None:
+            line = _Line(self._address, port, self._give_up_s, self._after_jobs)
+            await line.hold(keeps_history=not has_history)
 
-        return asyncio.run(hold())
+        asyncio.run(hold())
 
 
 class _Line:
     """One conversation, over as many connections as it takes."""
 
     def __init__(
-        self, address: ServerAddress, desk: JobDesk, give_up_s: float, after_jobs: Callable[[], None]
+        self, address: ServerAddress, port: SlotPort, give_up_s: float, after_jobs: Callable[[], None]
     ) -> None:
-        self._address, self._desk, self._give_up_s = address, desk, give_up_s
+        self._address, self._port, self._give_up_s = address, port, give_up_s
         self._after_jobs = after_jobs
         self._loop = asyncio.get_running_loop()
         self._timing = TimingBus()
         self._conversation: RemoteConversation | None = None
         self._link: Link | None = None
         self._outgoing: asyncio.Queue[Json] = asyncio.Queue()
-        self._over: asyncio.Future[EngineSource | None] = self._loop.create_future()
-        """The source of the next engine, None to end."""
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        """Done once the slot wants to end the conversation here."""
         self._renewal = asyncio.Event()
         """Set when a new conversation wants another connection."""
         self._is_announced = False
         """Whether the user was told that there is no connection."""
 
-    async def hold(self, *, keeps_history: bool) -> EngineSource | None:
+    async def hold(self, *, keeps_history: bool) -> None:
         """Hold the conversation. Raises LinkError if there is no connection, or it cannot be restored."""
         began_s = time.perf_counter()
         link = await Link.open(self._address)
         session = link.session
         self._conversation = RemoteConversation(
-            session, self._desk, self._timing, self._renewal.set, self._round_trip_s
+            session, self._port, self._timing, self._renewal.set, self._round_trip_s
         )
         loaded = Loaded(
             session.model or self._address.name,
@@ -93,17 +94,16 @@ class _Line:
             is_remote=True,
             flow_steps=session.flow_steps,
         )
-        self._desk.ready(loaded, self._timing)
+        self._port.ready(loaded, self._timing)
         if self._address.warning:  # before the first job, and with it the first sound
-            self._desk.give(EngineNotice(self._address.warning))
-        self._desk.on_job(self._wake)
+            self._port.give(EngineNotice(self._address.warning))
+        self._port.on_job(self._wake)
         try:
             self._take_jobs()
             await self._hold(link, self._conversation)
         finally:
-            self._desk.on_job(None)
+            self._port.on_job(None)
             self._conversation.close()
-        return self._over.result()
 
     async def _hold(self, first: Link, conversation: RemoteConversation) -> None:
         link: Link | None = first
@@ -121,7 +121,7 @@ class _Line:
             link = await self._reconnect(lost_s)
             if link is not None and self._is_announced:
                 self._is_announced = False
-                self._desk.give(EngineNotice(f"The connection to {self._address.name} is back."))
+                self._port.give(EngineNotice(f"The connection to {self._address.name} is back."))
 
     async def _use(self, link: Link, conversation: RemoteConversation) -> LinkError | None:
         """Converse over one connection; returns why it was lost, None if it is not wanted any more."""
@@ -189,7 +189,7 @@ class _Line:
         if not self._is_announced:
             self._is_announced = True
             text = f"{problem.what_is_wrong} It is being restored, and the conversation goes on then."
-            self._desk.give(EngineNotice(text))
+            self._port.give(EngineNotice(text))
 
     async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:
         """Wait until one of these is done or the conversation is over."""
@@ -203,23 +203,19 @@ class _Line:
             self._loop.call_soon_threadsafe(self._take_jobs)
 
     def _take_jobs(self) -> None:
-        while not self._over.done() and (job := self._desk.take()) is not None:
+        while self._conversation is not None and (job := self._port.take()) is not None:
             try:
-                if isinstance(job, Close):
-                    self._over.set_result(None)
-                elif isinstance(job, Load):
-                    self._desk.begin()  # until it is loaded
-                    self._over.set_result(job.factory)
-                elif self._conversation is not None:
-                    self._conversation.carry_out(job)
+                self._conversation.carry_out(job)
             finally:
-                self._desk.done()
+                self._port.pending.end()
+        if self._port.is_over and not self._over.done():
+            self._over.set_result(None)
         self._after_jobs()
 
     def _round_trip_s(self) -> float | None:
         return None if self._link is None else self._link.round_trip_s
 
 
-def remote_source(address: ServerAddress) -> Callable[[], RemoteHost]:
+def remote_source(address: ServerAddress) -> Callable[[], ServerEngine]:
     """The server as the engine of a session."""
-    return lambda: RemoteHost(address)
+    return lambda: ServerEngine(address)

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from fastapi import WebSocket, WebSocketDisconnect
 
 from app.dialog.vad import Vad
-from app.server.engine_pool import EngineFacts, Seat
 from app.server.metrics import Metrics
 from app.server.protocol import Json, ProtocolError
 from app.server.rate_limit import RateLimit
 from app.server.realtime_session import EngineRates, RealtimeSession
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
-from app.session.engine_jobs import Result
+from app.session.engine_jobs import FlowSteps, JobQueue, Loaded, Result
+from engine_runtime.timing import TimingBus
 
 _MOST_WAITING = 2_000
 """Events that wait for a client that does not read: about a minute of speech."""
@@ -48,7 +48,7 @@ class Connection:
     def __init__(
         self,
         socket: WebSocket,
-        facts: EngineFacts,
+        facts: Loaded,
         vad: Vad,
         detector: EndOfTurnWorker | None,
         limits: ConnectionLimits,
@@ -87,21 +87,22 @@ class Connection:
         if not self._end.done():
             self._end.set_result((code, reason))
 
-    async def run(self, seat: Seat) -> str:
-        """Hold the conversation until one side ends it; returns why it ended."""
+    async def run(self, slot: JobQueue, flow_steps: FlowSteps | None, timing: TimingBus | None) -> str:
+        """Hold the conversation until one side ends it; returns why it ended. The client may choose the
+        `flow_steps` if there are any."""
         began_s = self._loop.time()
         rates = EngineRates(self._facts.input_sample_rate, self._facts.output_sample_rate)
         session = self._session = RealtimeSession(
             self._facts.bundle,
             rates,
-            seat,
+            slot,
             self._vad,
             self._emit,
             self._loop.time,
             ask_detector=self._ask if self._detector is not None else None,
             seed=self._seed,
-            flow_steps=seat.flow_steps,
-            timing=seat.timing,
+            flow_steps=flow_steps,
+            timing=timing,
         )
         reader = asyncio.create_task(self._read(session))
         writer = asyncio.create_task(self._write())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from app.session.engine_host import Admission
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio
@@ -30,15 +31,6 @@ USABLE = 0.9
 _PROBE_CODES = 50
 """Length of a measured reply: 4 s of speech, so that its larger packets count, too."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """`limit` is what limits the number of conversations, in words; `rtf` that of a single reply."""
-
-    conversations: int
-    limit: str
-    rtf: float
 
 
 @dataclass(frozen=True, slots=True)

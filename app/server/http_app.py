@@ -18,9 +18,9 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from app.dialog.vad import Vad
 from app.server.access import Access
 from app.server.connection import Connection, ConnectionLimits
-from app.server.engine_pool import EnginePool, PoolFullError
 from app.server.metrics import Metrics, merged
 from app.session.end_of_turn_worker import EndOfTurnWorker
+from app.session.engine_host import EngineHost, HostFullError
 
 PATH = "/v1/realtime"
 _SUBPROTOCOL = "realtime"
@@ -50,7 +50,7 @@ class RealtimeApp:
 
     def __init__(
         self,
-        pool: EnginePool,
+        host: EngineHost,
         access: Access,
         limits: ConnectionLimits,
         metrics: Metrics,
@@ -59,9 +59,9 @@ class RealtimeApp:
         seed: int | None = None,
         reports: Reports | None = None,
     ) -> None:
-        """The pool has loaded its engine. `seed` is that of the sampling in every conversation; `reports`
+        """The host has loaded its engine. `seed` is that of the sampling in every conversation; `reports`
         asks all processes of the service, None if this is the only one."""
-        self._pool, self._access, self._limits, self._metrics = pool, access, limits, metrics
+        self._host, self._access, self._limits, self._metrics = host, access, limits, metrics
         self._detector = detector
         self._new_vad = new_vad
         self._seed = seed
@@ -78,7 +78,7 @@ class RealtimeApp:
         """Admit nobody, let responses in progress end, then close all connections, after `limit_s` in any
         case."""
         self._is_draining = True
-        self._pool.drain()
+        self._host.drain()
         _log.info("drain", extra={"fields": {"conversations": len(self._connections)}})
         for connection in list(self._connections):
             connection.leave()
@@ -92,8 +92,8 @@ class RealtimeApp:
 
     def report(self, replica: str = "") -> Report:
         """How this process is doing."""
-        pool = self._pool
-        return Report(replica, self._status, pool.conversations, pool.capacity, self._metrics.render())
+        host = self._host
+        return Report(replica, self._status, host.conversations, host.capacity, self._metrics.render())
 
     async def _all_reports(self) -> list[Report]:
         return [self.report()] if self._reports is None else await self._reports()
@@ -114,7 +114,7 @@ class RealtimeApp:
 
     @property
     def _status(self) -> str:
-        if self._pool.problem is not None:
+        if self._host.problem is not None:
             return "failed"
         return "shutting_down" if self._is_draining else "ready"
 
@@ -129,15 +129,15 @@ class RealtimeApp:
         if (refused := self._access.refusal(socket.headers)) is not None:
             await self._refuse(socket, refused[0], "access_denied", refused[1])
             return
-        facts = self._pool.facts
+        facts = self._host.facts
         if facts is None:
             raise RuntimeError("the engine is not loaded")
         connection = Connection(
             socket, facts, self._new_vad(), self._detector, self._limits, self._metrics, self._seed
         )
         try:
-            seat = self._pool.admit(connection.deliver)
-        except PoolFullError as error:
+            slot = self._host.open_slot(connection.deliver)
+        except HostFullError as error:
             await self._refuse(socket, 503, "no_capacity", str(error))
             return
         end, began_s = "failed", time.monotonic()
@@ -145,13 +145,13 @@ class RealtimeApp:
         try:
             offered = socket.scope.get("subprotocols", [])
             await socket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
-            _log.info("session_opened", extra={"fields": {"conversations": self._pool.conversations}})
-            end = await connection.run(seat)
+            _log.info("session_opened", extra={"fields": {"conversations": self._host.conversations}})
+            end = await connection.run(slot, self._host.flow_steps, self._host.timing)
         except asyncio.CancelledError:  # by Ray, whose HAProxy has lost the client
             end = "client"
             raise
         finally:
-            seat.close()
+            slot.close()
             self._connections.discard(connection)
             if self._is_draining and not self._connections:
                 self._all_left.set()

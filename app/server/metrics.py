@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.server.engine_pool import EnginePool
+from app.session.engine_host import EngineHost
 from engine_runtime.timing import TimingBus, TimingEvent
 
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
@@ -22,7 +22,7 @@ _FACTORS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0)
 class Metrics:
     """Those of one process."""
 
-    def __init__(self, pool: EnginePool) -> None:
+    def __init__(self, host: EngineHost) -> None:
         registry = self._registry = CollectorRegistry()
         self.sessions = Counter(
             "moss_voice_sessions", "Sessions by how they ended.", ["end"], registry=registry
@@ -49,12 +49,12 @@ class Metrics:
             "moss_voice_rtf_total", "Engine time of a reply / its audio.", buckets=_FACTORS, registry=registry
         )
         taken = Gauge("moss_voice_conversations", "Conversations in progress.", registry=registry)
-        taken.set_function(lambda: pool.conversations)
+        taken.set_function(lambda: host.conversations)
         capacity = Gauge("moss_voice_conversation_limit", "Conversations that fit.", registry=registry)
-        capacity.set_function(lambda: pool.capacity)
+        capacity.set_function(lambda: host.capacity)
         blocks = Gauge("moss_voice_kv_blocks", "Blocks of the KV cache.", ["state"], registry=registry)
-        blocks.labels("used").set_function(lambda: pool.stats.used if pool.stats is not None else 0)
-        blocks.labels("free").set_function(lambda: pool.stats.free if pool.stats is not None else 0)
+        blocks.labels("used").set_function(lambda: host.stats.used if host.stats is not None else 0)
+        blocks.labels("free").set_function(lambda: host.stats.free if host.stats is not None else 0)
 
     def watch(self, timing: TimingBus) -> None:
         """Observe the durations of an engine."""

@@ -33,7 +33,7 @@ _MOST_ONGOING = 10_000
 _CPUS = 0.1
 """That a replica reserves; its engine takes what it finds. With one each, three on two cores would wait."""
 _SPARE = 0.75
-"""Share of the seats that may be taken, on average, before a replica is added."""
+"""Share of the conversations that may be held, on average, before a replica is added."""
 _HEALTH_PERIOD_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Replicas:
 
 class LeastConversations(RequestRouter):
     """Offers all replicas to Ray, which takes the one with the fewest requests. Its default compares two at
-    random, so a conversation could be refused while a third replica had a seat."""
+    random, so a conversation could be refused while a third replica had room."""
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -85,8 +85,8 @@ class RealtimeReplica:
 
     async def check_health(self) -> None:
         """Raises if the engine has failed: Ray then starts another replica."""
-        if self._service.pool.problem is not None:
-            raise self._service.pool.problem
+        if self._service.host.problem is not None:
+            raise self._service.host.problem
 
     async def report(self) -> Report:
         """How this replica is doing."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from app.dialog.vad import SileroVad, Vad
 from app.server.access import Access
 from app.server.connection import ConnectionLimits
-from app.server.engine_pool import EnginePool
+from app.server.engine_load import choose_admission
 from app.server.http_app import RealtimeApp, Reports
 from app.server.metrics import Metrics
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
+from app.session.engine_host import EngineHost
 from app.session.engine_source import EngineFactory
 from app.session.pending_work import PendingWork
 
@@ -63,25 +65,25 @@ class RealtimeService:
         service for theirs; None if this is the only one."""
         new_vad()  # fails here and not at the first connection
         self._detector = EndOfTurnWorker(detector_factory, PendingWork())
-        self.pool = EnginePool(
+        self.host = EngineHost(
             factory,
-            settings.conversations,
-            lambda engine: metrics.watch(engine.timing),
-            batch_invariant=settings.batch_invariant,
+            partial(choose_admission, wanted=settings.conversations),
+            on_engine=lambda timing: metrics.watch(timing),
+            is_batching=not settings.batch_invariant,
         )
-        metrics = Metrics(self.pool)
+        metrics = Metrics(self.host)
         self._threads = [
-            threading.Thread(target=self.pool.run, name="engine", daemon=True),
+            threading.Thread(target=self.host.run, name="engine", daemon=True),
             threading.Thread(target=self._detector.run, name="end of turn", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
-        self.pool.loaded.wait()
-        if self.pool.problem is not None:
+        self.host.loaded.wait()
+        if self.host.problem is not None:
             self.close()
-            raise self.pool.problem
+            raise self.host.problem
         self.app = RealtimeApp(
-            self.pool,
+            self.host,
             settings.access,
             settings.limits,
             metrics,
@@ -93,7 +95,7 @@ class RealtimeService:
 
     def close(self) -> None:
         """End all conversations, close the engine, end the threads."""
-        self.pool.close()
+        self.host.close()
         self._detector.close()
         for thread in self._threads:
             thread.join(HANG_UP_S)

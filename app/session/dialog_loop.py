@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from queue import Empty
+from queue import Empty, SimpleQueue
 
 from app.audio.devices import DeviceList
 from app.audio.levels import gain_of
@@ -27,12 +27,13 @@ from app.session.engine_jobs import (
     EngineNotice,
     FlowStepsSet,
     HistoryChanged,
+    JobQueue,
     Loaded,
     LoadFailed,
     Restored,
     RestoreFailed,
+    Result,
 )
-from app.session.engine_worker import EngineWorker
 from app.session.events import (
     ConversationContinued,
     EngineReady,
@@ -63,7 +64,8 @@ class DialogLoop:
 
     def __init__(
         self,
-        worker: EngineWorker,
+        slot: JobQueue,
+        results: SimpleQueue[Result],
         end_of_turn: EndOfTurnWorker | None,
         pending: PendingWork,
         capture: Capture,
@@ -75,8 +77,8 @@ class DialogLoop:
         recorder: ConversationRecorder,
     ) -> None:
         self.stopping = threading.Event()
-        """`pending` is all that `worker` and `end_of_turn` have to do."""
-        self._worker = worker
+        """`pending` is all that the engine, whose answers are `results`, and `end_of_turn` have to do."""
+        self._results = results
         self._pending = pending
         self._capture = capture
         supervisor.audio_out.gain = gain_of(settings.volume)
@@ -86,14 +88,14 @@ class DialogLoop:
         self._emit = emit
         self._recorder = recorder
         recorder.apply(settings)
-        self.turns = TurnControl(worker, end_of_turn, capture, self._playback, clock, emit, settings)
+        self.turns = TurnControl(slot, end_of_turn, capture, self._playback, clock, emit, settings)
         self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
         self._sound_check = SoundCheck(capture, self._playback, clock, emit)
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._runner = CommandRunner(
             self.turns,
-            ConversationEdits(self.turns, worker, emit),
+            ConversationEdits(self.turns, slot, emit),
             self._sources,
             self._sound_check,
             capture,
@@ -196,7 +198,7 @@ class DialogLoop:
     def _take_results(self) -> None:
         while True:
             try:
-                result = self._worker.results.get_nowait()
+                result = self._results.get_nowait()
             except Empty:
                 return
             if isinstance(result, Loaded | LoadFailed):

@@ -7,10 +7,10 @@ reopened. The engine thread skips cancelled jobs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.session.engine_source import EngineSource
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.errors import MossVoiceError
@@ -151,12 +151,8 @@ class UseFlowSteps:
 class Load:
     """Close the engine and load another one. Answered with Loaded or LoadFailed."""
 
-    factory: EngineSource
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Close the engine and end the thread."""
+    factory: Callable[[], Any]
+    """An EngineSource, whose type names these jobs."""
 
 
 Job = (
@@ -175,7 +171,6 @@ Job = (
     | Restore
     | UseFlowSteps
     | Load
-    | Close
 )
 
 

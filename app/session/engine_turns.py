@@ -1,7 +1,7 @@
 """The turns of one conversation in the engine: carries out jobs, makes the reply one event after the other.
 
-In: jobs about turns. Out: results. It owns neither a queue nor a thread: `EngineWorker` gives an engine to
-one conversation, the pool of app.server runs the tasks of several together. Engine thread.
+In: jobs about turns. Out: results. It owns neither a queue nor a thread: the `EngineHost` runs the tasks of
+one or several conversations. Engine thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from app.session.engine_jobs import (
     Ask,
     AskAgain,
     Cancel,
-    Close,
     Commit,
     Confirm,
     FlowSteps,
@@ -71,11 +70,6 @@ class EngineTurns:
         """The last failed turn: it accepts only the position up to which it was heard. Its scope is not
         cancelled, because audio generated before the failure is still played."""
 
-    @property
-    def is_speculative(self) -> bool:
-        """Whether a reply is made that is not confirmed yet."""
-        return self._run is not None and self._run.is_speculative
-
     def carry_out(self, job: Job) -> Task[None]:
         """Execute a job; what it asks of a reply is made by `advance`. A failure is a TurnFailed."""
         try:
@@ -83,29 +77,26 @@ class EngineTurns:
                 yield from self._execute(job)
             elif isinstance(job, UseFlowSteps):
                 self._use_flow_steps(job.steps)
-            elif not isinstance(job, Load | Close):
+            elif not isinstance(job, Load):
                 self._history.change(job)
                 if isinstance(job, Remove):
                     self._earlier.pop(job.turn_id, None)
                 elif not isinstance(job, Remember):
                     self._earlier.clear()
         except Exception as error:
-            self.fail(job, error)
+            self._drop(job.turn_id if isinstance(job, TurnJob | Remove | Remember) else 0, error)
 
     def advance(self) -> Task[bool]:
-        """Make the next event of the reply; returns whether there is more to make now."""
-        run = self._run
-        if run is None:
-            return False
+        """Make the next event of the reply; returns whether there is more to make now. If not, the history is
+        published, unless the reply is speculative."""
         try:
-            return (yield from run.step(self._give))
+            if self._run is not None and (yield from self._run.step(self._give)):
+                return True
         except Exception as error:
             self._drop(self._turn.turn_id if self._turn is not None else 0, error)
-            return False
-
-    def fail(self, job: Job, error: Exception) -> None:
-        """The job failed: drop its turn and report that."""
-        self._drop(job.turn_id if isinstance(job, TurnJob | Remove | Remember) else 0, error)
+        if self._run is None or not self._run.is_speculative:
+            self._history.publish()
+        return False
 
     @property
     def flow_steps(self) -> FlowSteps:

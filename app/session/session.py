@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 import numpy as np
 
@@ -27,9 +28,9 @@ from app.session.clocks import Clock, RealClock
 from app.session.commands import Command
 from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
-from app.session.engine_jobs import Close
+from app.session.engine_host import EngineHost
+from app.session.engine_jobs import Result
 from app.session.engine_source import EngineSource
-from app.session.engine_worker import EngineWorker
 from app.session.event_log import EventLog
 from app.session.events import EngineLoading, Event, Timing
 from app.session.pending_work import PendingWork
@@ -84,7 +85,8 @@ class Session:
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._log = EventLog()
         pending = PendingWork()
-        self._worker = EngineWorker(engine_factory, self._on_engine, pending)
+        self._host = EngineHost(engine_factory, on_engine=self._on_engine, pending=pending)
+        results: SimpleQueue[Result] = SimpleQueue()
         self._end_of_turn = EndOfTurnWorker(end_of_turn, pending) if end_of_turn is not None else None
         vad = vad or SileroVad()
         self._sound_server: SoundServer | None = None
@@ -105,7 +107,8 @@ class Session:
         self._writer = RecordWriter(pending)
         self._recorder = ConversationRecorder(self._writer, capture, supervisor.audio_out, clock, self._emit)
         self._loop = DialogLoop(
-            self._worker,
+            self._host.open_slot(results.put),
+            results,
             self._end_of_turn,
             pending,
             capture,
@@ -118,7 +121,7 @@ class Session:
         )
         self._threads = [
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),
-            threading.Thread(target=self._worker.run, name="engine", daemon=True),
+            threading.Thread(target=self._host.run, name="engine", daemon=True),
             threading.Thread(target=self._writer.run, name="record", daemon=True),
         ]
         if self._sound_server is not None:
@@ -149,7 +152,7 @@ class Session:
         if not self._loop.stopping.is_set():
             self._loop.stopping.set()
             self._threads[0].join(timeout_s)  # the dialog thread has last jobs for the others
-            self._worker.submit(Close())
+            self._host.close()
             if self._end_of_turn is not None:
                 self._end_of_turn.close()
             if self._sound_server is not None:

@@ -34,6 +34,7 @@ from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
+from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Result, Task, within
@@ -52,13 +53,14 @@ class Turn:
     def __init__(
         self,
         stages: Stages,
+        owner: ThreadOwner,
         conversation: Conversation,
         turn_id: int,
         reply: Modality,
         timing: TimingBus,
     ) -> None:
         self.turn_id = turn_id
-        self._stages, self._conversation = stages, conversation
+        self._stages, self._owner, self._conversation = stages, owner, conversation
         self._timing = timing
         self._state = _State.LISTENING
         self._is_stop_wanted = False
@@ -313,6 +315,7 @@ class Turn:
 
     def _is_cancelled(self) -> bool:
         """Whether the turn is cancelled; performs a pending cancel."""
+        assert self._owner.is_here
         if not self._is_stopped:
             return False
         heard = self._heard

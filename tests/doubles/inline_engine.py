@@ -13,7 +13,7 @@ from tests.doubles.scripted_engine import ScriptedEngine
 
 
 class InlineEngine:
-    """Takes the place of a seat in the pool."""
+    """Takes the place of an `EngineSlot`."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self.engine = engine

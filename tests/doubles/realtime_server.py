@@ -162,12 +162,12 @@ class _OwnSession:
         emit: Callable[[Event], None],
         clock_s: Callable[[], float],
     ) -> None:
-        self._server, self._seat = server, InlineEngine(engine)
+        self._server, self._slot = server, InlineEngine(engine)
         rates = EngineRates(16_000, OUT_RATE)
-        self._session = RealtimeSession("scripted", rates, self._seat, LoudnessVad(), emit, clock_s)
-        self._seat.deliver = self._session.on_result
+        self._session = RealtimeSession("scripted", rates, self._slot, LoudnessVad(), emit, clock_s)
+        self._slot.deliver = self._session.on_result
 
     def handle(self, text: str) -> None:
         self._session.handle(text)
         stalls_after = self._server.stalls_after
-        self._seat.work(1_000 if stalls_after is None else stalls_after)
+        self._slot.work(1_000 if stalls_after is None else stalls_after)

@@ -16,6 +16,7 @@ from engine_runtime.bundle.card import ModelCard
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
     CancelScope,
@@ -248,6 +249,7 @@ class ScriptedEngine:
         self.bundle.lm.detects_turn_end = bool(self.script.predictions)
         self.commits = 0
         self.timing = TimingBus()
+        self.owner = ThreadOwner()
         self.calls: list[tuple[object, ...]] = []
         self.turns: list[ScriptedTurn] = []
         self.conversations = 0

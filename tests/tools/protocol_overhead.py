@@ -22,14 +22,13 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from app.remote.host import RemoteHost
+from app.remote.host import ServerEngine
 from app.server.run import serve
 from app.server.service import ServeSettings
 from app.server_address import ServerAddress
-from app.session.engine_jobs import Ask, Close, Commit, Loaded, OpenTurn, ReplyResult, Result
+from app.session.engine_host import EngineHost
+from app.session.engine_jobs import Ask, Commit, Loaded, OpenTurn, ReplyResult, Result
 from app.session.engine_source import EngineSource
-from app.session.engine_worker import EngineWorker
-from app.session.pending_work import PendingWork
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
@@ -41,29 +40,30 @@ class Side:
 
     def __init__(self, source: EngineSource) -> None:
         self.times_ms: list[float] = []
-        self._worker = EngineWorker(source, lambda timing: None, PendingWork())
-        self._thread = threading.Thread(target=self._worker.run, daemon=True)
+        self._host = EngineHost(source)
+        self._results: SimpleQueue[Result] = SimpleQueue()
+        self._slot = self._host.open_slot(self._results.put)
+        self._thread = threading.Thread(target=self._host.run, daemon=True)
         self._thread.start()
         self._until(lambda result: isinstance(result, Loaded))
 
     def ask(self, turn_id: int) -> None:
         """One turn, timed from its commit to its first audio."""
         scope = CancelScope()
-        self._worker.submit(OpenTurn(turn_id, Modality.SPEECH, scope))
-        self._worker.submit(Ask(turn_id, "hello"))
+        self._slot.submit(OpenTurn(turn_id, Modality.SPEECH, scope))
+        self._slot.submit(Ask(turn_id, "hello"))
         began_s = time.perf_counter()
-        self._worker.submit(Commit(turn_id, Modality.SPEECH, None, CancelScope(scope)))
+        self._slot.submit(Commit(turn_id, Modality.SPEECH, None, CancelScope(scope)))
         self._until(lambda result: isinstance(result, ReplyResult) and isinstance(result.event, ReplyAudio))
         self.times_ms.append((time.perf_counter() - began_s) * 1e3)
         self._until(lambda result: isinstance(result, ReplyResult) and isinstance(result.event, ReplyDone))
 
     def close(self) -> None:
-        self._worker.submit(Close())
+        self._host.close()
         self._thread.join(10)
 
     def _until(self, is_it: Callable[[Result], bool]) -> None:
-        results: SimpleQueue[Result] = self._worker.results
-        while not is_it(results.get(timeout=30)):
+        while not is_it(self._results.get(timeout=30)):
             pass
 
 
@@ -108,7 +108,7 @@ def served(with_ray: bool) -> Iterator[Side]:
         assert process.stdout is not None
         url = next(line for line in process.stdout if line.startswith("ws://")).strip()
         threading.Thread(target=process.stdout.read, daemon=True).start()
-        yield Side(lambda: RemoteHost(ServerAddress(url)))
+        yield Side(lambda: ServerEngine(ServerAddress(url)))
         process.terminate()
 
 

@@ -72,14 +72,27 @@ class Server:
         self.session.handle(json.dumps(event))
 
 
+class _Count:
+    """Takes the place of PendingWork: requests that are not over."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def begin(self) -> None:
+        self.count += 1
+
+    def end(self) -> None:
+        self.count -= 1
+
+
 class Rig:
-    """A client, its server, and what came of it. Attributes: waiting: requests that are not over."""
+    """A client, its server, and what came of it."""
 
     def __init__(self, script: Script | None = None, flow_steps: FlowSteps | None = None) -> None:
         self.script, self.flow_steps = script or Script(chunks=3), flow_steps
         self.results: list[Result] = []
         self.timings: list[TimingEvent] = []
-        self.waiting = 0
+        self.pending = _Count()
         self.renewals = 0
         bus = TimingBus()
         bus.subscribe(self.timings.append)
@@ -90,22 +103,10 @@ class Rig:
         self.scopes: dict[int, CancelScope] = {}
         self.commit_scopes: dict[int, CancelScope] = {}
 
-    # The desk.
-
-    def begin(self) -> None:
-        self.waiting += 1
-
-    def done(self) -> None:
-        self.waiting -= 1
+    # The port.
 
     def give(self, result: Any) -> None:
         self.results.append(result)
-
-    def on_job(self, notify: Any) -> None: ...
-
-    def take(self) -> None: ...
-
-    def ready(self, loaded: Any, timing: TimingBus) -> None: ...
 
     def _renew(self) -> None:
         self.renewals += 1
@@ -170,7 +171,7 @@ class Rig:
 def test_a_typed_question_is_answered() -> None:
     rig = Rig()
     rig.ask(1, "what is two plus three")
-    assert rig.waiting == 1
+    assert rig.pending.count == 1
     rig.deliver()
     (done,) = rig.replies(ReplyDone)
     assert (done.text, done.finish_reason, done.modality) == ("word0 word1 word2", "stop", SPEECH)
@@ -181,7 +182,7 @@ def test_a_typed_question_is_answered() -> None:
     starts = [event.start_sample for event in rig.replies(ReplyText)]
     assert starts == [0, round(0.4 * OUT_RATE), round(0.8 * OUT_RATE)]
     assert rig.calls("push_text") == [("push_text", 1, "what is two plus three")]
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
 
 
 def test_a_text_reply() -> None:
@@ -211,7 +212,7 @@ def test_an_interruption_is_cut_at_what_was_heard() -> None:
     rig.deliver(4)  # a part of the reply
     heard = round(0.5 * OUT_RATE)
     rig.interrupt(1, heard)
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
     assert rig.calls("truncate")[-1] == ("truncate", 1, heard, 0)
     rig.ask(2, "and then")
     rig.deliver()
@@ -267,7 +268,7 @@ def test_a_user_who_continues_is_answered_once_and_completely(made: int) -> None
     last = max(int(str(call[1])) for call in rig.calls("commit"))
     heard = sum(int(str(call[2])) for call in rig.calls("push") if call[1] == last)
     assert heard == pytest.approx(0.8 * 16_000, rel=0.02), "the model heard both parts in one turn"
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
     assert len(rig.history) == 1
 
 
@@ -296,11 +297,11 @@ def test_a_question_that_got_no_answer_is_asked_again() -> None:
     rig.say(1)
     rig.commit(1)
     rig.reconnect()
-    assert rig.waiting == 1
+    assert rig.pending.count == 1
     rig.deliver()
     (done,) = rig.replies(ReplyDone)
     assert done.finish_reason == "stop"
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
     names = [timing.name for timing in rig.timings if timing.turn_id == 1]
     assert names.index("outage") < names.index("first_audio")
     outage = rig.timings[names.index("outage")]
@@ -330,7 +331,7 @@ def test_a_reply_that_broke_off_ends_with_what_came() -> None:
     rig.reconnect()
     (done,) = rig.replies(ReplyDone)
     assert (done.finish_reason, done.text) == ("cancelled", "word0")
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
     rig.deliver()
     assert rig.calls("remember") == [("remember", 1, "count", "word0")], "what was heard of it is remembered"
 
@@ -422,7 +423,7 @@ def test_a_new_conversation_is_another_session() -> None:
     assert rig.renewals == 0, "there is nothing to forget"
     rig.ask(1, "one")
     rig.client.carry_out(Forget())
-    assert (rig.renewals, rig.waiting) == (1, 0)
+    assert (rig.renewals, rig.pending.count) == (1, 0)
     rig.reconnect()
     assert rig.sent("conversation.item.create") == []
 
@@ -446,7 +447,7 @@ def test_a_failure_of_the_server_fails_the_turn() -> None:
     rig.deliver()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
     assert "The engine is out of order" in failed.message
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
 
 
 def test_a_question_in_an_unknown_script_fails_alone_and_in_the_words_of_the_server() -> None:
@@ -457,7 +458,7 @@ def test_a_question_in_an_unknown_script_fails_alone_and_in_the_words_of_the_ser
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
     assert failed == TurnFailed(1, refusal.what_is_wrong, refusal.what_to_do, "unsupported_language")
     assert rig.renewals == 0  # what was said before stays
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
 
 
 def test_a_refused_request_fails_the_turn() -> None:
@@ -467,7 +468,7 @@ def test_a_refused_request_fails_the_turn() -> None:
     rig.deliver()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
     assert failed.turn_id == 1
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
 
 
 @pytest.mark.parametrize(
@@ -492,7 +493,7 @@ def test_unexpected_events_do_no_harm(event: Event) -> None:
     rig.ask(1, "hello")
     rig.client.on_event(event)
     rig.deliver()
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
 
 
 INFINITE = float("inf")
@@ -520,7 +521,7 @@ def test_no_event_of_a_server_ends_the_conversation(event: Event) -> None:
     rig.deliver()
     rig.ask(2, "and then")
     rig.deliver()
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
     assert [done.text for done in rig.replies(ReplyDone)][-1] == "word0 word1 word2"
 
 
@@ -534,7 +535,7 @@ def test_a_message_that_is_no_event_fails_the_reply_alone() -> None:
     rig.deliver()
     rig.ask(2, "and then")
     rig.deliver()
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
     assert [done.turn_id for done in rig.replies(ReplyDone)] == [2]
 
 
@@ -558,7 +559,7 @@ def test_a_reply_without_end_is_cut_off(kind: str, monkeypatch: pytest.MonkeyPat
     assert len(done.text) <= 1_000
     assert sum(len(event.pcm) for event in rig.replies(ReplyAudio)) <= 4 * OUT_RATE
     assert rig.sent("response.cancel")
-    assert rig.waiting == 0
+    assert rig.pending.count == 0
 
 
 def test_what_is_kept_of_a_server_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from app.remote import engine_process
 from app.remote.engine_process import (
     EngineProcess,
     EngineProcessError,
-    EngineProcessHost,
+    ProcessEngine,
     engine_process_source,
 )
 from app.server_address import ServerAddress
@@ -61,9 +61,9 @@ def run_worker(python: Path) -> tuple[RemoteClient, list[EngineProcess]]:
     """A session's engine worker with this environment, and the child."""
     children: list[EngineProcess] = []
 
-    def source() -> EngineProcessHost:
+    def source() -> ProcessEngine:
         children.append(EngineProcess(python, []))
-        return EngineProcessHost(children[0])
+        return ProcessEngine(children[0])
 
     return RemoteClient(source), children
 
@@ -209,11 +209,11 @@ def test_nano_in_another_environment_changes_its_flow_steps(
     user = RemoteClient(engine_process_source(StartSettings(bundle=nano_bundle, engine_python=python)))
     user.until(lambda: user.of(Loaded))
     assert user.of(Loaded)[0].flow_steps == FlowSteps(2, 2)
-    user.worker.submit(UseFlowSteps(5))
+    user.slot.submit(UseFlowSteps(5))
     user.until(lambda: user.of(FlowStepsSet))
     user.ask(1, "what is the capital of france")
     user.until(user.done)
-    user.worker.submit(UseFlowSteps(None))
+    user.slot.submit(UseFlowSteps(None))
     user.until(lambda: len(user.of(FlowStepsSet)) == 2)
     user.close()
     assert [result.flow_steps for result in user.of(FlowStepsSet)] == [FlowSteps(5, 2), FlowSteps(2, 2)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.remote import host as host_module
-from app.remote.host import RemoteHost
+from app.remote.host import ServerEngine
 from app.server_address import ServerAddress
 from app.session.engine_jobs import (
     Commit,
@@ -58,9 +58,9 @@ def test_a_conversation_over_loopback() -> None:
             user.ask(1, "hello")
             user.until(user.done)
             scope = CancelScope()
-            user.worker.submit(OpenTurn(2, SPEECH, scope))
-            user.worker.submit(Hear(2, speech(0.4, 24_000)))
-            user.worker.submit(Commit(2, SPEECH, None, CancelScope(scope)))
+            user.slot.submit(OpenTurn(2, SPEECH, scope))
+            user.slot.submit(Hear(2, speech(0.4, 24_000)))
+            user.slot.submit(Commit(2, SPEECH, None, CancelScope(scope)))
             user.until(lambda: len(user.done()) == 2)
         assert user.pending.idle.is_set()
         assert [event.text for event in user.done()] == ["word0 word1 word2"] * 2
@@ -101,7 +101,7 @@ def test_a_server_that_stays_away_is_given_up() -> None:
         user.until(lambda: user.of(EngineLost))
         assert len(user.of(EngineNotice)) == 1, "it is announced once"
         assert "refused the connection" in user.of(EngineLost)[0].message
-        user.worker.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
+        user.slot.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
         user.until(lambda: len(user.of(Loaded)) == 2)
         assert not user.of(Loaded)[-1].is_remote
 
@@ -121,10 +121,10 @@ def test_another_engine_takes_the_place_of_a_server() -> None:
     with RealtimeServer() as server, client(server) as user:
         user.ask(1, "one")
         user.until(user.done)
-        user.worker.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
+        user.slot.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
         user.until(lambda: len(user.of(Loaded)) == 2)
         assert not user.of(Loaded)[-1].keeps_history, "the server held the conversation"
-        user.worker.submit(Load(lambda: RemoteHost(ServerAddress(server.url))))
+        user.slot.submit(Load(lambda: ServerEngine(ServerAddress(server.url))))
         user.until(lambda: len(user.of(Loaded)) == 3)
 
 

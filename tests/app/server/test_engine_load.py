@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.server.engine_load import USABLE, EngineLoad, measure_load
+from app.server.engine_load import USABLE, EngineLoad, choose_admission, measure_load
+from app.session.engine_host import Admission
+from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import Scheduler
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
@@ -24,3 +26,41 @@ def test_more_replies_are_made_at_once_as_long_as_twice_as_many_fit() -> None:
     assert fast.conversations == len(fast.ended) == 1 + 2 + 4 + 8
     slow = measure_load(ScriptedEngine(Script(chunks=1, chunk_s=0.001, step_s=0.01)), Scheduler(), 12)  # type: ignore[arg-type]
     assert (slow.speaking, slow.capacity) == (1, 1)
+
+
+def admission(engine: ScriptedEngine, wanted: int | None = None) -> Admission:
+    return choose_admission(engine, Scheduler(), wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_memory_and_speed_set_the_number_of_conversations() -> None:
+    fast = admission(ScriptedEngine(Script(chunks=1, chunk_s=30.0)))
+    assert fast.conversations == 8, "by the KV cache: the engine is fast"
+    assert fast.rtf < 0.1
+    slow = admission(ScriptedEngine(Script(chunks=1, chunk_s=0.001, step_s=0.01)))
+    assert slow.conversations == 1, "however slow it is, one conversation is served"
+    with pytest.raises(MossVoiceError, match=r"KV cache of scripted holds 8 .* fewer than 9.*--context-rows"):
+        admission(ScriptedEngine(), 9)
+
+
+@pytest.mark.slow
+def test_what_has_least_room_sets_the_number_of_conversations(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine(Script(chunks=1, chunk_s=30.0))
+    engine.conversation_limits["speech encoder"] = 5
+    found = admission(engine)
+    assert (found.conversations, found.limit) == (5, "by its speech encoder")
+    engine.speaking_limit = 2
+    assert admission(engine).conversations == 4, "users listen half of the time"
+    assert admission(engine, 4).conversations == 4
+    assert not caplog.messages
+    assert admission(engine, 5).conversations == 5, "as was asked for"
+    assert (
+        "--conversations 5: without it 4 would be admitted at once (limited by its flow's caches)"
+        in caplog.text
+    )
+    engine.conversation_limits["speech encoder"] = 5
+    with pytest.raises(
+        MossVoiceError, match=r"speech encoder of scripted holds 5 .* fewer than 6"
+    ) as refused:
+        admission(engine, 6)
+    assert "--context-rows" not in str(refused.value)

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,11 @@ from starlette.websockets import WebSocketDisconnect
 
 from app.server.access import Access
 from app.server.connection import ConnectionLimits
-from app.server.engine_pool import EnginePool
+from app.server.engine_load import choose_admission
 from app.server.http_app import PATH, RealtimeApp
 from app.server.metrics import Metrics
 from app.session.end_of_turn_worker import EndOfTurnWorker
+from app.session.engine_host import EngineHost
 from app.session.pending_work import PendingWork
 from tests.doubles.scripted_detector import ScriptedDetector
 from tests.doubles.scripted_engine import LoudnessVad, Script, ScriptedEngine
@@ -29,9 +31,9 @@ KEY = "0123456789abcdef"
 
 class Rig:
     def __init__(
-        self, client: TestClient, app: RealtimeApp, engine: ScriptedEngine, pool: EnginePool
+        self, client: TestClient, app: RealtimeApp, engine: ScriptedEngine, host: EngineHost
     ) -> None:
-        self.client, self.app, self.engine, self.pool = client, app, engine, pool
+        self.client, self.app, self.engine, self.host = client, app, engine, host
 
 
 @contextmanager
@@ -42,20 +44,25 @@ def server(
     limits: ConnectionLimits | None = None,
 ) -> Iterator[Rig]:
     engine = engine or ScriptedEngine(Script(chunks=2))
-    pool = EnginePool(lambda: engine, most, lambda loaded: metrics.watch(loaded.timing))  # type: ignore[arg-type, return-value]
-    metrics = Metrics(pool)
+    host = EngineHost(
+        lambda: engine,  # type: ignore[arg-type, return-value]
+        partial(choose_admission, wanted=most),
+        on_engine=lambda timing: metrics.watch(timing),
+        is_batching=True,
+    )
+    metrics = Metrics(host)
     detector = EndOfTurnWorker(lambda: ScriptedDetector(0.9), PendingWork())
     threads = [
-        threading.Thread(target=pool.run, daemon=True),
+        threading.Thread(target=host.run, daemon=True),
         threading.Thread(target=detector.run, daemon=True),
     ]
     for thread in threads:
         thread.start()
-    assert pool.loaded.wait(10)
-    app = RealtimeApp(pool, access or Access(), limits or ConnectionLimits(), metrics, detector, LoudnessVad)
+    assert host.loaded.wait(10)
+    app = RealtimeApp(host, access or Access(), limits or ConnectionLimits(), metrics, detector, LoudnessVad)
     with TestClient(app.asgi) as client:
-        yield Rig(client, app, engine, pool)
-    pool.close()
+        yield Rig(client, app, engine, host)
+    host.close()
     detector.close()
     for thread in threads:
         thread.join(10)
@@ -131,7 +138,7 @@ def test_answers_go_to_who_asked() -> None:
         assert len(set(conversations)) == 2
 
 
-def test_a_client_that_goes_in_the_middle_of_a_reply_leaves_its_seat() -> None:
+def test_a_client_that_goes_in_the_middle_of_a_reply_leaves_its_slot() -> None:
     gate = threading.Event()
     with server(most=1) as rig:
         rig.engine.script.gate = gate
@@ -140,7 +147,7 @@ def test_a_client_that_goes_in_the_middle_of_a_reply_leaves_its_seat() -> None:
             until(socket, "response.created")
         gate.set()
         for _ in range(1_000):
-            if rig.pool.conversations == 0:
+            if rig.host.conversations == 0:
                 break
             threading.Event().wait(0.01)
         with rig.client.websocket_connect(PATH) as socket:

@@ -109,7 +109,7 @@ def test_scaling_follows_the_conversations(ray_replica: Any) -> None:
     replicas = ray_replica.Replicas(1, 4)
     scaling = _options(ray_replica, replicas, ServeSettings(conversations=8))["autoscaling_config"]
     assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 4)
-    assert 1 <= scaling["target_ongoing_requests"] < 8, "another is there before the last seat is taken"
+    assert 1 <= scaling["target_ongoing_requests"] < 8, "another is there before the last place is taken"
     with pytest.raises(ValueError, match="not known"):
         _options(ray_replica, replicas, ServeSettings())
 
@@ -159,7 +159,7 @@ def test_a_replica_reports_for_itself_where_another_has_died(ray_replica: Any) -
 def test_a_failed_engine_is_not_healthy(ray_replica: Any) -> None:
     replica = _replica(ray_replica)
     asyncio.run(replica.check_health())
-    replica._service.pool.problem = MossVoiceError("The engine failed.")
+    replica._service.host.problem = MossVoiceError("The engine failed.")
     with pytest.raises(MossVoiceError, match="engine failed"):
         asyncio.run(replica.check_health())
     replica.__del__()

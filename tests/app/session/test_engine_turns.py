@@ -53,7 +53,9 @@ def test_a_reply_is_made_one_event_at_a_time() -> None:
     counts = []
     while run_alone(rig.turns.advance()):
         counts.append(len(rig.results))
-    assert counts == [1, 2, 3, 4, 6], "a word and its sound twice, and the end with the time it took"
+    assert counts == [2, 3, 4, 5, 7], (
+        "after the history a word and its sound twice, and the end with the time it took"
+    )
     sounds = [result for result in rig.results if isinstance(result, ReplyResult)]
     assert sum(isinstance(result.event, ReplyAudio) for result in sounds) == 2
 
@@ -95,7 +97,7 @@ def test_an_exchange_of_elsewhere_is_remembered() -> None:
 def test_a_reply_that_fails_later_names_its_turn() -> None:
     rig = Rig(Script(fail_on="reply"))
     rig.ask(1)
-    assert rig.results[-1] == TurnFailed(1, "The engine is out of order.", "Repair it.")
+    assert rig.results[-2] == TurnFailed(1, "The engine is out of order.", "Repair it.")
     assert not run_alone(rig.turns.advance())
 
 

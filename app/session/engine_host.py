@@ -1,0 +1,498 @@
+"""One engine thread: an engine at a time, for one conversation or many.
+
+In: jobs of each conversation, at its `EngineSlot`. Out: results, given to the conversation in the engine
+thread. `EngineHost.run` is the body of that thread, the only one that touches an engine and a `SlotRun`;
+everything else of a host and a slot may be called from any thread.
+
+Each conversation runs one task at a time, a job or the next event of its reply, and the scheduler runs equal
+work of several in one call (engine_runtime/scheduler). Tasks run earliest deadline first: a job at once,
+speech 340 ms after it was submitted, the next event of a reply when the audio made so far has been played.
+
+Admission: a slot has all KV blocks that its conversation can need, and there are as many slots as the
+`admit` of the host allows. So a conversation is never slowed down or cut short because of another one.
+
+`Load` puts another engine in the place of the present one, which goes on with the conversation where it can.
+A source may make a `RemoteEngine` instead, which gets the jobs of the slot through a `SlotPort`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app.heap import FreedMemory
+from app.session.engine_history import EngineHistory
+from app.session.engine_jobs import (
+    Commit,
+    EngineNotice,
+    FlowSteps,
+    Hear,
+    Job,
+    Load,
+    Loaded,
+    LoadFailed,
+    ReplyResult,
+    Result,
+)
+from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, SlotPort
+from app.session.engine_source import EngineSource, RemoteEngine
+from app.session.engine_turns import EngineTurns
+from app.session.pending_work import PendingWork
+from engine_runtime.errors import MossVoiceError
+from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
+from engine_runtime.thread_owner import ThreadOwner
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import ReplyAudio
+from engine_runtime.work import Task
+
+if TYPE_CHECKING:  # they import torch
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
+    from engine_runtime.engine import BlockStats, Engine
+
+_log = logging.getLogger(__name__)
+
+
+class HostFullError(MossVoiceError):
+    """No conversation can be admitted now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """`limit` is what limits the number of conversations, in words; `rtf` that of a single reply, 0 where it
+    was not measured."""
+
+    conversations: int = 1
+    limit: str = ""
+    rtf: float = 0.0
+
+
+def admit_one(engine: Engine, scheduler: Scheduler) -> Admission:
+    """A single conversation, without a measurement."""
+    return Admission()
+
+
+class SlotRun:
+    """What the engine thread does for a slot: one task at a time, a job or the next event of its reply."""
+
+    def __init__(
+        self,
+        slot: EngineSlot,
+        deliver: Callable[[Result], None],
+        pending: PendingWork,
+        scheduler: Scheduler,
+        owner: ThreadOwner,
+    ) -> None:
+        """`pending` counts a reply as long as it has more to be made. `owner` is the engine thread."""
+        self.slot = slot
+        self._deliver, self._pending, self._scheduler, self._owner = deliver, pending, scheduler, owner
+        self._is_speaking = False
+        """Whether the reply has more to be made."""
+        self._played_until_ns = 0
+        """When the audio made so far has been played by a client that plays at once."""
+        self._running: ScheduledTask | None = None
+        """The job or event in progress."""
+        self._running_due_ns: int | None = None
+        """When the job in progress is due; None for an event."""
+        self._history: EngineHistory | None = None
+        self._turns: EngineTurns | None = None
+
+    def open(self, engine: Engine, earlier: ConversationSnapshot | None = None) -> bool:
+        """Begin a conversation, or continue `earlier`; False if the model of that is another one, and a new
+        conversation has begun."""
+        self._history = EngineHistory(engine, self.give)
+        self._turns = EngineTurns(self._history, self.give)
+        return self._history.continue_from(earlier)
+
+    def publish(self) -> None:
+        """Publish the history if it changed."""
+        if self._history is not None:
+            self._history.publish()
+
+    @property
+    def snapshot(self) -> ConversationSnapshot | None:
+        """The history as it is now, None without a conversation."""
+        return None if self._history is None else self._history.snapshot
+
+    # The caller of these holds the condition of the host.
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is in progress."""
+        return self._running is None or self._running.is_over
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something can be begun, or ended."""
+        if self.slot.is_closed:
+            return True
+        return self.is_free and (self._is_speaking or self._has_job)
+
+    @property
+    def begins_ns(self) -> int | None:
+        """When the next job can begin, None without one: speech that no other job follows begins with that of
+        all."""
+        jobs = self.slot.jobs
+        if not jobs:
+            return None
+        if any(not isinstance(job, Hear) for _, job in jobs):
+            return 0
+        return self._scheduler.speech_begins_ns(jobs[0][0] - HEAR_DUE_NS)
+
+    @property
+    def _has_job(self) -> bool:
+        begins_ns = self.begins_ns
+        return begins_ns is not None and begins_ns <= time.monotonic_ns()
+
+    def take_job(self) -> Job | None:
+        """The next job that can begin; None if there is none."""
+        jobs = self.slot.jobs
+        self._running_due_ns, job = jobs.popleft() if self._has_job else (None, None)
+        if not isinstance(job, Hear):
+            return job
+        # Speech that has waited is encoded and prefilled at once, which takes less time than block by block.
+        blocks = [job.pcm]
+        while jobs and isinstance(later := jobs[0][1], Hear) and later.turn_id == job.turn_id:
+            blocks.append(later.pcm)
+            self.slot.pop()
+            self._pending.end()
+        return job if len(blocks) == 1 else Hear(job.turn_id, np.concatenate(blocks))
+
+    # ----
+
+    @property
+    def due_ns(self) -> int:
+        """When the piece of work in progress is due; a job that waits for its end hurries it."""
+        if self.slot.is_closed:
+            return 0
+        due_ns = self._played_until_ns if self._running_due_ns is None else self._running_due_ns
+        jobs = self.slot.jobs.copy()  # other threads add to it
+        return min(due_ns, jobs[0][0]) if jobs else due_ns
+
+    def begin(self, engine: Engine, job: Job | None) -> None:
+        """Begin a job or, without one, the next event of the reply."""
+        assert self._owner.is_here
+        task = self._advance() if job is None else self._carry_out(engine, job)
+        self._running = self._scheduler.start(task, lambda: self.due_ns)
+
+    def _carry_out(self, engine: Engine, job: Job) -> Task[None]:
+        try:
+            if self._turns is None:
+                self.open(engine)
+            assert self._turns is not None
+            if isinstance(job, Commit):
+                self._played_until_ns = time.monotonic_ns()
+            yield from self._turns.carry_out(job)
+            self.speak(True)
+        finally:
+            self._pending.end()
+
+    def _advance(self) -> Task[None]:
+        self.speak(self._turns is not None and (yield from self._turns.advance()))
+
+    def speak(self, on: bool) -> None:
+        """The reply has more to be made from now on, or not any more."""
+        if on != self._is_speaking:
+            self._is_speaking = on
+            (self._pending.begin if on else self._pending.end)()
+
+    def end(self) -> None:
+        """Abandon what is in progress, and free what the engine holds for the conversation."""
+        assert self._owner.is_here
+        if self._running is not None and not self._running.is_over:
+            self._scheduler.close(self._running)
+        self.speak(False)
+        if self._history is not None:
+            self._history.close()
+        self._history = self._turns = self._running = None
+
+    def give(self, result: Result) -> None:
+        """Give a result to whoever holds the conversation."""
+        if isinstance(result, ReplyResult) and isinstance(result.event, ReplyAudio):
+            audio = result.event
+            length_ns = len(audio.pcm) * 1_000_000_000 // audio.sample_rate
+            self._played_until_ns = max(self._played_until_ns, time.monotonic_ns()) + length_ns
+        self._deliver(result)
+
+
+class EngineHost:
+    """See the module."""
+
+    def __init__(
+        self,
+        source: EngineSource,
+        admit: Callable[[Engine, Scheduler], Admission] = admit_one,
+        *,
+        on_engine: Callable[[TimingBus], None] = lambda timing: None,
+        pending: PendingWork | None = None,
+        is_batching: bool = False,
+    ) -> None:
+        """`source` is called once, in the engine thread; so are, for each engine, `admit`, which sets the
+        number of conversations, and `on_engine`, with its timing bus. `pending` counts the loading, the jobs
+        and the replies in progress. Without `is_batching` each work runs alone, so that no reply depends on
+        what else runs, not even by rounding."""
+        self._source, self._admit, self._on_engine = source, admit, on_engine
+        self._pending = pending or PendingWork()
+        self._pending.begin()  # loading
+        self._is_batching = is_batching
+        self._changed = threading.Condition()
+        self._runs: list[SlotRun] = []
+        self._is_closing = self._is_draining = False
+        self.loaded = threading.Event()
+        """Set once the engine is ready, or `problem` says why it is not."""
+        self.problem: MossVoiceError | None = None
+        self.facts: Loaded | None = None
+        """The latest engine of this process, None before the first."""
+        self.admission = Admission()
+        self.scheduler = Scheduler(is_batching=is_batching, clock_ns=time.monotonic_ns)
+        """Engine thread, but for its times."""
+        self._engine: Engine | None = None
+        self._held_elsewhere = False
+        """Whether there were turns that an engine of this process knows nothing of."""
+        self._owner = ThreadOwner()
+        self._freed = FreedMemory()
+
+    # ---- any thread ----
+
+    @property
+    def conversations(self) -> int:
+        """Slots taken, with those whose memory is being freed."""
+        return len(self._runs)
+
+    @property
+    def capacity(self) -> int:
+        """Conversations at once."""
+        return self.admission.conversations
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine is ready and conversations can be held."""
+        return self.loaded.is_set() and self.problem is None and not self._is_closing
+
+    @property
+    def stats(self) -> BlockStats | None:
+        """Usage of the KV pool, None without an engine."""
+        return None if self._engine is None else self._engine.stats
+
+    @property
+    def timing(self) -> TimingBus | None:
+        """The bus of the engine, None without one."""
+        return None if self._engine is None else self._engine.timing
+
+    @property
+    def flow_steps(self) -> FlowSteps | None:
+        """Euler steps of the flow from the next turn on; None without an engine, and where several
+        conversations share them."""
+        engine = self._engine
+        if engine is None or self.capacity != 1:
+            return None
+        return FlowSteps(engine.flow_steps, engine.bundle.flow.steps)
+
+    def open_slot(self, deliver: Callable[[Result], None]) -> EngineSlot:
+        """A place for a conversation; `deliver` gets its results in the engine thread and must not block.
+        HostFullError says why there is none."""
+        with self._changed:
+            if self._is_draining or self._is_closing or self.problem is not None:
+                raise HostFullError("The server is shutting down. Connect to another one, or later.")
+            if len(self._runs) >= self.capacity:
+                raise HostFullError(
+                    f"All {self.capacity} conversations that this server can hold ({self.admission.limit}) "
+                    "are in progress. The next is admitted when one has ended."
+                )
+            slot = EngineSlot(self._changed, self._pending)
+            self._runs.append(SlotRun(slot, deliver, self._pending, self.scheduler, self._owner))
+            return slot
+
+    def drain(self) -> None:
+        """Admit nobody from now on."""
+        with self._changed:
+            self._is_draining = True
+
+    def close(self) -> None:
+        """End all conversations, close the engine, and end `run`."""
+        with self._changed:
+            self._is_closing = True
+            for run in self._runs:
+                run.slot.close()
+            self._changed.notify()
+
+    # ---- engine thread ----
+
+    def run(self) -> None:
+        """Body of the engine thread: load, work, close, until there is no other engine to load."""
+        self._owner.claim()
+        source: EngineSource | None = self._source
+        earlier: ConversationSnapshot | None = None
+        try:
+            while source is not None:
+                earlier = self._serve(source, earlier)
+                if (source := self._await_source()) is not None:
+                    gc.collect()  # an engine has reference cycles, and the next one needs its memory
+        except Exception as error:
+            # A failed turn is a result; this is the engine itself. /health reports it.
+            _log.exception("the engine thread failed")
+            self.problem = MossVoiceError(f"The engine failed: {error}.", "Start the server again.")
+        finally:
+            self._runs.clear()
+
+    def _serve(
+        self, source: EngineSource, earlier: ConversationSnapshot | None
+    ) -> ConversationSnapshot | None:
+        """The life of one engine, which continues the conversation `earlier`. Returns the conversation for
+        the next one; nothing of the engine is referenced any more then."""
+        began_s = time.perf_counter()
+        with ExitStack() as stack:
+            try:
+                made = source()
+                if not isinstance(made, RemoteEngine):
+                    engine = self._load(made, stack, earlier, began_s)
+            except Exception as error:
+                self._report(error)
+                return earlier
+            if isinstance(made, RemoteEngine):
+                self._serve_elsewhere(made, earlier)
+                return None
+            self._work(engine)
+            return next((run.snapshot for run in self._runs), None)
+
+    def _load(
+        self,
+        made: AbstractContextManager[Engine],
+        stack: ExitStack,
+        earlier: ConversationSnapshot | None,
+        began_s: float,
+    ) -> Engine:
+        engine = stack.enter_context(made)
+        engine.owner.claim()
+        stack.callback(engine.owner.release)
+        stack.callback(self._leave_engine)
+        engine.warm_up()
+        self.scheduler.is_batching = self._is_batching and engine.gains_from_batches
+        admission = self._admit(engine, self.scheduler)
+        self.scheduler.times.clear()
+        with self._changed:
+            runs = list(self._runs)
+        continued = [run.open(engine, earlier) and not self._held_elsewhere for run in runs]
+        self._held_elsewhere = False
+        # What was loaded stays. Without this, a collection walks all of it while audio callbacks and replies
+        # wait.
+        gc.collect()
+        gc.freeze()
+        stack.callback(gc.unfreeze)
+        self._engine, self.admission, self.problem = engine, admission, None
+        self._on_engine(engine.timing)
+        facts = self.facts = Loaded(
+            engine.bundle.name,
+            time.perf_counter() - began_s,
+            engine.input_sample_rate,
+            engine.output_sample_rate,
+            engine.bundle.samples_per_code,
+            engine.bundle.card,
+            flow_steps=FlowSteps(engine.flow_steps, engine.bundle.flow.steps),
+        )
+        for run, keeps_history in zip(runs, continued, strict=True):
+            run.give(replace(facts, keeps_history=keeps_history))
+            for text in engine.notes:
+                run.give(EngineNotice(text))
+            run.publish()
+        fields = {
+            "rtf": round(admission.rtf, 3),
+            "conversations": admission.conversations,
+            "limited": admission.limit,
+        }
+        _log.info("engine_ready", extra={"fields": fields})
+        self.loaded.set()
+        self._pending.end()
+        return engine
+
+    def _leave_engine(self) -> None:
+        self._engine = None
+        for run in self._runs:
+            run.end()
+
+    def _report(self, error: Exception) -> None:
+        """There is no engine."""
+        if not isinstance(error, MossVoiceError):
+            _log.error("the engine cannot be loaded", exc_info=error)
+            what = f"The engine cannot be loaded: {type(error).__name__}: {error}."
+            error = MossVoiceError(what, "`moss-voice doctor` shows what is missing.")
+        # Not the error itself, whose traceback refers to what was loaded.
+        self.problem = MossVoiceError(error.what_is_wrong, error.what_to_do)
+        for run in self._runs:
+            run.give(LoadFailed(error.what_is_wrong, error.what_to_do))
+        self.loaded.set()
+        self._pending.end()
+
+    def _serve_elsewhere(self, remote: RemoteEngine, earlier: ConversationSnapshot | None) -> None:
+        """The life of a remote engine, for the only slot."""
+        (run,) = self._runs
+        has_history = self._held_elsewhere or (earlier is not None and bool(earlier.exchanges))
+        port = SlotPort(run.slot, self._changed, self._pending, run.give, self._on_engine)
+        try:
+            remote.converse(port, has_history=has_history)
+        except MossVoiceError as error:
+            port.fail(error.what_is_wrong, error.what_to_do)
+        except Exception as error:
+            _log.exception("the conversation with a server failed")
+            what = f"The conversation failed with an unexpected {type(error).__name__}: {error}."
+            port.fail(what, "See the log file for details.")
+        finally:
+            port.on_job(None)
+            self._held_elsewhere = has_history or port.has_turns
+
+    def _await_source(self) -> EngineSource | None:
+        """The source of the next engine, None at the end. Until then there is none, and jobs are dropped. The
+        count of the job that names the source becomes that of the loading."""
+        with self._changed:
+            while not self._is_closing:
+                for run in self._runs:
+                    run.slot.drop_jobs()
+                    if run.slot.is_changing_engines:
+                        job = run.slot.pop()
+                        assert isinstance(job, Load)
+                        source: EngineSource = job.factory
+                        return source
+                self._changed.wait()
+        return None
+
+    def _work(self, engine: Engine) -> None:
+        while (work := self._next()) is not None:
+            for run, job in work:
+                self._begin(engine, run, job)
+            self.scheduler.run_once()
+            self._freed.give_back(at_once=self.scheduler.is_idle)
+
+    def _next(self) -> list[tuple[SlotRun, Job | None]] | None:
+        """The slots with something to begin, and their jobs, perhaps none while work waits in the scheduler;
+        None at the end of the engine."""
+        with self._changed:
+            while True:
+                if self._is_closing:
+                    return None
+                if any(run.slot.is_changing_engines and run.is_free for run in self._runs):
+                    return None
+                waiting = [run for run in self._runs if run.is_waiting]
+                if waiting or not self.scheduler.is_idle:
+                    waiting.sort(key=lambda run: run.due_ns)
+                    return [(run, run.take_job()) for run in waiting]
+                begins = [run.begins_ns for run in self._runs]
+                next_ns = min((at_ns for at_ns in begins if at_ns is not None), default=None)
+                self._changed.wait(None if next_ns is None else max(next_ns - time.monotonic_ns(), 0) / 1e9)
+
+    def _begin(self, engine: Engine, run: SlotRun, job: Job | None) -> None:
+        if not run.slot.is_closed:
+            run.begin(engine, job)
+            return
+        if job is not None:
+            self._pending.end()
+        run.end()
+        with self._changed:
+            self._runs.remove(run)
+        self._freed.note()
