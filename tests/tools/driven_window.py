@@ -22,9 +22,9 @@ class DrivenWindow(MainWindow):
     has_asked = False
     replies = 0
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Ask as soon as the engine is loaded."""
-        super().begin()
+        super().start_session()
         self.bridge.state_changed.connect(self._ask)
         self.bridge.reply_finished.connect(self._continue)
 
@@ -32,7 +32,7 @@ class DrivenWindow(MainWindow):
         if change.state is SessionState.STOPPED and not DrivenWindow.has_asked:
             DrivenWindow.has_asked = True
             self.composer.edit.setPlainText("what is two plus three")
-            self.composer.send()
+            self.composer.submit()
 
     def _continue(self) -> None:
         DrivenWindow.replies += 1

@@ -76,13 +76,13 @@ def hold_conversation(folder: Path) -> None:
             window = MainWindow(session, store)
             window.resize(1440, 920)
             window.show()
-            window.begin()
+            window.start_session()
             wait(lambda: count(EngineReady) > 0, 60)
             window.bridge.send(Start())
             pause(1.5)
             for text in TYPED:
                 window.composer.edit.setPlainText(text)
-                wait_for_reply(window.composer.send)
+                wait_for_reply(window.composer.submit)
                 pause(0.6)
             for name in SAMPLES:
                 sample = PlaySample(ROOT / "assets" / "samples" / f"{name}.wav")

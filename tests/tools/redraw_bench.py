@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace) -> None:
         session = ScriptedSession()
         window = MainWindow(session, store=PreferenceStore(Path(folder) / "window.ini"))
         window.show()
-        window.begin()
+        window.start_session()
         session.feed(*opening())
         window.latency.add_events(all_timings(rounds=12))
         window.latency.longest_redraw_ms = 0.0

@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
             session = ScriptedSession()
             window = MainWindow(session, store=store)
             window.show()
-            window.begin()
+            window.start_session()
             session.feed(*opening())
             for events in conversation(script):
                 session.feed(*events)
@@ -64,7 +64,7 @@ def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
     tools, bundle = window.settings.tools, str(paths.default_bundle())
     loop = QEventLoop()
     tools.plans.found.connect(loop.quit)
-    tools.plans.ask(bundle)
+    tools.plans.look_up(bundle)
     loop.exec()
     dialog = SettingsDialog(window.applied.current, None, window, window.bridge, tools)
     dialog.tabs.setCurrentWidget(dialog.model)

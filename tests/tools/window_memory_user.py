@@ -27,9 +27,9 @@ _PICTURES = sys.argv[2:]
 class ListeningWindow(MainWindow):
     """Presses Start when the engine is loaded."""
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Connect the counter, and plan the pictures."""
-        super().begin()
+        super().start_session()
         self._answered: set[int] = set()
         self.bridge.state_changed.connect(self._listen)
         self.bridge.reply_finished.connect(self._count)

@@ -141,11 +141,11 @@ class SessionBridge(QObject):
         self._timer.setInterval(POLL_MS)
         self._timer.timeout.connect(self.poll)
 
-    def start(self) -> None:
+    def start_polling(self) -> None:
         """Begin to poll."""
         self._timer.start()
 
-    def stop(self) -> None:
+    def stop_polling(self) -> None:
         """Stop polling; pending events are not fetched."""
         self._timer.stop()
 
@@ -161,7 +161,7 @@ class SessionBridge(QObject):
             Exception
         ) as error:  # the border to the window: shown to the user, with the traceback in the log
             _log.exception("the session could not be polled")
-            self.stop()
+            self.stop_polling()
             self.lost.emit(str(error))
             return
         timings: list[TimingEvent] = []

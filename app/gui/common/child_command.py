@@ -1,6 +1,6 @@
 """Runs one `moss-voice` command, or another program, in a process of its own, and reads its lines of JSON.
 
-In: the words of the command. Out: its lines, and the error with which it ended. GUI thread; only `close`
+In: the words of the command. Out: its lines, and the error with which it ended. GUI thread; only `kill`
 waits.
 """
 
@@ -51,12 +51,12 @@ class ChildCommand(QObject):
         executable, *arguments = program or (sys.executable, "-m", "app", *words)
         process.start(executable, arguments)
 
-    def stop(self) -> None:
+    def terminate(self) -> None:
         """Ask the process to end, and end it if it does not."""
         self._process.terminate()
         QTimer.singleShot(_PATIENCE_MS, self._process, self._process.kill)
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End the process at once; nothing is signalled any more."""
         self._has_ended = True
         self._process.kill()

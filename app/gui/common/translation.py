@@ -31,10 +31,10 @@ class Translation:
         self._translators: list[QTranslator] = []
         self.language = "en"
 
-    def use(self, choice: str) -> str:
+    def switch_to(self, choice: str) -> str:
         """Switch to a language; returns the language in use."""
         language = resolve(choice)
-        self.remove()
+        self.remove_translators()
         if language != "en":
             qt_folder = QLibraryInfo.path(QLibraryInfo.LibraryPath.TranslationsPath)
             for name, folder in (
@@ -46,7 +46,7 @@ class Translation:
         QLocale.setDefault(QLocale(language))
         return self.language
 
-    def remove(self) -> None:
+    def remove_translators(self) -> None:
         """Take the installed translators away; the texts are English then."""
         for translator in self._translators:
             self._application.removeTranslator(translator)

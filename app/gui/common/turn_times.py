@@ -134,7 +134,7 @@ class TurnTimes:
     ratings: list[Rating] = field(default_factory=list)
     spans: deque[tuple[LatencyStage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
 
-    def note(self, event: TimingEvent) -> None:
+    def add_event(self, event: TimingEvent) -> None:
         """Take an event of the turn; unknown names are passed over."""
         end_ns = event.start_ns + event.duration_ns
         if (stage := _SPANS.get(event.name)) is not None:

@@ -138,15 +138,15 @@ class Bubble(FollowsLanguage, QFrame):
     def set_widest(self, width: int) -> None:
         """Never be wider than this."""
         self._widest = max(_NARROWEST_PX, width)
-        self.fit()
+        self.fit_width()
 
     def set_body(self, text: str) -> None:
         """Show this text."""
         self.body.setText(text)
         self.body.setVisible(bool(text))
-        self.fit()
+        self.fit_width()
 
-    def fit(self) -> None:
+    def fit_width(self) -> None:
         """Take the width of the text, the caption or the picture, whichever needs most."""
         metrics = QFontMetricsF(self.body.font())
         shown = [label.text() for label in self.texts if label.isVisibleTo(self)]
@@ -166,7 +166,7 @@ class Bubble(FollowsLanguage, QFrame):
         self.strip.add_level(dbfs)
         if not self.strip.isVisibleTo(self):
             self.strip.show()
-            self.fit()
+            self.fit_width()
 
     def show_icon(self, name: str, colour: str) -> None:
         """Show an icon before the caption."""
@@ -219,13 +219,13 @@ class UserBubble(Bubble):
         """Whether the turn is over."""
         return self.seconds is not None
 
-    def commit(self, seconds: float) -> None:
+    def show_committed(self, seconds: float) -> None:
         """The turn is over."""
         self.seconds = seconds
         self.strip.trim()
         self.retranslate()
 
-    def reopen(self) -> None:
+    def show_reopened(self) -> None:
         """The user continues the turn."""
         self.seconds = None
         self.retranslate()
@@ -236,7 +236,7 @@ class UserBubble(Bubble):
             self._progress = (min(heard_s, length_s), length_s)
             self.retranslate()
 
-    def cancel(self, reason: CancelReason) -> None:
+    def show_cancelled(self, reason: CancelReason) -> None:
         """The turn was dropped."""
         self._cancelled = reason
         self.retranslate()
@@ -263,7 +263,7 @@ class UserBubble(Bubble):
             parts.append(self.tr("%1 s").replace("%1", f"{self.seconds:.1f}"))
         self.caption.setText(" · ".join(parts))
         self.setAccessibleName(", ".join([*parts, self.body.text()]))
-        self.fit()
+        self.fit_width()
 
 
 class ReplyBubble(Bubble):
@@ -335,7 +335,7 @@ class ReplyBubble(Bubble):
         """Whether the reply is being heard."""
         return self._is_playing
 
-    def finish(self, modality: Modality, seconds: float, text: str, reason: FinishReason) -> None:
+    def show_finished(self, modality: Modality, seconds: float, text: str, reason: FinishReason) -> None:
         """The reply is complete."""
         self._modality, self.seconds, self._finish = modality, seconds, reason
         if text:
@@ -343,13 +343,13 @@ class ReplyBubble(Bubble):
         self.again.setVisible(modality is Modality.SPEECH and seconds > 0)
         self.retranslate()
 
-    def cancel(self, reason: CancelReason) -> None:
+    def show_cancelled(self, reason: CancelReason) -> None:
         """The reply was stopped."""
         self.was_heard = self.was_heard or self._is_playing
         self._cancelled, self._is_playing = reason, False
         self.retranslate()
 
-    def cut(self, modality: Modality, heard_text: str, unheard_text: str, heard_s: float) -> None:
+    def show_cut(self, modality: Modality, heard_text: str, unheard_text: str, heard_s: float) -> None:
         """The reply was stopped; show the part that was heard."""
         self._modality, self._heard_s = modality, heard_s
         heard_text, unheard_text = heard_text.strip(), unheard_text.strip()
@@ -402,7 +402,7 @@ class ReplyBubble(Bubble):
             self._write_mark(self._heard_s)
             said += [self.mark_text.text(), self.rest.text()]
         self.setAccessibleName(", ".join([*parts, *filter(None, said)]))
-        self.fit()
+        self.fit_width()
 
     def _length(self) -> list[str]:
         """How long the reply is, and how much of it was heard if it was cut."""

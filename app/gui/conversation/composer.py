@@ -81,7 +81,7 @@ class Composer(QFrame):
         self.edit.setTabChangesFocus(True)
         self.edit.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAsNeeded)
         self.edit.document().setDocumentMargin(3)
-        self.edit.sent.connect(self.send)
+        self.edit.sent.connect(self.submit)
         self.edit.focused.connect(self._show_focus)
         self.edit.textChanged.connect(self._follow_text)
         self.button = QToolButton()
@@ -107,7 +107,7 @@ class Composer(QFrame):
         self._is_replying = is_replying
         self._follow_text()
 
-    def send(self) -> None:
+    def submit(self) -> None:
         """Ask the typed question; does nothing if it is empty or the session is not ready."""
         text = self.edit.toPlainText().strip()
         if text and self._is_ready:
@@ -143,7 +143,7 @@ class Composer(QFrame):
         if self._stops:
             self.stopped.emit()
         else:
-            self.send()
+            self.submit()
 
     def _show_button(self) -> None:
         if self._stops:

@@ -57,7 +57,7 @@ class TurnMenu(QObject):
         super().__init__(parent)
         self._parent = parent
 
-    def make(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None) -> QMenu:
+    def menu_for(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None) -> QMenu:
         """The menu for a turn. An incomplete reply cannot be requested again yet."""
         menu = QMenu(self._parent)
         said = user.typed_text
@@ -79,9 +79,9 @@ class TurnMenu(QObject):
         save.setEnabled(has_sound)
         return menu
 
-    def show(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None, at: QPoint) -> None:
+    def popup(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None, at: QPoint) -> None:
         """Show the menu at a place of the screen."""
-        menu = self.make(turn_id, user, reply)
+        menu = self.menu_for(turn_id, user, reply)
         menu.aboutToHide.connect(menu.deleteLater)
         menu.popup(at)
 
@@ -128,7 +128,7 @@ class ConversationActions(QObject):
         self._bridge.send(NewConversation())
         self._transcript.clear()
 
-    def tidy(self) -> None:
+    def finish_deletions(self) -> None:
         """Finish what was being deleted when the program was killed."""
         finish_all(paths.conversations_dir())
         clear_remains(paths.conversations_dir())
@@ -228,4 +228,4 @@ class ConversationActions(QObject):
     def _show_menu(self, turn_id: int, place: QPoint) -> None:
         user, reply = self._transcript.bubbles(turn_id)
         if user is not None:
-            self.menu.show(turn_id, user, reply, place)
+            self.menu.popup(turn_id, user, reply, place)

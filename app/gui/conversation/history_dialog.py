@@ -76,7 +76,7 @@ class HistoryDialog(QDialog):
         self.delete_button, self.delete_all_button = QPushButton(), QPushButton()
         self._lay_out()
         self._connect()
-        self.refresh()
+        self.fill_list()
 
     @property
     def chosen(self) -> ConversationSummary | None:
@@ -85,7 +85,7 @@ class HistoryDialog(QDialog):
         found: ConversationSummary | None = item.data(0, Qt.ItemDataRole.UserRole) if item else None
         return found
 
-    def refresh(self) -> None:
+    def fill_list(self) -> None:
         """List the kept conversations, the latest first."""
         self.list.clear()
         for found in list_conversations(self._root):
@@ -172,12 +172,12 @@ class HistoryDialog(QDialog):
         chosen, question = self.chosen, self.tr("Delete this conversation?")
         if chosen is not None and self._is_sure(question, self.tr("Delete")):
             self._attempt(lambda: delete_conversation(chosen.folder))
-            self.refresh()
+            self.fill_list()
 
     def _delete_all(self) -> None:
         if self._is_sure(self.tr("Delete all kept conversations?"), self.tr("Delete all")):
             self._attempt(lambda: delete_all(self._root))
-            self.refresh()
+            self.fill_list()
 
     def _is_sure(self, question: str, action: str) -> bool:
         return is_confirmed(self, question, self.tr("This cannot be undone."), action)

@@ -117,7 +117,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         turn = self._turns.get(turn_id)
         return (None, None) if turn is None else (turn.user, turn.reply)
 
-    def follow(self, bridge: SessionBridge) -> None:
+    def follow_session(self, bridge: SessionBridge) -> None:
         """Show what the session reports from now on."""
         bridge.levels.connect(self.show_levels)
         bridge.turn_opened.connect(self.open_turn)
@@ -165,7 +165,7 @@ class Transcript(FollowsLanguage, QScrollArea):
             return
         turn.shown = turn.shown[:1]
         self._drop_reply(turn)
-        turn.user.reopen()
+        turn.user.show_reopened()
         self._hearing = turn.user
 
     def commit_turn(self, event: TurnCommitted) -> None:
@@ -174,7 +174,7 @@ class Transcript(FollowsLanguage, QScrollArea):
             return
         self._hearing = None
         turn.shown.append(event)
-        turn.user.commit(event.seconds)
+        turn.user.show_committed(event.seconds)
         self._drop_reply(turn)
         self._reply(event.turn_id)
 
@@ -188,9 +188,9 @@ class Transcript(FollowsLanguage, QScrollArea):
         if event.reason == "too_short":
             self._remove_turn(event.turn_id)
         elif turn.reply is not None:
-            turn.reply.cancel(event.reason)
+            turn.reply.show_cancelled(event.reason)
         else:
-            turn.user.cancel(event.reason)
+            turn.user.show_cancelled(event.reason)
 
     def add_reply_text(self, event: ReplyTextDelta) -> None:
         """More text of a reply."""
@@ -215,13 +215,13 @@ class Transcript(FollowsLanguage, QScrollArea):
         """A reply is complete."""
         if (reply := self._reply(event.turn_id)) is not None:
             self._turns[event.turn_id].shown.append(event)
-            reply.finish(event.modality, event.seconds, event.text, event.finish_reason)
+            reply.show_finished(event.modality, event.seconds, event.text, event.finish_reason)
 
     def cut_reply(self, event: ReplyCut) -> None:
         """Show how much of a reply was heard before it was stopped."""
         if (turn := self._turns.get(event.turn_id)) is not None and turn.reply is not None:
             turn.shown.append(event)
-            turn.reply.cut(event.modality, event.heard_text, event.unheard_text, event.heard_s)
+            turn.reply.show_cut(event.modality, event.heard_text, event.unheard_text, event.heard_s)
 
     def show_levels(self, event: Levels) -> None:
         """Draw the loudness of the turn that is heard and of the reply that is playing for the first time."""

@@ -105,7 +105,7 @@ class Export(QObject):
         self.events = TimingLog()
         self._window, self._view, self._banner, self._notice = window, view, banner, notice
 
-    def add(self, events: Iterable[TimingEvent]) -> None:
+    def add_events(self, events: Iterable[TimingEvent]) -> None:
         """Keep more events."""
         self.events.extend(events)
 

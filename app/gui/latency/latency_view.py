@@ -232,7 +232,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
 
     def add_events(self, events: Iterable[TimingEvent]) -> None:
         """Take events; they are drawn with the next tick of the timer."""
-        self.metrics.extend(events)
+        self.metrics.add_events(events)
 
     def redraw(self) -> None:
         """Draw new values. Called by the timer; returns immediately if there are none."""

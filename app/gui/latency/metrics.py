@@ -43,7 +43,7 @@ class SeriesSummary:
     maximum: float
 
     @classmethod
-    def of(cls, values: Values, last: float) -> SeriesSummary:
+    def from_values(cls, values: Values, last: float) -> SeriesSummary:
         """Statistics of at least one value; percentiles interpolate linearly."""
         p50, p95 = np.percentile(values, (50, 95))
         return cls(len(values), last, float(values.mean()), float(p50), float(p95), float(values.max()))
@@ -73,7 +73,7 @@ class TurnSeries:
         self._summary: SeriesSummary | None = None
         self._summarized = 0
 
-    def put(self, turn_id: int, value: float) -> None:
+    def put_value(self, turn_id: int, value: float) -> None:
         """Add a value of a turn; in a series with one value per turn it replaces the one before."""
         values = self._values.setdefault(turn_id, [])
         if not self.per_call:
@@ -110,7 +110,7 @@ class TurnSeries:
             self._summarized = self.total
             values = np.array([value for each in self._values.values() for value in each])
             self._summary = (
-                SeriesSummary.of(values, float(self.points().medians[-1])) if len(values) else None
+                SeriesSummary.from_values(values, float(self.points().medians[-1])) if len(values) else None
             )
         return self._summary
 
@@ -145,7 +145,7 @@ class LevelSeries:
 
     def summary(self) -> SeriesSummary | None:
         """Statistics over the values held; None when there are none."""
-        return SeriesSummary.of(self.y, float(self.y[-1])) if self.total else None
+        return SeriesSummary.from_values(self.y, float(self.y[-1])) if self.total else None
 
     def _window(self, row: int) -> Values:
         start = 0 if self.total <= self.capacity else self.total % self.capacity
@@ -243,12 +243,12 @@ class LatencyMetrics:
         self._origin_ns: int | None = None
         self._sounding: TurnTimes | None = None
 
-    def extend(self, events: Iterable[TimingEvent]) -> None:
+    def add_events(self, events: Iterable[TimingEvent]) -> None:
         """Add events in the order in which they were emitted."""
         for event in events:
-            self.add(event)
+            self.add_event(event)
 
-    def add(self, event: TimingEvent) -> None:
+    def add_event(self, event: TimingEvent) -> None:
         """Add one event. Unknown names and values that are not finite are passed over."""
         if self._origin_ns is None:
             self._origin_ns = event.start_ns
@@ -294,7 +294,7 @@ class LatencyMetrics:
     def _put(self, metric: Metric, turn_id: int, value: object) -> None:
         number, oldest = finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
         if number is not None and turn_id >= oldest and turn_id not in self._interrupted:
-            self.series[metric].put(turn_id, number)
+            self.series[metric].put_value(turn_id, number)
 
     def _note_newest(self, turn_id: int) -> None:
         first, newest = self.turns
@@ -310,7 +310,7 @@ class LatencyMetrics:
             turn = self._turns[event.turn_id] = TurnTimes(event.turn_id)
             if len(self._turns) > SHOWN_TURNS:
                 self._turns.popitem(last=False)
-        turn.note(event)
+        turn.add_event(event)
         if event.name == "first_audio":
             self._sounding = turn
         elif event.name == "reply" and event.attributes.get("finish_reason") != "cancelled":

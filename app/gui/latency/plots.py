@@ -84,7 +84,7 @@ class AxisRange:
         self.upper = self.smallest
         self._calm = 0
 
-    def fit(self, highest: float) -> bool:
+    def fit_upper(self, highest: float) -> bool:
         """Follow the highest value shown; True if the bound changed."""
         wanted = max(self.smallest, round_up(highest * 1.08))
         if highest <= self.upper and wanted > 0.5 * self.upper:
@@ -415,7 +415,7 @@ class LivePlot(QFrame):
             max((c.highest for c in curves if c.style.on_right is right), default=0.0)
             for right in (False, True)
         ]
-        is_new = [axis.fit(high) for axis, high in zip((self._left, self._right), highest, strict=True)]
+        is_new = [axis.fit_upper(high) for axis, high in zip((self._left, self._right), highest, strict=True)]
         if any(is_new):
             self._set_y_ranges()
         for curve in curves:

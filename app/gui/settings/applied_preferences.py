@@ -104,11 +104,11 @@ class AppliedPreferences(QObject):
         self._bridge.send(SetReply(modality))
 
     def choose_volume(self, percent: int) -> None:
-        """Play at this volume; it is saved by `close`."""
+        """Play at this volume; it is saved by `save_at_exit`."""
         self._take(dataclasses.replace(self.current, volume=percent))
         self._bridge.send(SetVolume(percent / 100))
 
-    def close(self, *, latency_panel: bool, latency_window: bool) -> None:
+    def save_at_exit(self, *, latency_panel: bool, latency_window: bool) -> None:
         """The window closes, with or without its latency view, which may have had a window of its own."""
         self._take(
             dataclasses.replace(self.current, latency_panel=latency_panel, latency_window=latency_window)

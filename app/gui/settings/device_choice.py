@@ -57,7 +57,7 @@ class DeviceChoice(QObject):
         return str(self.device_box.currentData())
 
     @property
-    def form(self) -> tuple[WeightFormat, bool]:
+    def chosen_format(self) -> tuple[WeightFormat, bool]:
         """The chosen format, and whether the rest is compressed, too."""
         return self.weights_box.currentData(), self.saves_memory.isChecked()
 
@@ -71,7 +71,7 @@ class DeviceChoice(QObject):
 
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the fields."""
-        weights, saves_memory = self.form
+        weights, saves_memory = self.chosen_format
         return dataclasses.replace(
             preferences, device=self.device, weights=weights, saves_memory=saves_memory
         )
@@ -130,7 +130,7 @@ class DeviceChoice(QObject):
         return self.tr("Set by the TensorRT-LLM engine: weights, keys and values.")
 
     def _say_room(self, room: DeviceRoom) -> None:
-        need = room.needs["native", False] if room.is_processor else room.needs[self.form]
+        need = room.needs["native", False] if room.is_processor else room.needs[self.chosen_format]
         available = room.total_bytes if room.is_processor else room.free_bytes
         self.fits = fits = need <= available
         text = (

@@ -157,7 +157,7 @@ class EnginePage(SettingsPage):
         for subject in self._subjects():
             if subject not in self._asked:
                 self._asked.add(subject)
-                self._checks.ask(subject)
+                self._checks.look_up(subject)
 
     def _subjects(self) -> list[Subject]:
         found: list[Subject] = []
@@ -173,9 +173,9 @@ class EnginePage(SettingsPage):
         self.engine.setEnabled(is_on)
         looking = self.tr("Looking …")
         text, is_usable = self._about_engine(looking) if is_on else ("", True)
-        self.engine.say(text, is_usable=is_usable, is_known=text != looking)
+        self.engine.show_note(text, is_usable=is_usable, is_known=text != looking)
         text, is_usable = self._about_python(looking, is_on=is_on)
-        self.python.say(text, is_usable=is_usable, is_known=text != looking)
+        self.python.show_note(text, is_usable=is_usable, is_known=text != looking)
         self.checked.emit()
 
     def _about_engine(self, looking: str) -> tuple[str, bool]:

@@ -68,7 +68,7 @@ class EngineSwitch(QObject):
         """Folder of the model that runs or is being loaded."""
         return self.wanted.bundle
 
-    def apply(self, edited: Preferences) -> None:
+    def apply_edited(self, edited: Preferences) -> None:
         """Apply preferences that were edited from the current ones; another engine is loaded if they name
         one."""
         before, has_worked = self._applied.engine_choice(), self._was_ready(self._applied.start_settings())

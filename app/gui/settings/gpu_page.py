@@ -55,7 +55,7 @@ class GpuInstaller(QObject):
         """Whether an installation or a removal runs."""
         return self._command is not None and self.part != "status"
 
-    def look(self) -> None:
+    def query_status(self) -> None:
         """Ask for the status."""
         self._start("status", "--json")
 
@@ -64,21 +64,21 @@ class GpuInstaller(QObject):
         self.error = ""
         self._start("install", "--json")
 
-    def remove(self) -> None:
+    def uninstall(self) -> None:
         """Remove everything."""
         self.error = ""
         self._start("remove")
 
-    def cancel(self) -> None:
+    def cancel_installation(self) -> None:
         """End the installation; what has been downloaded stays."""
         if self._command is not None:
             self._is_cancelled = True
-            self._command.stop()
+            self._command.terminate()
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End whatever runs, at once: an installation can be interrupted at any time."""
         if self._command is not None:
-            self._command.close()
+            self._command.kill()
             self._command = None
 
     def _start(self, part: str, *options: str) -> None:
@@ -104,7 +104,7 @@ class GpuInstaller(QObject):
             self.error = f"{what_is_wrong} {what_to_do}".strip() or self.error
         self.changed.emit()
         if self.part != "status":
-            self.look()
+            self.query_status()
 
 
 def make_installer(parent: QObject, closed: SignalInstance) -> GpuInstaller | None:
@@ -116,7 +116,7 @@ def make_installer(parent: QObject, closed: SignalInstance) -> GpuInstaller | No
     except MossVoiceError:
         return None
     installer = GpuInstaller(parent)
-    closed.connect(installer.close)
+    closed.connect(installer.kill)
     return installer
 
 
@@ -153,7 +153,7 @@ class GpuPage(SettingsPage):
             ("", buttons, ""),
         )
         self.install_button.clicked.connect(installer.install)
-        self.cancel_button.clicked.connect(installer.cancel)
+        self.cancel_button.clicked.connect(installer.cancel_installation)
         self.remove_button.clicked.connect(self._remove)
         installer.changed.connect(self.show_status)
         self.show_status()
@@ -167,7 +167,7 @@ class GpuPage(SettingsPage):
 
     def showEvent(self, event: QShowEvent) -> None:
         """Look at what is installed now."""
-        self._installer.look()
+        self._installer.query_status()
         super().showEvent(event)
 
     def show_status(self) -> None:
@@ -246,4 +246,4 @@ class GpuPage(SettingsPage):
             self.tr("The program runs on the processor from its next start on."),
             self.tr("Remove"),
         ):
-            self._installer.remove()
+            self._installer.uninstall()

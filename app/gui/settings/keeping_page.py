@@ -65,7 +65,7 @@ class KeepingPage(SettingsPage):
         chosen: Keep = self.keep_box.currentData()
         return chosen
 
-    def forbid(self) -> None:
+    def forbid_keeping(self) -> None:
         """For a second window, which leaves the conversations to the first."""
         self._is_forbidden = True
         self.keep_box.setEnabled(False)

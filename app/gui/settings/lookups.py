@@ -52,7 +52,7 @@ class DevicePlans(QObject):
         self.rooms: dict[str, list[DeviceRoom]] = {}
         self._running: dict[str, ChildCommand] = {}
 
-    def ask(self, bundle: str) -> None:
+    def look_up(self, bundle: str) -> None:
         """Find the plan of a bundle: a folder, or the name of a released model. Free memory is as of now."""
         if bundle in self._running:
             return
@@ -60,15 +60,15 @@ class DevicePlans(QObject):
         command.line.connect(lambda line: self._keep(bundle, line))
         command.ended.connect(lambda *_: self._end(bundle))
 
-    def ask_once(self, bundle: str) -> None:
+    def look_up_once(self, bundle: str) -> None:
         """The same, unless the plan is known: for advice that need not be of this moment."""
         if bundle not in self.rooms:
-            self.ask(bundle)
+            self.look_up(bundle)
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End what is running: the window closes."""
         for command in self._running.values():
-            command.close()
+            command.kill()
         self._running.clear()
 
     def _keep(self, bundle: str, line: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class EngineChecks(QObject):
         self.answers: dict[Subject, dict[str, Any]] = {}
         self._running: dict[Subject, ChildCommand] = {}
 
-    def ask(self, subject: Subject) -> None:
+    def look_up(self, subject: Subject) -> None:
         """Examine it, unless that is being done."""
         if subject in self._running:
             return
@@ -135,10 +135,10 @@ class EngineChecks(QObject):
         command.line.connect(lines.append)
         command.ended.connect(lambda *error: self._end(subject, lines, " ".join(error).strip()))
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End what is running: the window closes."""
         for command in self._running.values():
-            command.close()
+            command.kill()
         self._running.clear()
 
     def _end(self, subject: Subject, lines: list[dict[str, Any]], error: str) -> None:

@@ -52,32 +52,32 @@ class ModelJobs(QObject):
         self._is_stopping = False
         self._is_cancelled = False
 
-    def download(self, model: Model) -> None:
+    def download_model(self, model: Model) -> None:
         """Download a model, or continue an earlier download of it."""
         self._start(Job("download", model), "fetch", model.folder.name, "--json")
 
-    def verify(self, model: Model) -> None:
+    def verify_model(self, model: Model) -> None:
         """Compare all files of an installed model with their hashes."""
         self._start(Job("verify", model), "inspect", str(model.folder), "--progress")
 
-    def remove(self, model: Model) -> None:
+    def remove_model(self, model: Model) -> None:
         """Delete the files of a model; of one that is being downloaded, when that has stopped."""
         if self.job is not None and self.job.model.folder == model.folder:
             self._is_cancelled = True
-            self.stop()
+            self.stop_job()
         else:
             self._start(Job("remove", model), "fetch", model.folder.name, "--remove")
 
-    def stop(self) -> None:
+    def stop_job(self) -> None:
         """End the job; a download keeps what it has."""
         if self._command is not None:
             self._is_stopping = True
-            self._command.stop()
+            self._command.terminate()
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End the job at once: the window closes."""
         if self._command is not None:
-            self._command.close()
+            self._command.kill()
             self._command = self.job = None
 
     def _start(self, job: Job, *words: str) -> None:
@@ -99,7 +99,7 @@ class ModelJobs(QObject):
         if job is None:
             return
         if self._is_cancelled:
-            self.remove(job.model)
+            self.remove_model(job.model)
             return
         self.changed.emit()
         if not message:

@@ -201,7 +201,7 @@ class ModelList(QWidget):
             jobs.changed.connect(self._show_jobs)
             jobs.finished.connect(self._finish)
             jobs.failed.connect(self._fail)
-        self.refresh()
+        self.find_files()
 
     @property
     def bundle(self) -> str:
@@ -220,7 +220,7 @@ class ModelList(QWidget):
         (self.other_choice if row is None else row.choice).setChecked(True)
         self._choose()
 
-    def refresh(self) -> None:
+    def find_files(self) -> None:
         """Look at the files again."""
         found = {model.folder: model for model in find_models()}
         for row in self.rows:
@@ -247,10 +247,10 @@ class ModelList(QWidget):
         self._group.addButton(row.choice)
         if jobs is None:
             return
-        row.pause_wanted.connect(jobs.stop)
+        row.pause_wanted.connect(jobs.stop_job)
         row.remove_wanted.connect(partial(self._remove, row, jobs))
         row.download_wanted.connect(partial(self._download, row, jobs))
-        row.verify_wanted.connect(lambda: jobs.verify(row.model))
+        row.verify_wanted.connect(lambda: jobs.verify_model(row.model))
 
     def _download(self, row: ModelRow, jobs: ModelJobs) -> None:
         model = row.model
@@ -264,7 +264,7 @@ class ModelList(QWidget):
                 row.download_button.text(),
             ):
                 return
-        jobs.download(model)
+        jobs.download_model(model)
 
     def _remove(self, row: ModelRow, jobs: ModelJobs) -> None:
         if row.model.is_installed:
@@ -275,7 +275,7 @@ class ModelList(QWidget):
             consequence = self.tr("What was loaded of it is deleted.")
         action = row.remove_button.text()
         if is_confirmed(self, question.replace("%1", row.model.name), consequence, action):
-            jobs.remove(row.model)
+            jobs.remove_model(row.model)
 
     def _choose(self) -> None:
         self.other.setVisible(self.other_choice.isChecked())
@@ -286,7 +286,7 @@ class ModelList(QWidget):
         """Progress goes to its row; the files are looked at again when a job begins or ends."""
         job = self._jobs.job if self._jobs is not None else None
         if job is None or not job.step:
-            self.refresh()
+            self.find_files()
             return
         for row in self.rows:
             if row.model.folder == job.model.folder:

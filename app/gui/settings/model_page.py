@@ -42,11 +42,11 @@ class ModelTools(QObject):
         super().__init__(parent)
         self.jobs, self.plans, self.checks = ModelJobs(self), DevicePlans(self), EngineChecks(self)
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """End the processes: the window closes."""
-        self.jobs.close()
-        self.plans.close()
-        self.checks.close()
+        self.jobs.kill()
+        self.plans.kill()
+        self.checks.kill()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class RunningEngine:
     form: tuple[WeightFormat, bool]
 
     @classmethod
-    def of(cls, start: StartSettings) -> RunningEngine:
+    def from_start(cls, start: StartSettings) -> RunningEngine:
         """That of these settings."""
         engine = start.engine
         return cls(start.bundle.absolute(), engine.device, (engine.weight_format, engine.rounds_tails))
@@ -79,7 +79,7 @@ class ModelPage(SettingsPage):
     def __init__(self, tools: ModelTools | None = None, running: StartSettings | None = None) -> None:
         self._plans = None if tools is None else tools.plans
         self._asked = ""
-        self._running = None if running is None else RunningEngine.of(running)
+        self._running = None if running is None else RunningEngine.from_start(running)
         self.bundle = FileField(
             self.tr("Folder of the model bundle"),
             self.tr("The bundle that came with the program"),
@@ -181,7 +181,7 @@ class ModelPage(SettingsPage):
         chosen = folder_of(self.models.bundle)
         is_other = self.models.other_choice.isChecked() and bool(self.bundle.path)
         has_bundle = not is_other or os.path.isfile(chosen / MANIFEST_NAME)  # noqa: PTH113
-        self.bundle.say(
+        self.bundle.show_note(
             "" if has_bundle else self.tr("This folder holds no bundle.toml. Choose another one."),
             is_usable=has_bundle,
         )
@@ -196,7 +196,7 @@ class ModelPage(SettingsPage):
         """Ask for the plan of another bundle, once, and only if somebody sees the page: it takes seconds."""
         if self._plans is not None and self.isVisible() and bundle != self._asked:
             self._asked = bundle
-            self._plans.ask(bundle)
+            self._plans.look_up(bundle)
 
     def _check_voice(self, bundle: Path) -> None:
         def check(file: Path) -> str:
@@ -217,13 +217,13 @@ class ModelPage(SettingsPage):
     def _say(self, field: FileField, check: Callable[[Path], str]) -> None:
         """Show what the check says of the chosen file, or why it cannot be used."""
         if not field.path or not self.bundle.is_usable:
-            field.say("", is_usable=True)
+            field.show_note("", is_usable=True)
             return
         try:
-            field.say(check(paths.user_path(field.path)), is_usable=True)
+            field.show_note(check(paths.user_path(field.path)), is_usable=True)
         except MossVoiceError as error:
             words = [in_words(part) for part in (error.what_is_wrong, error.what_to_do) if part]
-            field.say(" ".join(words), is_usable=False)
+            field.show_note(" ".join(words), is_usable=False)
 
     def _show_rooms(self, bundle: str) -> None:
         """The devices are known for a bundle: the chosen one, or the one that could be downloaded."""
@@ -238,7 +238,7 @@ class ModelPage(SettingsPage):
             if is_other and not self.device.fits:
                 self.device.recommend()
             if self.models.can_download:
-                self._plans.ask_once(RELEASED)
+                self._plans.look_up_once(RELEASED)
 
     def _advice(self, rooms: Sequence[DeviceRoom]) -> str:
         if not rooms:

@@ -69,7 +69,7 @@ class SettingsActions(QObject):
         if self._engine.stands_in:
             dialog.open_engine()
         if not self._applied.store.is_kept:
-            dialog.keeping.forbid()
+            dialog.keeping.forbid_keeping()
         if dialog.exec() == QDialog.DialogCode.Accepted:
             self._apply(given, dialog.preferences())
         dialog.deleteLater()
@@ -85,9 +85,9 @@ class SettingsActions(QObject):
         guide.open()
         return guide
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """End what runs in processes of its own: the window closes."""
-        self.tools.close()
+        self.tools.kill()
 
     def _apply(self, given: Preferences, edited: Preferences) -> None:
         """Apply what was edited from `given`; what has changed elsewhere meanwhile stays, such as by the menu
@@ -96,7 +96,7 @@ class SettingsActions(QObject):
         start = self._engine.gives_up(edited)
         if start is not None and not self._gives_up_engine(start):
             edited = edited.with_engine_of(self._applied.current)
-        self._engine.apply(edited)
+        self._engine.apply_edited(edited)
 
     def _gives_up_engine(self, start: StartSettings) -> bool:
         engine = self._engine.wanted.engine.engine

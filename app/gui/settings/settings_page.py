@@ -134,7 +134,7 @@ class FileField(QWidget):
     """`browse` opens a dialog at a path and returns the chosen one, "" for none.
 
     Signals:
-        changed: the path has changed; the receiver validates it and calls `say`.
+        changed: the path has changed; the receiver validates it and calls `show_note`.
     """
 
     changed = Signal()
@@ -171,7 +171,7 @@ class FileField(QWidget):
     def path(self, path: str) -> None:
         self.line.setText(path)
 
-    def say(self, text: str, *, is_usable: bool, is_known: bool = True) -> None:
+    def show_note(self, text: str, *, is_usable: bool, is_known: bool = True) -> None:
         """Show a line below the path, "" for none. Until `is_known` an unusable path is no error."""
         self.is_usable = is_usable
         self.note.setProperty("role", "small" if is_usable or not is_known else "banner-title")

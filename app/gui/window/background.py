@@ -35,7 +35,7 @@ _TRAY_MISSED = 3
 
 
 class LaterStarts(QObject):
-    """Listens from its creation until `close`.
+    """Listens from its creation until `shut_down`.
 
     Signals:
         knocked: the user started the program again; a Knock.
@@ -53,7 +53,7 @@ class LaterStarts(QObject):
             notifier.activated.connect(self._accept)
             self._notifier = notifier
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """Later starts wait until this process has ended."""
         if self._listener is not None:
             self._notifier.setEnabled(False)
@@ -143,11 +143,11 @@ class Tray(QObject):
         """Whether the desktop has a tray, and shows it."""
         return QSystemTrayIcon.isSystemTrayAvailable() and not _is_hidden_by_desktop()
 
-    def show(self) -> None:
+    def show_icon(self) -> None:
         """Put the icon into the tray."""
         self.icon.show()
 
-    def close(self) -> None:
+    def hide_icon(self) -> None:
         """Take the icon away, before the window goes."""
         self.icon.hide()
 
@@ -240,7 +240,7 @@ class Background(QObject):
         self._watch.start()
         tray = self.tray
         tray.window_toggled.connect(self.toggle_window)
-        tray.run_toggled.connect(controls.toggle)
+        tray.run_toggled.connect(controls.toggle_listening)
         tray.muted.connect(controls.mute_button.setChecked)
         tray.interruption_blocked.connect(controls.interruption_button.setChecked)
         tray.quit_wanted.connect(self.quit)
@@ -248,7 +248,7 @@ class Background(QObject):
         controls.mute_button.toggled.connect(self._follow)
         controls.interruption_button.toggled.connect(self._follow)
         self._follow()
-        tray.show()
+        tray.show_icon()
 
     def show_window(self, *, is_minimised: bool) -> None:
         """Show the window for the first time; minimised means in the tray where there is one."""
@@ -304,14 +304,14 @@ class Background(QObject):
         if not self._is_closed:
             self._window.close()
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """The window closes for good."""
         self._is_closed = True
         self._watch.stop()
         if self._later_starts is not None:
-            self._later_starts.close()
+            self._later_starts.shut_down()
         if self.tray is not None:
-            self.tray.close()
+            self.tray.hide_icon()
 
     def _answer_knock(self, knock: Knock) -> None:
         if knock.raises:

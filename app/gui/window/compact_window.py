@@ -96,7 +96,7 @@ class CompactWindow(FollowsLanguage, QWidget):
             set_tip(button, f"{name} ({key})" if key else name)
             button.setAccessibleName(name)
 
-    def pin(self, on: bool) -> None:
+    def keep_on_top(self, on: bool) -> None:
         """Keep the window above others, or not."""
         was_visible = self.isVisible()
         self.setWindowFlag(Qt.WindowType.WindowStaysOnTopHint, on)  # hides the window
@@ -192,7 +192,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         mute.toggled.connect(self._show_mute)
         self.mute_button.clicked.connect(mute.toggle)
         self.stop_button.clicked.connect(lambda: bridge.send(CancelTurn()))
-        self.pin_button.toggled.connect(self.pin)
+        self.pin_button.toggled.connect(self.keep_on_top)
         self.expand_button.clicked.connect(self.close)
 
     def _lay_out(self) -> None:

@@ -75,7 +75,7 @@ class CounterStrip(FollowsLanguage, QWidget):
                 timer.start()
         self._write_counters()
 
-    def clear(self) -> None:
+    def count_from_zero(self) -> None:
         """Count from 0 again."""
         self._cleared = self._counters
         for timer in self._alerts:
@@ -177,7 +177,7 @@ class VolumeSlider(FollowsLanguage, QSlider):
         self.blockSignals(False)
         self.retranslate()
 
-    def change(self, steps: int) -> None:
+    def step_volume(self, steps: int) -> None:
         """Louder or softer by so many key presses."""
         self.setValue(self.value() + steps * VOLUME_STEP)
 
@@ -270,7 +270,7 @@ class ControlBar(FollowsLanguage, QFrame):
         """Whether the devices are open, or will be when the engine is loaded."""
         return self._wants_run
 
-    def toggle(self) -> None:
+    def toggle_listening(self) -> None:
         """Start or stop, as the button would."""
         if self.start_button.isEnabled():
             self._start_or_stop()

@@ -39,7 +39,7 @@ class HotkeyError(MossVoiceError):
 class HotkeyGrab(Protocol):
     """A combination that was taken from the desktop."""
 
-    def close(self) -> None:
+    def ungrab(self) -> None:
         """Give it back."""
 
 
@@ -61,10 +61,10 @@ class GlobalHotkey(QObject):
         self._make = grab
         self._grab: HotkeyGrab | None = None
 
-    def use(self, wanted: QKeyCombination | None) -> None:
+    def grab(self, wanted: QKeyCombination | None) -> None:
         """Use this combination instead of the one before, or none. HotkeyError if it cannot be used."""
         if self._grab is not None:
-            self._grab.close()
+            self._grab.ungrab()
             self._grab = None
         if wanted is not None:
             make = self._make or grab_of_desktop()
@@ -124,7 +124,7 @@ class X11Grab:
         self._notifier = QSocketNotifier(self._display.fileno(), QSocketNotifier.Type.Read)
         self._notifier.activated.connect(self._read)
 
-    def close(self) -> None:
+    def ungrab(self) -> None:
         """Give the combination back and close the connection."""
         self._notifier.setEnabled(False)
         self._display.close()

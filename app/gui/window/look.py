@@ -36,17 +36,17 @@ class Look(QObject):
         self._application, self._choice = application, preferences.theme
         self.icons = Icons(paths.assets_dir() / "icons")
         self.translation = Translation(application, paths.assets_dir() / "translations")
-        self.translation.use(preferences.language)
+        self.translation.switch_to(preferences.language)
         self.theme = themes.resolve(self._choice)
         themes.apply_font(application)
         themes.apply(application, self.theme, self.icons.folder)
         application.styleHints().colorSchemeChanged.connect(self._follow_desktop)
 
-    def apply(self, preferences: Preferences) -> None:
+    def use_preferences(self, preferences: Preferences) -> None:
         """Take the theme and the language of other preferences."""
         self._choice = preferences.theme
         self._use_theme()
-        self.translation.use(preferences.language)
+        self.translation.switch_to(preferences.language)
 
     def _use_theme(self) -> None:
         theme = themes.resolve(self._choice)

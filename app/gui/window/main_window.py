@@ -70,7 +70,7 @@ _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}
 
 
 class MainWindow(FollowsLanguage, QMainWindow):
-    """The window of one session. `begin` starts the session; closing the window stops it.
+    """The window of one session. `start_session` starts it; closing the window stops it.
 
     Signals:
         closed: the window was closed for good.
@@ -116,7 +116,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.export = Export(self, self.latency, self.banner, self.notice)
         self.help = HelpMenu(self.banner, self.notice, self)
         self.latency.cleared.connect(self.export.clear)
-        self.latency.cleared.connect(self.controls.counters.clear)
+        self.latency.cleared.connect(self.controls.counters.count_from_zero)
         self.controls.show_reply(preferences.reply)
         self.controls.volume.show_volume(preferences.volume)
         self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
@@ -124,8 +124,8 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self._lay_out()
         compact = CompactWindow(self.bridge, self.controls, self.header.badge, theme, icons)
         detached = DetachedView(self, theme, icons)
-        self.ways.push.add(compact, compact.talk_button)
-        self.ways.push.add(detached)
+        self.ways.push.add_window(compact, compact.talk_button)
+        self.ways.push.add_window(detached)
         for other in (compact, detached):
             other.banner.mirror(self.banner)
             self.notice.noticed.connect(other.notice.show_notice)
@@ -159,14 +159,14 @@ class MainWindow(FollowsLanguage, QMainWindow):
         )
         self._use_ways()
 
-    def begin(self) -> None:
+    def start_session(self) -> None:
         """Start the session and poll it."""
         self.bridge.session.start()
         self.bridge.send(ApplySettings(self.applied.session_settings()))
-        self.conversations.tidy()
+        self.conversations.finish_deletions()
         if self.applied.current.keep != "nothing":
             self.conversations.continue_latest()
-        self.bridge.start()
+        self.bridge.start_polling()
         self.errors.show_gpu_runtime()
         if (damaged := self.applied.store.damaged) is not None:
             self.errors.show_damaged_settings(damaged)
@@ -181,7 +181,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         language = "en" if self.look.translation.language.startswith("zh") else "zh_CN"
         self.applied.apply(dataclasses.replace(self.applied.current, language=language))
 
-    def ask(self, text: str) -> None:
+    def ask_question(self, text: str) -> None:
         """Ask a typed question. One that is too long stays in the field, with an explanation."""
         most = self.applied.session_settings().max_text_chars
         if len(text) > most:
@@ -200,18 +200,18 @@ class MainWindow(FollowsLanguage, QMainWindow):
         if self.background.keeps_running(closes_to_tray=self.applied.current.closes_to_tray):
             event.ignore()
             return
-        self.ways.push.close()
-        self.background.close()
+        self.ways.push.shut_down()
+        self.background.shut_down()
         self.applied.store.keep_bytes("geometry", self.saveGeometry())
-        self.applied.store.keep_bytes("splitter", self.modes.handle)
+        self.applied.store.keep_bytes("splitter", self.modes.splitter_state)
         self.applied.store.keep_bytes("latency", self.modes.detached.saveGeometry())
-        self.applied.close(latency_panel=self.modes.shows_panel, latency_window=self.modes.is_detached)
-        self.modes.close()
-        self.settings.close()
-        self.bridge.stop()
+        self.applied.save_at_exit(latency_panel=self.modes.shows_panel, latency_window=self.modes.is_detached)
+        self.modes.shut_down()
+        self.settings.shut_down()
+        self.bridge.stop_polling()
         if not self.bridge.session.stop():
             _log.warning("the session did not end in time")
-        self.look.translation.remove()
+        self.look.translation.remove_translators()
         super().closeEvent(event)
         self.closed.emit()
 
@@ -227,7 +227,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.counters.connect(controls.counters.show_counters)
         bridge.echo_measured.connect(controls.counters.show_echo)
         bridge.speculation_measured.connect(self.latency.speculation.show_speculation)
-        transcript.follow(bridge)
+        transcript.follow_session(bridge)
         bridge.sample_started.connect(self._announce_sample)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
@@ -258,7 +258,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             self.applied.choose_flow_steps(None if steps.chosen == steps.bundle else steps.chosen)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:
-        self.export.add(events)
+        self.export.add_events(events)
         self.latency.add_events(events)
         for turn_id in {event.turn_id for event in events if event.name in ("first_audio", "reply")}:
             if (times := self.latency.metrics.turn(turn_id)) is not None:
@@ -305,9 +305,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.background.tray_lost.connect(self._announce_tray)
         applied.changed.connect(self._follow_preferences)
         applied.failed.connect(self.banner.show_error)
-        self.composer.asked.connect(self.ask)
+        self.composer.asked.connect(self.ask_question)
         self.composer.edit.textChanged.connect(self.ways.push.keys_changed)
-        self.transcript.welcome.asked.connect(self.ask)
+        self.transcript.welcome.asked.connect(self.ask_question)
         self.composer.stopped.connect(lambda: send(CancelTurn()))
         self.ways.interruption_chosen.connect(applied.choose_interruption)
         self.sample_row.chosen.connect(self._play_sample)
@@ -333,7 +333,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.notice.show_notice(self.tr("The tray of the desktop is gone, so the window is shown again."))
 
     def _use_ways(self) -> None:
-        self.ways.apply(self.applied.current, self.applied.current.input_mode)
+        self.ways.use_preferences(self.applied.current, self.applied.current.input_mode)
 
     def _play_sample(self, sample: SampleQuestion) -> None:
         self.bridge.send(PlaySample(sample.path))
@@ -349,9 +349,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
             return act
 
         actions = {
-            "Ctrl+Space": self.controls.toggle,
-            "Ctrl+Up": lambda: self.controls.volume.change(1),
-            "Ctrl+Down": lambda: self.controls.volume.change(-1),
+            "Ctrl+Space": self.controls.toggle_listening,
+            "Ctrl+Up": lambda: self.controls.volume.step_volume(1),
+            "Ctrl+Down": lambda: self.controls.volume.step_volume(-1),
             "Ctrl+M": self.controls.mute_button.toggle,
             "Ctrl+I": self.controls.interruption_button.toggle,
             "Esc": lambda: self.bridge.send(CancelTurn()),
@@ -386,7 +386,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         preferences = self.applied.current
         self.controls.show_reply(preferences.reply)
         self._use_ways()
-        self.look.apply(preferences)
+        self.look.use_preferences(preferences)
         self.retranslate()
         self._show_devices()
 

@@ -33,13 +33,13 @@ def show_failure(error: MossVoiceError) -> None:
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
     translation = Translation(application, paths.assets_dir() / "translations")
-    translation.use(PreferenceStore(is_kept=False).load().language)
+    translation.switch_to(PreferenceStore(is_kept=False).load().language)
     timer = QTimer(singleShot=True, interval=FAILURE_MS)
     timer.timeout.connect(application.closeAllWindows)
     timer.start()
     warn(None, "MOSS Voice", f"{in_words(error.what_is_wrong)}\n\n{in_words(error.what_to_do)}")
     timer.stop()
-    translation.remove()
+    translation.remove_translators()
 
 
 def run_gui(
@@ -69,7 +69,7 @@ def run_gui(
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
     is_minimised = is_minimised or window.applied.current.starts_minimised
     window.background.show_window(is_minimised=is_minimised)
-    window.begin()
+    window.start_session()
     if window.applied.store.is_new and not is_minimised:
         window.settings.open_guide()
     if instance is not None:  # from the event loop on, so that an answer does not wait for the rest

@@ -70,7 +70,7 @@ class PushToTalk(QObject):
         self._key_up.timeout.connect(lambda: self._hold("key", False))
         self._moves_by_tab = False
         """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
-        self.add(window, button)
+        self.add_window(window, button)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         self._focus_changed = application.focusChanged
@@ -89,7 +89,7 @@ class PushToTalk(QObject):
         space = [native_text("Space")] if self._is_space_free() else []
         return [*space, *filter(None, [self._own_keys])]
 
-    def add(self, window: QWidget, button: TalkButton | None = None) -> None:
+    def add_window(self, window: QWidget, button: TalkButton | None = None) -> None:
         """Talk in this window, too, with the keys and this button."""
         window.installEventFilter(self)
         if button is not None:
@@ -97,7 +97,7 @@ class PushToTalk(QObject):
             button.hide()
             button.held.connect(lambda on: self._hold("button", on))
 
-    def apply(self, *, is_offered: bool, keys: str) -> None:
+    def offer(self, *, is_offered: bool, keys: str) -> None:
         """Offer push-to-talk or not, with this combination ("" for none) in the window and on the desktop."""
         if not is_offered:
             self.let_go()
@@ -113,7 +113,7 @@ class PushToTalk(QObject):
             return
         self._text = wanted
         try:
-            self._hotkey.use(combination(wanted))
+            self._hotkey.grab(combination(wanted))
         except MossVoiceError as error:
             self.failed.emit(error)
 
@@ -123,13 +123,13 @@ class PushToTalk(QObject):
         for way in tuple(self._ways):
             self._hold(way, False)
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """Give the hotkey back; the windows are about to go."""
         self.let_go()
         self._is_offered = False
         self._focus_changed.disconnect(self.keys_changed)
         self._buttons.clear()
-        self._hotkey.use(None)
+        self._hotkey.grab(None)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Follow the windows; consume the keys of push-to-talk."""
@@ -229,13 +229,13 @@ class WaysToTalk(QObject):
         """The keys of push-to-talk, for the list of shortcuts."""
         return [] if self._input_mode == "voice" else ["Space", *filter(None, [self._hotkey])]
 
-    def apply(self, preferences: Preferences, input_mode: InputMode) -> None:
+    def use_preferences(self, preferences: Preferences, input_mode: InputMode) -> None:
         """Follow the preferences; `input_mode` may be that of the command line."""
         self._input_mode, self._hotkey = input_mode, preferences.hotkey
         if preferences.interruption != "never":
             self._interruption = preferences.interruption
         self._controls.show_interruption(is_blocked=preferences.interruption == "never")
-        self.push.apply(is_offered=input_mode != "voice", keys=preferences.hotkey)
+        self.push.offer(is_offered=input_mode != "voice", keys=preferences.hotkey)
         self._show_input()
 
     def show_source(self, devices: DevicesChanged | None, *, has_sample: bool) -> None:

@@ -41,7 +41,7 @@ class DetachedView(QWidget):
         self.resize(900, 760)
         self._retranslate()
 
-    def hold(self, view: QWidget) -> None:
+    def take_view(self, view: QWidget) -> None:
         """Take the view; the splitter that takes it back needs no call."""
         self._layout.addWidget(view, 1)
 
@@ -104,7 +104,7 @@ class WindowModes(QObject):
         return not self._panel.isHidden()
 
     @property
-    def handle(self) -> QByteArray:
+    def splitter_state(self) -> QByteArray:
         """Where the handle of the splitter is, or was before the latency view was hidden."""
         is_there = self.shows_panel and not self.is_detached
         return self._splitter.saveState() if is_there else self._handle
@@ -112,7 +112,7 @@ class WindowModes(QObject):
     def show_panel(self, on: bool) -> None:
         """Show or hide the latency view."""
         if on != self.shows_panel:
-            self._handle = self.handle
+            self._handle = self.splitter_state
             self._panel.setVisible(on)
             self._show_detached()
             self.panel_toggled.emit(on)
@@ -127,10 +127,10 @@ class WindowModes(QObject):
         """Show the latency view in a window of its own, or in the main window again."""
         if on == self.is_detached:
             return
-        self._handle = self.handle
+        self._handle = self.splitter_state
         self.is_detached = on
         if on:
-            self.detached.hold(self._panel)
+            self.detached.take_view(self._panel)
         else:
             self._splitter.addWidget(self._panel)
             self._restore_handle(self._handle)
@@ -168,7 +168,7 @@ class WindowModes(QObject):
         self.detach_panel(is_detached)
         self.show_panel(shows_panel)
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """The window closes for good."""
         self.detached.hide()
         self.compact.hide()

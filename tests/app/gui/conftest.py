@@ -71,7 +71,7 @@ def window(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> It
     """A shown main window whose session was started. Closed at the end."""
     window = MainWindow(session, store=store)
     window.show()
-    window.begin()
+    window.start_session()
     yield window
     window.close()
     window.deleteLater()

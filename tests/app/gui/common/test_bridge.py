@@ -56,10 +56,10 @@ def test_timings_of_a_batch_come_as_one_list(qtbot: QtBot, session: ScriptedSess
 
 def test_the_timer_polls(qtbot: QtBot, session: ScriptedSession) -> None:
     bridge = SessionBridge(session)
-    bridge.start()
+    bridge.start_polling()
     with qtbot.waitSignal(bridge.state_changed, timeout=2000):
         session.feed(StateChanged(SessionState.LISTENING))
-    bridge.stop()
+    bridge.stop_polling()
 
 
 def test_a_session_that_fails_is_reported_once(qtbot: QtBot) -> None:
@@ -69,7 +69,7 @@ def test_a_session_that_fails_is_reported_once(qtbot: QtBot) -> None:
 
     bridge = SessionBridge(Broken())
     spy = QSignalSpy(bridge.lost)
-    bridge.start()
+    bridge.start_polling()
     bridge.poll()
     qtbot.wait(150)
     assert spy.count() == 1

@@ -69,6 +69,6 @@ def test_a_closed_one_is_silent(qtbot: QtBot, host: QObject) -> None:
     command = ChildCommand(host, "doctor")
     ended: list[object] = []
     command.ended.connect(lambda *words: ended.append(words))
-    command.close()
+    command.kill()
     qtbot.wait(50)
     assert ended == []

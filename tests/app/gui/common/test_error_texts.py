@@ -17,9 +17,9 @@ from app.gui.common.translation import Translation
 @pytest.fixture
 def _chinese(qapp: QApplication) -> Iterator[None]:
     translation = Translation(qapp, paths.assets_dir() / "translations")
-    translation.use("zh_CN")
+    translation.switch_to("zh_CN")
     yield
-    translation.remove()
+    translation.remove_translators()
 
 
 @pytest.fixture(scope="module")

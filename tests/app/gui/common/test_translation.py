@@ -73,7 +73,7 @@ def test_the_translation_knows_every_text_of_the_code(tmp_path: Path) -> None:
 
 def test_the_compiled_file_is_that_of_the_texts(qapp: QApplication) -> None:
     translator = Translation(qapp, TS.parent)
-    translator.use("zh_CN")
+    translator.switch_to("zh_CN")
     try:
         for context in ElementTree.parse(TS).getroot().iter("context"):
             for message in context.iter("message"):
@@ -81,12 +81,12 @@ def test_the_compiled_file_is_that_of_the_texts(qapp: QApplication) -> None:
                 translated = QCoreApplication.translate(context.findtext("name", ""), source, comment)
                 assert translated == message.findtext("translation", "")
     finally:
-        translator.remove()
+        translator.remove_translators()
 
 
 def test_english_needs_no_file(qapp: QApplication, tmp_path: Path) -> None:
     translator = Translation(qapp, tmp_path)
-    assert translator.use("en") == "en"
+    assert translator.switch_to("en") == "en"
     assert QCoreApplication.translate("ControlBar", "Start") == "Start"
 
 

@@ -12,7 +12,7 @@ from tests.doubles.timed_turns import event, spoken_turn, typed_turn
 
 def test_waterfall_of_a_spoken_turn() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(spoken_turn())
+    metrics.add_events(spoken_turn())
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.is_spoken
@@ -36,7 +36,9 @@ def test_waterfall_of_a_spoken_turn() -> None:
 
 def test_the_delay_of_the_commit_is_between_the_stages() -> None:
     metrics = LatencyMetrics()
-    metrics.extend([event("endpointing", 0, 600), event("commit", 608, 0), event("first_audio", 608, 100)])
+    metrics.add_events(
+        [event("endpointing", 0, 600), event("commit", 608, 0), event("first_audio", 608, 100)]
+    )
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.total_ms(LatencyStage.ENDPOINTING) == 600.0
@@ -46,7 +48,7 @@ def test_the_delay_of_the_commit_is_between_the_stages() -> None:
 
 def test_waterfall_of_a_typed_question_starts_at_the_commit() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(typed_turn())
+    metrics.add_events(typed_turn())
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert not waterfall.is_spoken
@@ -62,9 +64,9 @@ def test_a_reply_that_was_begun_before_the_turn_was_sure() -> None:
         each for each in spoken_turn(at_ms=560) if each.name not in ("endpointing", "voice_to_voice")
     ]
     metrics = LatencyMetrics()
-    metrics.add(event("endpointing", 1_000, 500))
-    metrics.extend(each for each in speculative if each.name != "playback_hold")  # its commit is at 1,160
-    metrics.add(event("voice_to_voice", 1_000, 530))
+    metrics.add_event(event("endpointing", 1_000, 500))
+    metrics.add_events(each for each in speculative if each.name != "playback_hold")  # its commit is at 1,160
+    metrics.add_event(event("voice_to_voice", 1_000, 530))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.is_speculative
@@ -79,12 +81,12 @@ def test_a_reply_that_was_begun_before_the_turn_was_sure() -> None:
 def test_waterfall_follows_the_last_turn_that_sounded() -> None:
     metrics = LatencyMetrics()
     assert metrics.waterfall() is None
-    metrics.extend(spoken_turn(1, 1000))
-    metrics.add(event("commit", 9000, 0, turn_id=2))
+    metrics.add_events(spoken_turn(1, 1000))
+    metrics.add_event(event("commit", 9000, 0, turn_id=2))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.turn_id == 1
-    metrics.extend(spoken_turn(3, 20_000))
+    metrics.add_events(spoken_turn(3, 20_000))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.turn_id == 3
@@ -92,8 +94,8 @@ def test_waterfall_follows_the_last_turn_that_sounded() -> None:
 
 def test_a_turn_that_continued_counts_from_its_last_commit() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(spoken_turn(1, 1000))
-    metrics.extend(spoken_turn(1, 3000))
+    metrics.add_events(spoken_turn(1, 1000))
+    metrics.add_events(spoken_turn(1, 3000))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.end_ms == pytest.approx(840.0)
@@ -102,7 +104,7 @@ def test_a_turn_that_continued_counts_from_its_last_commit() -> None:
 
 def test_span_across_the_first_sound_is_cut_there() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(
+    metrics.add_events(
         [
             event("commit", 0, 0),
             event("step", 10, 100),
@@ -134,8 +136,8 @@ def rated(probability: float, stage: str, asked_ms: float, by: str = "detector")
 
 def test_the_waterfall_shows_the_answers_about_the_last_pause() -> None:
     metrics = LatencyMetrics()
-    metrics.extend([*rated(0.3, "unlikely", 160), *rated(0.4, "unlikely", 960)])
-    metrics.extend([*rated(0.2, "unlikely", 160), *rated(0.95, "likely", 960), *spoken_turn()])
+    metrics.add_events([*rated(0.3, "unlikely", 160), *rated(0.4, "unlikely", 960)])
+    metrics.add_events([*rated(0.2, "unlikely", 160), *rated(0.95, "likely", 960), *spoken_turn()])
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.ratings == (Rating(0.2, "unlikely", 160, 224), Rating(0.95, "likely", 960, 1_024))
@@ -144,9 +146,9 @@ def test_the_waterfall_shows_the_answers_about_the_last_pause() -> None:
 def test_the_language_model_answers_about_the_same_pause() -> None:
     metrics = LatencyMetrics()
     for pause in (("unlikely", 0.3, "unfinished", 0.1), ("unlikely", 0.4, "finished", 0.9)):
-        metrics.extend(rated(pause[1], pause[0], 160))
-        metrics.extend(rated(pause[3], pause[2], 160, by="language model"))
-    metrics.extend(spoken_turn())
+        metrics.add_events(rated(pause[1], pause[0], 160))
+        metrics.add_events(rated(pause[3], pause[2], 160, by="language model"))
+    metrics.add_events(spoken_turn())
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert [(rating.probability, rating.by) for rating in waterfall.ratings] == [
@@ -157,7 +159,7 @@ def test_the_language_model_answers_about_the_same_pause() -> None:
 
 def test_an_answer_that_came_too_late_is_not_shown() -> None:
     metrics = LatencyMetrics()
-    metrics.extend([*rated(0.3, "unlikely", 160), *rated(0.99, "late", 160), *spoken_turn()])
+    metrics.add_events([*rated(0.3, "unlikely", 160), *rated(0.99, "late", 160), *spoken_turn()])
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.ratings == ()
@@ -165,10 +167,10 @@ def test_an_answer_that_came_too_late_is_not_shown() -> None:
 
 def test_a_hold_that_was_over_early_does_not_move_the_device() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(typed_turn())
-    metrics.add(event("endpointing", 1_000, 900))
-    metrics.add(event("playback_hold", 1_900, -2))
-    metrics.add(event("voice_to_voice", 1_000, 930))
+    metrics.add_events(typed_turn())
+    metrics.add_event(event("endpointing", 1_000, 900))
+    metrics.add_event(event("playback_hold", 1_900, -2))
+    metrics.add_event(event("voice_to_voice", 1_000, 930))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     device = waterfall.bars[-1]
@@ -177,13 +179,13 @@ def test_a_hold_that_was_over_early_does_not_move_the_device() -> None:
 
 def test_a_server_and_the_network_have_bars_of_their_own() -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("commit", 1_000, 0))
-    metrics.add(event("first_audio", 1_000, 200))
+    metrics.add_event(event("commit", 1_000, 0))
+    metrics.add_event(event("first_audio", 1_000, 200))
     local = metrics.waterfall()
     assert local is not None
     assert local.stages == LOCAL_STAGES
-    metrics.add(event("server", 1_000, 180))
-    metrics.add(event("network", 1_180, 20))
+    metrics.add_event(event("server", 1_000, 180))
+    metrics.add_event(event("network", 1_180, 20))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.stages == REMOTE_STAGES
@@ -194,12 +196,12 @@ def test_a_server_and_the_network_have_bars_of_their_own() -> None:
 
 def test_a_server_that_says_what_its_time_went_to_has_bars_for_that() -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("commit", 1_000, 0))
-    metrics.add(event("first_audio", 1_000, 200))
-    metrics.add(event("server", 1_000, 180))
-    metrics.add(event("network", 1_180, 20))
+    metrics.add_event(event("commit", 1_000, 0))
+    metrics.add_event(event("first_audio", 1_000, 200))
+    metrics.add_event(event("server", 1_000, 180))
+    metrics.add_event(event("network", 1_180, 20))
     for name, start_ms, length_ms in (("prefill", 1_010, 50), ("step", 1_060, 100), ("step", 1_500, 5)):
-        metrics.add(event(name, start_ms, length_ms))
+        metrics.add_event(event(name, start_ms, length_ms))
     waterfall = metrics.waterfall()
     assert waterfall is not None
     assert waterfall.stages == REPORTED_STAGES

@@ -43,10 +43,10 @@ def test_a_turn_that_is_being_spoken_offers_nothing(qtbot: QtBot, theme: Theme, 
     parent = QWidget()
     qtbot.addWidget(parent)
     bubble = UserBubble("voice", "", "", theme, icons, parent)
-    menu = TurnMenu(parent).make(1, bubble, None)
+    menu = TurnMenu(parent).menu_for(1, bubble, None)
     assert not any(action.isEnabled() for action in menu.actions() if not action.isSeparator())
-    bubble.commit(1.2)
-    menu = TurnMenu(parent).make(1, bubble, None)
+    bubble.show_committed(1.2)
+    menu = TurnMenu(parent).menu_for(1, bubble, None)
     enabled = [action.text() for action in menu.actions() if action.isEnabled() and not action.isSeparator()]
     assert len(enabled) == 2  # ask again, delete
 
@@ -69,7 +69,7 @@ def feed_turn(window: MainWindow, session: ScriptedSession, turn_id: int, text: 
 def trigger(window: MainWindow, turn_id: int, words: str) -> None:
     user, reply = window.transcript.bubbles(turn_id)
     assert user is not None
-    menu = window.conversations.menu.make(turn_id, user, reply)
+    menu = window.conversations.menu.menu_for(turn_id, user, reply)
     (action,) = [action for action in menu.actions() if action.text().startswith(words)]
     assert action.isEnabled()
     action.trigger()
@@ -120,7 +120,7 @@ def test_the_button_of_a_reply_opens_its_menu(
     _, reply = window.transcript.bubbles(1)
     assert reply is not None
     shown: list[int] = []
-    monkeypatch.setattr(window.conversations.menu, "show", lambda turn_id, *_: shown.append(turn_id))
+    monkeypatch.setattr(window.conversations.menu, "popup", lambda turn_id, *_: shown.append(turn_id))
     reply.more.click()
     assert shown == [1]
 
@@ -175,7 +175,7 @@ def test_what_a_kill_has_left_is_finished_at_the_start(
     (kept / ".history.json.abc.part").write_text("what was said")
     os.utime(kept / ".history.json.abc.part", (0, 0))
     window = MainWindow(session, store=store)  # type: ignore[arg-type]
-    window.begin()
+    window.start_session()
     window.close()
     window.deleteLater()
     assert not (kept / "erased.json").exists()
@@ -209,7 +209,7 @@ def test_the_latest_conversation_continues_after_a_restart(
     latest = write_conversation(folder, is_ended=is_ended)
     store.save(dataclasses.replace(store.load(), keep=keep))  # type: ignore[arg-type]
     window = MainWindow(session, store=store)  # type: ignore[arg-type]
-    window.begin()
+    window.start_session()
     sent = [command for command in session.commands if isinstance(command, ContinueConversation)]
     if keep == "nothing" or is_ended:
         assert sent == []

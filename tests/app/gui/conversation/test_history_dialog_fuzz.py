@@ -77,6 +77,6 @@ def test_what_is_left_out_is_said(tmp_path: Path, theme: Theme, icons: Icons) ->
     )
     (tmp_path / "broken" / "conversation.json").unlink()
     (tmp_path / "whole" / "events.jsonl").write_bytes(coded(LINES[1]))
-    dialog.refresh()
+    dialog.fill_list()
     assert dialog.damage.isHidden()
     dialog.deleteLater()

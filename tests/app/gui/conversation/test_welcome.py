@@ -109,7 +109,7 @@ def test_a_server_hears_what_is_said(window: MainWindow, session: ScriptedSessio
     window.bridge.poll()
     assert "Everything stays on this computer." in welcome.text.text()
     assert bundle.text() == "nano · loaded in 2.4 s"
-    window.engine.apply(replace(window.applied.current, server="wss://voice.example.org"))
+    window.engine.apply_edited(replace(window.applied.current, server="wss://voice.example.org"))
     window.engine.wanted = window.applied.start_settings()
     session.feed(EngineReady("nano", 0.0, 16_000, 24_000, NANO))
     window.bridge.poll()

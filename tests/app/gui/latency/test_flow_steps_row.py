@@ -49,7 +49,7 @@ def replies(*figures: tuple[int, float]) -> Sequence[TimingEvent]:
 
 def measured(*figures: tuple[int, float]) -> LatencyMetrics:
     metrics = LatencyMetrics()
-    metrics.extend(replies(*figures))
+    metrics.add_events(replies(*figures))
     return metrics
 
 

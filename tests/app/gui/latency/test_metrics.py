@@ -14,7 +14,7 @@ from tests.doubles.timed_turns import event, spoken_turn, typed_turn
 def test_a_turn_is_one_point_at_its_id() -> None:
     series = TurnSeries()
     for turn_id, value in ((3, 30.0), (5, 50.0), (4, 40.0)):
-        series.put(turn_id, value)
+        series.put_value(turn_id, value)
     points = series.points()
     assert points.turns.tolist() == [3, 4, 5]
     assert points.medians.tolist() == points.lowest.tolist() == points.highest.tolist() == [30, 40, 50]
@@ -22,8 +22,8 @@ def test_a_turn_is_one_point_at_its_id() -> None:
 
 def test_the_newest_value_of_a_turn_counts() -> None:
     series = TurnSeries()
-    series.put(1, 900.0)
-    series.put(1, 300.0)
+    series.put_value(1, 900.0)
+    series.put_value(1, 300.0)
     summary = series.summary()
     assert summary is not None
     assert (summary.count, summary.last, summary.maximum) == (1, 300.0, 300.0)
@@ -32,9 +32,9 @@ def test_the_newest_value_of_a_turn_counts() -> None:
 def test_calls_of_a_turn_are_their_median_and_span() -> None:
     series = TurnSeries(per_call=True)
     for value in (4.0, 9.0, 5.0):
-        series.put(2, value)
+        series.put_value(2, value)
     assert series.points().medians.tolist() == [5.0]
-    series.put(2, 1.0)
+    series.put_value(2, 1.0)
     points = series.points()
     assert (points.medians.tolist(), points.lowest.tolist(), points.highest.tolist()) == ([4.5], [1.0], [9.0])
     summary = series.summary()
@@ -44,8 +44,8 @@ def test_calls_of_a_turn_are_their_median_and_span() -> None:
 
 def test_turns_that_left_do_not_count() -> None:
     series = TurnSeries()
-    series.put(1, 5_000.0)
-    series.put(2, 100.0)
+    series.put_value(1, 5_000.0)
+    series.put_value(2, 100.0)
     before = series.total
     series.drop_before(2)
     summary = series.summary()
@@ -61,7 +61,7 @@ def test_summary_has_the_percentiles_of_numpy() -> None:
     series = TurnSeries(per_call=True)
     values = [float(value) for value in range(1, 101)]
     for value in values:
-        series.put(1, value)
+        series.put_value(1, value)
     summary = series.summary()
     assert summary is not None
     assert summary.p50 == pytest.approx(np.percentile(values, 50))
@@ -92,7 +92,7 @@ def test_levels_are_handed_out_as_copies() -> None:
 
 def test_events_become_series() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(spoken_turn())
+    metrics.add_events(spoken_turn())
     held = {metric: series.points().medians.tolist() for metric, series in metrics.series.items()}
     assert held[Metric.PREFILL] == [16.0]
     assert held[Metric.PREFILL_ROWS] == [11.0]
@@ -116,7 +116,7 @@ def test_every_point_stands_at_its_turn() -> None:
     for turn_id in everyone:
         is_spoken = turn_id % 3 == 0
         spoken += [turn_id] if is_spoken else []
-        metrics.extend((spoken_turn if is_spoken else typed_turn)(turn_id, turn_id * 10_000.0))
+        metrics.add_events((spoken_turn if is_spoken else typed_turn)(turn_id, turn_id * 10_000.0))
     assert metrics.turns == (1, 100)
     shown = everyone[-SHOWN_TURNS:]
     for metric, series in metrics.series.items():
@@ -128,63 +128,63 @@ def test_every_point_stands_at_its_turn() -> None:
 
 def test_figures_of_turns_that_left_the_axis_are_gone() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(spoken_turn(1))
+    metrics.add_events(spoken_turn(1))
     for turn_id in range(2, SHOWN_TURNS + 2):
-        metrics.extend(typed_turn(turn_id, turn_id * 10_000.0))
+        metrics.add_events(typed_turn(turn_id, turn_id * 10_000.0))
     assert metrics.summary(Metric.VOICE_TO_VOICE) is None
-    metrics.add(event("voice_to_voice", 1000, 840, turn_id=1))  # late
+    metrics.add_event(event("voice_to_voice", 1000, 840, turn_id=1))  # late
     assert metrics.summary(Metric.VOICE_TO_VOICE) is None
     assert metrics.summary(Metric.TTFA) is not None
 
 
 def test_playback_level_is_drawn_over_seconds() -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("playback_buffer", 1000, 0, level_ms=120.0))
-    metrics.add(event("playback_buffer", 1500, 0, level_ms=80.0))
+    metrics.add_event(event("playback_buffer", 1000, 0, level_ms=120.0))
+    metrics.add_event(event("playback_buffer", 1500, 0, level_ms=80.0))
     assert metrics.playback.x.tolist() == [0.0, 0.5]
     assert metrics.playback.y.tolist() == [120.0, 80.0]
 
 
 def test_interruptions_stand_on_the_axis_of_the_playback() -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("playback_buffer", 1000, 0, level_ms=120.0))
+    metrics.add_event(event("playback_buffer", 1000, 0, level_ms=120.0))
     for at_ms, kind in ((1200, "interrupt"), (1900, "resume"), (2000, "confirm"), (2500, "cut")):
-        metrics.add(event("decision", at_ms, 0, kind=kind, at_s=at_ms / 1e3))
+        metrics.add_event(event("decision", at_ms, 0, kind=kind, at_s=at_ms / 1e3))
     assert list(metrics.interruptions) == [("interrupt", 0.2), ("resume", 0.9), ("cut", 1.5)]
 
 
 def test_counters_add_up() -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("underrun", 0, 0))
-    metrics.add(event("underrun", 1, 0, count=2))
-    metrics.add(event("dropped_input", 2, 0, count=480))
+    metrics.add_event(event("underrun", 0, 0))
+    metrics.add_event(event("underrun", 1, 0, count=2))
+    metrics.add_event(event("dropped_input", 2, 0, count=480))
     assert (metrics.underruns, metrics.dropped_input) == (3, 480)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "n/a"])
 def test_values_that_are_no_numbers_are_passed_over(value: float | str) -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("reply", 0, 10, rtf_total=value))
+    metrics.add_event(event("reply", 0, 10, rtf_total=value))
     assert metrics.summary(Metric.RTF_TOTAL) is None
 
 
 def test_cancelled_reply_does_not_count_as_rtf() -> None:
     metrics = LatencyMetrics()
-    metrics.add(event("reply", 0, 10, rtf_total=0.9, finish_reason="cancelled"))
+    metrics.add_event(event("reply", 0, 10, rtf_total=0.9, finish_reason="cancelled"))
     assert metrics.summary(Metric.RTF_TOTAL) is None
 
 
 def test_what_a_turn_took_from_an_outage_on_is_counted_apart() -> None:
     metrics = LatencyMetrics()
-    metrics.extend(spoken_turn(1))
-    metrics.add(event("endpointing", 20_000, 600, 2))
-    metrics.add(event("outage", 21_000, 13_000, 2, reason="connection"))
-    metrics.add(event("first_audio", 20_600, 13_633, 2))
-    metrics.add(event("voice_to_voice", 20_000, 14_700, 2))
-    metrics.add(event("reply", 20_600, 15_000, 2, rtf_total=4.0, finish_reason="stop"))
-    metrics.extend(spoken_turn(3, 60_000.0))
-    metrics.add(event("outage", 90_000, 3_600_000, 0, reason="standstill"))
-    metrics.extend(spoken_turn(4, 4_000_000.0))
+    metrics.add_events(spoken_turn(1))
+    metrics.add_event(event("endpointing", 20_000, 600, 2))
+    metrics.add_event(event("outage", 21_000, 13_000, 2, reason="connection"))
+    metrics.add_event(event("first_audio", 20_600, 13_633, 2))
+    metrics.add_event(event("voice_to_voice", 20_000, 14_700, 2))
+    metrics.add_event(event("reply", 20_600, 15_000, 2, rtf_total=4.0, finish_reason="stop"))
+    metrics.add_events(spoken_turn(3, 60_000.0))
+    metrics.add_event(event("outage", 90_000, 3_600_000, 0, reason="standstill"))
+    metrics.add_events(spoken_turn(4, 4_000_000.0))
     assert metrics.outages == 2
     for metric, value in ((Metric.TTFA, 200.0), (Metric.VOICE_TO_VOICE, 840.0), (Metric.RTF_TOTAL, 0.3)):
         assert metrics.series[metric].points().medians.tolist() == [value] * 3, metric

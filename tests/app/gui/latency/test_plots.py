@@ -25,26 +25,26 @@ def test_round_up_is_above_and_not_far(value: float) -> None:
 
 def test_range_grows_at_once() -> None:
     axis = AxisRange(10.0)
-    assert axis.fit(95.0)
+    assert axis.fit_upper(95.0)
     assert axis.upper >= 95.0
 
 
 def test_range_shrinks_only_after_a_calm_while() -> None:
     axis = AxisRange(10.0, patience=5)
-    axis.fit(900.0)
+    axis.fit_upper(900.0)
     wide = axis.upper
-    assert [axis.fit(50.0) for _ in range(5)] == [False, False, False, False, True]
+    assert [axis.fit_upper(50.0) for _ in range(5)] == [False, False, False, False, True]
     assert 50.0 <= axis.upper < wide
 
 
 def test_one_high_value_keeps_the_range() -> None:
     axis = AxisRange(10.0, patience=3)
-    axis.fit(100.0)
+    axis.fit_upper(100.0)
     wide = axis.upper
     for _ in range(4):
-        axis.fit(20.0)
-        axis.fit(20.0)
-        axis.fit(99.0)
+        axis.fit_upper(20.0)
+        axis.fit_upper(20.0)
+        axis.fit_upper(99.0)
     assert axis.upper == wide
 
 
@@ -52,7 +52,7 @@ def test_one_high_value_keeps_the_range() -> None:
 def test_nothing_is_ever_cut_off(values: list[float]) -> None:
     axis = AxisRange(1.0, patience=2)
     for value in values:
-        axis.fit(value)
+        axis.fit_upper(value)
         assert axis.upper >= value
 
 
@@ -81,6 +81,6 @@ def test_nine_values_in_ten_are_in_the_range(values: list[float]) -> None:
 
 def test_a_range_starts_over() -> None:
     axis = AxisRange(10.0)
-    axis.fit(900.0)
+    axis.fit_upper(900.0)
     axis.reset()
     assert axis.upper == 10.0

@@ -30,10 +30,10 @@ def test_exact_encoding_is_explained_in_both_languages(qtbot: QtBot, qapp: QAppl
         ("en", "Encode my speech again at the end of my turn", "replies start a little later"),
         ("zh_CN", "我说完后重新编码我的语音", "回答稍晚"),
     ):
-        translator.use(language)
+        translator.switch_to(language)
         try:
             page = make(qtbot)
         finally:
-            translator.remove()
+            translator.remove_translators()
         assert page.exact_encoding.text() == text
         assert hint in page.exact_encoding.accessibleDescription()

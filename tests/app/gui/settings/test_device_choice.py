@@ -48,14 +48,14 @@ def test_the_most_accurate_format_that_fits_is_recommended(
     choice.recommend()
     assert choice.device == ("cpu" if form is None else "cuda:0")
     if form is not None:
-        assert choice.form == form
+        assert choice.chosen_format == form
         assert "choose something smaller" not in choice.note.text()
 
 
 def test_the_gpu_with_the_most_room_is_recommended(choice: DeviceChoice) -> None:
     choice.show_rooms([CPU, gpu(15), gpu(23, index=1)])
     choice.recommend()
-    assert (choice.device, choice.form) == ("cuda:1", ("fp8", False))
+    assert (choice.device, choice.chosen_format) == ("cuda:1", ("fp8", False))
 
 
 def test_what_does_not_fit_is_said(choice: DeviceChoice) -> None:

@@ -50,7 +50,7 @@ def checks(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineChec
     host = QWidget()
     qtbot.addWidget(host)
     checks = EngineChecks(host)
-    monkeypatch.setattr(checks, "ask", lambda subject: None)
+    monkeypatch.setattr(checks, "look_up", lambda subject: None)
     yield checks
     host.close()
 
@@ -218,7 +218,7 @@ def tools(qtbot: QtBot) -> Iterator[ModelTools]:
     qtbot.addWidget(host)
     tools = ModelTools(host)
     yield tools
-    tools.close()
+    tools.kill()
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ class Rig:
 
     def choose(self, **changes: Any) -> None:
         """Change preferences in the settings dialog."""
-        self.switch.apply(dataclasses.replace(self.applied.current, **changes))
+        self.switch.apply_edited(dataclasses.replace(self.applied.current, **changes))
 
     def report(self, event: EngineReady | ErrorRaised) -> None:
         self.session.feed(event)
@@ -153,7 +153,7 @@ def test_a_session_whose_engine_is_fixed_only_saves_the_choice(
     bridge = SessionBridge(session, host)
     applied = AppliedPreferences(host, bridge, store, StartSettings())
     switch = EngineSwitch(host, bridge, applied, None)
-    switch.apply(Preferences(bundle="/models/other"))
+    switch.apply_edited(Preferences(bundle="/models/other"))
     assert store.load().bundle == "/models/other"
     assert not [command for command in session.commands if isinstance(command, LoadEngine)]
 

@@ -31,9 +31,9 @@ def test_a_line_is_there_only_when_something_is_said(qtbot: QtBot) -> None:
     qtbot.addWidget(field)
     field.show()
     assert not field.note.isVisible()
-    field.say("It is silent.", is_usable=False)
+    field.show_note("It is silent.", is_usable=False)
     assert field.note.isVisible()
     assert (field.note.text(), field.is_usable) == ("It is silent.", False)
-    field.say("", is_usable=True)
+    field.show_note("", is_usable=True)
     assert not field.note.isVisible()
     assert field.is_usable

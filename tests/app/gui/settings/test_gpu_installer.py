@@ -41,7 +41,7 @@ def test_the_status_is_what_the_program_prints(
     qtbot: QtBot, installer: GpuInstaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = _program(tmp_path, monkeypatch, status=_say(STATUS))
-    installer.look()
+    installer.query_status()
     assert not installer.is_installing
     qtbot.waitUntil(lambda: installer.status == STATUS)
     assert asked.read_text() == "-m app gpu status --json\n"
@@ -86,7 +86,7 @@ def test_one_that_is_cancelled_has_not_failed(
     _program(tmp_path, monkeypatch, install=f"{_say(line)}\nexec sleep 60", status=_say(STATUS))
     installer.install()
     qtbot.waitUntil(lambda: installer.step == "download")
-    installer.cancel()
+    installer.cancel_installation()
     qtbot.waitUntil(lambda: installer.status == STATUS)
     assert installer.error == ""
 
@@ -100,7 +100,7 @@ def test_one_that_does_not_end_is_ended(
     _program(tmp_path, monkeypatch, install=stubborn, status=_say(STATUS))
     installer.install()
     qtbot.waitUntil(lambda: installer.step == "download")
-    installer.cancel()
+    installer.cancel_installation()
     qtbot.waitUntil(lambda: installer.status == STATUS)
 
 
@@ -109,7 +109,7 @@ def test_closing_ends_it_at_once(
 ) -> None:
     _program(tmp_path, monkeypatch, install="exec sleep 60")
     installer.install()
-    installer.close()
+    installer.kill()
     assert not installer.is_installing
 
 
@@ -117,9 +117,9 @@ def test_one_at_a_time(
     qtbot: QtBot, installer: GpuInstaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = _program(tmp_path, monkeypatch, remove="true", status=_say(STATUS))
-    installer.remove()
+    installer.uninstall()
     installer.install()
-    installer.look()
+    installer.query_status()
     qtbot.waitUntil(lambda: installer.status == STATUS)
     assert asked.read_text().splitlines() == ["-m app gpu remove", "-m app gpu status --json"]
 

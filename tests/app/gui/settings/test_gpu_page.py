@@ -39,7 +39,7 @@ class ScriptedInstaller(GpuInstaller):
     def _start(self, part: str, *options: str) -> None:
         self.asked.append(part)
 
-    def cancel(self) -> None:
+    def cancel_installation(self) -> None:
         self.asked.append("cancel")
 
     def show(self, **attributes: Any) -> None:

@@ -30,7 +30,7 @@ DEVICES = DevicesChanged(("USB headset", "webcam"), ("USB headset",), "USB heads
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The bundles whose plans were asked for; no process is started."""
     asked: list[str] = []
-    monkeypatch.setattr(DevicePlans, "ask", lambda self, bundle: asked.append(bundle))
+    monkeypatch.setattr(DevicePlans, "look_up", lambda self, bundle: asked.append(bundle))
     return asked
 
 

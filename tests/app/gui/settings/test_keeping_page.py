@@ -45,7 +45,7 @@ def test_folder_and_size_are_shown_and_one_button_deletes_all(
 def test_a_second_window_leaves_the_conversations_alone(qtbot: QtBot) -> None:
     page = KeepingPage()
     qtbot.addWidget(page)
-    page.forbid()
+    page.forbid_keeping()
     page.show()
     assert not page.keep_box.isEnabled()
     assert not page.delete_button.isEnabled()

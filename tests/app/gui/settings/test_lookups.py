@@ -20,14 +20,14 @@ def plans(qtbot: QtBot) -> Iterator[DevicePlans]:
     qtbot.addWidget(host)
     plans = DevicePlans(host)
     yield plans
-    plans.close()
+    plans.kill()
 
 
 @pytest.mark.slow
 def test_the_plan_of_a_bundle_is_found(qtbot: QtBot, plans: DevicePlans, random_bundle: Path) -> None:
     with qtbot.waitSignal(plans.found, timeout=LIMIT_MS) as found:
-        plans.ask(str(random_bundle))
-        plans.ask(str(random_bundle))
+        plans.look_up(str(random_bundle))
+        plans.look_up(str(random_bundle))
     assert found.args == [str(random_bundle)]
     processor = plans.rooms[str(random_bundle)][0]
     assert processor.is_processor
@@ -38,5 +38,5 @@ def test_the_plan_of_a_bundle_is_found(qtbot: QtBot, plans: DevicePlans, random_
 @pytest.mark.slow
 def test_a_bundle_that_cannot_be_read_has_none(qtbot: QtBot, plans: DevicePlans, tmp_path: Path) -> None:
     with qtbot.waitSignal(plans.found, timeout=LIMIT_MS):
-        plans.ask(str(tmp_path / "none"))
+        plans.look_up(str(tmp_path / "none"))
     assert plans.rooms == {}

@@ -35,7 +35,7 @@ def jobs(qtbot: QtBot) -> Iterator[ModelJobs]:
     qtbot.addWidget(host)
     jobs = ModelJobs(host)
     yield jobs
-    jobs.close()
+    jobs.kill()
 
 
 def released() -> Model:
@@ -48,13 +48,13 @@ def test_a_download_is_paused_resumed_checked_and_removed(
     hub.held = {LATE}
     steps: list[Job] = []
     jobs.changed.connect(lambda: steps.append(jobs.job) if jobs.job else None)
-    jobs.download(released())
-    jobs.verify(released())  # one at a time
+    jobs.download_model(released())
+    jobs.verify_model(released())  # one at a time
     assert jobs.job is not None
     assert jobs.job.kind == "download"
 
     qtbot.waitUntil(lambda: LATE in hub.asked_for, timeout=LIMIT_MS)
-    jobs.stop()
+    jobs.stop_job()
     qtbot.waitUntil(lambda: jobs.job is None, timeout=LIMIT_MS)
     paused = released()
     assert not paused.is_installed
@@ -63,7 +63,7 @@ def test_a_download_is_paused_resumed_checked_and_removed(
     hub.held.clear()
     hub.asked_for.clear()
     with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS):
-        jobs.download(paused)
+        jobs.download_model(paused)
     assert LATE in hub.asked_for
     assert "tokenizer.json" not in hub.asked_for
     assert {"download", "check", "hash"} <= {job.step for job in steps}
@@ -73,24 +73,24 @@ def test_a_download_is_paused_resumed_checked_and_removed(
     assert Bundle.open(folder, verify="sha256").name == RELEASED
 
     with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS):
-        jobs.verify(released())
+        jobs.verify_model(released())
     tokenizer = folder / "MOSS-Speech" / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes()[:-1] + b" ")
     with qtbot.waitSignal(jobs.failed, timeout=LIMIT_MS) as failed:
-        jobs.verify(released())
+        jobs.verify_model(released())
     assert "tokenizer.json is not the file" in failed.args[1]
 
     with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS):
-        jobs.remove(released())
+        jobs.remove_model(released())
     assert not folder.exists()
 
 
 def test_a_cancelled_download_leaves_nothing(qtbot: QtBot, jobs: ModelJobs, hub: HubServer) -> None:
     hub.held = {LATE}
-    jobs.download(released())
+    jobs.download_model(released())
     qtbot.waitUntil(lambda: LATE in hub.asked_for, timeout=LIMIT_MS)
     with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS) as finished:
-        jobs.remove(released())
+        jobs.remove_model(released())
     assert finished.args[0].kind == "remove"
     assert not (paths.user_bundles_dir() / RELEASED).exists()
 
@@ -101,7 +101,7 @@ def test_a_hub_that_is_not_there_is_an_error(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     with qtbot.waitSignal(jobs.failed, timeout=LIMIT_MS) as failed:
-        jobs.download(released())
+        jobs.download_model(released())
     assert "cannot be loaded from http://127.0.0.1:9" in failed.args[1]
     assert failed.args[2]
     assert jobs.job is None

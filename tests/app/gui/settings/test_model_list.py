@@ -32,7 +32,7 @@ def jobs(qtbot: QtBot) -> Iterator[ModelJobs]:
     qtbot.addWidget(host)
     jobs = ModelJobs(host)
     yield jobs
-    jobs.close()
+    jobs.kill()
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_the_buttons_begin_jobs(
     released.download_button.click()
     assert begun == [("inspect", str(nano_bundle), "--progress"), ("fetch", RELEASED, "--json")]
     half_of_it(released)
-    models.refresh()
+    models.find_files()
     assert released.state.text() == "Paused: 3.0 MB are loaded."
     assert released.download_button.text() == "Resume"
     assert released.remove_button.text() == "Cancel"
@@ -177,7 +177,7 @@ def test_a_model_that_fits_nowhere_is_downloaded_only_after_a_question(
         "About 20.0 GB are loaded and kept on the disk.",
     )
     half_of_it(released)
-    models.refresh()
+    models.find_files()
     released.download_button.click()  # continues
     models.advise(RELEASED, "It fits on cuda:0.", fits=True)
     assert len(asked) == 2

@@ -118,9 +118,9 @@ def tools(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTools]
     host = QWidget()
     qtbot.addWidget(host)
     tools = ModelTools(host)
-    monkeypatch.setattr(tools.plans, "ask", lambda bundle: None)
+    monkeypatch.setattr(tools.plans, "look_up", lambda bundle: None)
     yield tools
-    tools.close()
+    tools.kill()
 
 
 def room(free: int) -> list[DeviceRoom]:

@@ -42,7 +42,7 @@ def test_what_changes_while_a_dialog_is_open_stays(
     window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch, dialog: str
 ) -> None:
     """The menu of the tray and the keys of other windows work meanwhile."""
-    monkeypatch.setattr(window.settings.tools.plans, "ask", lambda bundle: None)
+    monkeypatch.setattr(window.settings.tools.plans, "look_up", lambda bundle: None)
 
     def change() -> None:
         window.applied.choose_volume(33)

@@ -85,7 +85,7 @@ def test_files_that_would_not_load_cannot_be_accepted(qtbot: QtBot, tmp_path: Pa
 @pytest.mark.slow
 def test_text_that_wraps_gets_the_height_that_it_takes(qtbot: QtBot) -> None:
     dialog = make(qtbot, Preferences())
-    dialog.model.voice.say("word " * 20, is_usable=False)
+    dialog.model.voice.show_note("word " * 20, is_usable=False)
     dialog.show()
     width = dialog.tabs.currentWidget().width()
     for page in map(dialog.tabs.widget, range(dialog.tabs.count())):

@@ -40,7 +40,7 @@ def starts(qtbot: QtBot, place: Path) -> Iterator[LaterStarts]:
     assert isinstance(found, Instance)
     starts = LaterStarts(found)
     yield starts
-    starts.close()
+    starts.shut_down()
     found.close()
 
 
@@ -109,7 +109,7 @@ def test_another_user_is_not_answered(
 
 def test_nobody_listens_after_the_window_has_closed(qtbot: QtBot, place: Path, starts: LaterStarts) -> None:
     with connect(place) as waiting:
-        starts.close()
+        starts.shut_down()
         assert is_closed(waiting)
     with pytest.raises(FileNotFoundError):
         connect(place)
@@ -123,7 +123,7 @@ def shown(
     monkeypatch.setattr(QSystemTrayIcon, "isSystemTrayAvailable", lambda: True)
     window = MainWindow(session, store=store)
     window.show()
-    window.begin()
+    window.start_session()
     session.feed(*opening())
     window.bridge.poll()
     session.commands.clear()

@@ -48,13 +48,13 @@ def test_other_platforms_are_named(x11: None, monkeypatch: pytest.MonkeyPatch) -
 def test_a_missing_package_is_named(x11: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "Xlib", None)
     with pytest.raises(HotkeyError, match="python-xlib"):
-        GlobalHotkey().use(wanted())
+        GlobalHotkey().grab(wanted())
 
 
 def test_a_server_that_is_away_is_reported(x11: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":987")
     with pytest.raises(HotkeyError, match="cannot be asked"):
-        GlobalHotkey().use(wanted())
+        GlobalHotkey().grab(wanted())
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ class Listener:
 @pytest.mark.slow
 def test_the_server_delivers_this_combination_alone(qtbot: QtBot, server: XServer) -> None:
     listener = Listener(qtbot, server)
-    listener.hotkey.use(wanted())
+    listener.hotkey.grab(wanted())
     listener.keys("+t", "-t", "+Control_L", "+t", "-t", "-Control_L")
     listener.keys("+Control_L", "+Alt_L", "+t")
     listener.await_said("pressed")
@@ -99,7 +99,7 @@ def test_the_server_delivers_this_combination_alone(qtbot: QtBot, server: XServe
     listener.await_said("pressed", "released")
     listener.keys("+Num_Lock", "-Num_Lock", "+Control_L", "+Alt_L", "+t", "-t", "-Alt_L", "-Control_L")
     listener.await_said(*["pressed", "released"] * 2)
-    listener.hotkey.use(None)
+    listener.hotkey.grab(None)
     listener.keys("+Control_L", "+Alt_L", "+t", "-t", "-Alt_L", "-Control_L")
     qtbot.wait(50)
     assert len(listener.said) == 4
@@ -112,35 +112,35 @@ def test_the_server_delivers_this_combination_alone(qtbot: QtBot, server: XServe
 )
 def test_keys_are_found_on_the_keyboard(qtbot: QtBot, server: XServer, text: str, symbol: str) -> None:
     listener = Listener(qtbot, server)
-    listener.hotkey.use(wanted(text))
+    listener.hotkey.grab(wanted(text))
     modifiers = {"Ctrl": ["Control_L"], "Alt": ["Alt_L"]}.get(text.partition("+")[0], [])
     listener.keys(*(f"+{key}" for key in [*modifiers, symbol]), *(f"-{key}" for key in [symbol, *modifiers]))
     listener.await_said("pressed", "released")
-    listener.hotkey.use(None)
+    listener.hotkey.grab(None)
 
 
 @pytest.mark.slow
 def test_a_key_that_repeats_is_held(qtbot: QtBot, server: XServer) -> None:
     listener = Listener(qtbot, server)
-    listener.hotkey.use(wanted("F9"))
+    listener.hotkey.grab(wanted("F9"))
     listener.keys("+F9")
     qtbot.wait(1_000)  # Xvfb repeats after 660 ms
     assert listener.said == ["pressed"]
     listener.keys("-F9")
     listener.await_said("pressed", "released")
-    listener.hotkey.use(None)
+    listener.hotkey.grab(None)
 
 
 @pytest.mark.slow
 def test_a_hotkey_of_another_program_is_reported(qtbot: QtBot, server: XServer) -> None:
     other, listener = Listener(qtbot, server), Listener(qtbot, server)
-    other.hotkey.use(wanted())
+    other.hotkey.grab(wanted())
     with pytest.raises(HotkeyError, match=r"Another program uses the hotkey .*T") as raised:
-        listener.hotkey.use(wanted())
+        listener.hotkey.grab(wanted())
     assert raised.value.what_to_do == "Choose other keys in the settings."
-    listener.hotkey.use(wanted("F9"))
+    listener.hotkey.grab(wanted("F9"))
     listener.keys("+F9", "-F9")
     listener.await_said("pressed", "released")
-    other.hotkey.use(None)
-    listener.hotkey.use(wanted())  # free again
-    listener.hotkey.use(None)
+    other.hotkey.grab(None)
+    listener.hotkey.grab(wanted())  # free again
+    listener.hotkey.grab(None)

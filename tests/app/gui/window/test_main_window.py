@@ -93,7 +93,7 @@ def test_nothing_can_be_asked_before_the_engine_is_ready(
 ) -> None:
     session.commands.clear()
     window.composer.edit.setPlainText("hello")
-    window.composer.send()
+    window.composer.submit()
     assert session.commands == []
     assert window.composer.edit.toPlainText() == "hello"
 
@@ -133,7 +133,7 @@ def test_the_button_of_the_composer_stops_a_reply(
 def test_a_text_that_is_too_long_is_kept_and_explained(ready: MainWindow, session: ScriptedSession) -> None:
     text = "x" * 10_000
     ready.composer.edit.setPlainText(text)
-    ready.composer.send()
+    ready.composer.submit()
     assert session.commands == []
     assert ready.composer.edit.toPlainText() == text
     assert "10000" in ready.banner.message
@@ -513,7 +513,7 @@ def second(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> It
     """A window beside the one that has the settings."""
     window = MainWindow(session, PreferenceStore(store.file, is_kept=False))
     window.show()
-    window.begin()
+    window.start_session()
     yield window
     window.close()
     window.deleteLater()
@@ -545,7 +545,7 @@ def test_damaged_settings_are_reported_at_the_start(
 ) -> None:
     (tmp_path / "window.ini").write_bytes(b"\0" * 500)
     window = MainWindow(session, PreferenceStore(tmp_path / "window.ini"))
-    window.begin()
+    window.start_session()
     assert str(tmp_path / "window.ini.damaged") in window.banner.advice
     window.close()
     window.deleteLater()

@@ -127,7 +127,7 @@ def test_an_engine_of_the_settings_is_named_as_such(
         banner.remedy_button.click()
     bridge.engine_ready.emit(READY)
     assert banner.message, "nano does not make it untrue"
-    switch.apply(Preferences())  # what runs is now what was chosen
+    switch.apply_edited(Preferences())  # what runs is now what was chosen
     assert banner.message == ""
 
 
@@ -148,7 +148,7 @@ def test_a_refused_server_is_forgotten_when_another_engine_was_chosen_and_is_rea
     bridge, switch, _ = errors_of(host, session, banner, store, StartSettings())
     bridge.error_raised.emit(ErrorRaised("a.example.org refused the connection.", "", is_fatal=True))
     assert banner.advice == "Choose another one in the settings, on the page Model or Engine."
-    switch.apply(Preferences())
+    switch.apply_edited(Preferences())
     bridge.engine_ready.emit(READY)
     assert banner.message == ""
 
@@ -171,7 +171,7 @@ def test_an_error_is_shown_in_the_language_of_the_window(
 ) -> None:
     bridge.error_raised.emit(ErrorRaised("No microphone was found.", "", is_about_sound=True))
     translator = Translation(qapp, paths.assets_dir() / "translations")
-    translator.use("zh_CN")
+    translator.switch_to("zh_CN")
     try:
         qapp.processEvents()
         assert banner.message == in_words("No microphone was found.") != "No microphone was found."
@@ -179,7 +179,7 @@ def test_an_error_is_shown_in_the_language_of_the_window(
         bridge.devices_changed.emit(BACK)
         assert banner.message == ""
     finally:
-        translator.remove()
+        translator.remove_translators()
 
 
 def test_a_gpu_runtime_that_is_not_used_is_shown(

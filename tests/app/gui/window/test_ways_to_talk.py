@@ -44,7 +44,7 @@ class FakeDesktop:
         self.press, self.release = on_press, on_release
         return self
 
-    def close(self) -> None:
+    def ungrab(self) -> None:
         self.taken.pop()
 
 
@@ -64,7 +64,7 @@ class Scene:
         self.push.held.connect(self.held.append)
         self.push.failed.connect(lambda error: self.failures.append(str(error)))
         self.window.show()
-        self.push.apply(is_offered=True, keys="Ctrl+Alt+T")
+        self.push.offer(is_offered=True, keys="Ctrl+Alt+T")
         self.other.setFocus()
 
     def key(self, kind: QEvent.Type, key: Qt.Key, *, repeats: bool = False) -> None:
@@ -179,8 +179,8 @@ def test_a_second_window_has_a_button_and_keys_of_its_own(
     second = QWidget()
     qtbot.addWidget(second)
     button = TalkButton(theme, icons, second)
-    scene.push.add(second, button)
-    scene.push.apply(is_offered=True, keys="Ctrl+Alt+T")
+    scene.push.add_window(second, button)
+    scene.push.offer(is_offered=True, keys="Ctrl+Alt+T")
     with qtbot.waitActive(second):
         second.show()
         second.activateWindow()
@@ -194,7 +194,7 @@ def test_a_second_window_has_a_button_and_keys_of_its_own(
 
 def test_without_push_to_talk_nothing_is_taken(scene: Scene) -> None:
     scene.desktop.press()
-    scene.push.apply(is_offered=False, keys="Ctrl+Alt+T")
+    scene.push.offer(is_offered=False, keys="Ctrl+Alt+T")
     assert scene.held == [True, False]
     assert not scene.button.isVisible()
     assert scene.desktop.taken == []
@@ -206,13 +206,13 @@ def test_without_push_to_talk_nothing_is_taken(scene: Scene) -> None:
 
 def test_a_hotkey_of_another_program_is_said_once(scene: Scene) -> None:
     for _ in range(2):
-        scene.push.apply(is_offered=True, keys="Ctrl+Alt+F1")
+        scene.push.offer(is_offered=True, keys="Ctrl+Alt+F1")
     assert scene.failures == ["Another program uses the hotkey Ctrl+Alt+F1. Choose other keys."]
     assert scene.desktop.taken == []
-    scene.push.apply(is_offered=True, keys="F9")
+    scene.push.offer(is_offered=True, keys="F9")
     assert [taken.key() for taken in scene.desktop.taken] == [Qt.Key.Key_F9]
     assert len(scene.failures) == 1
-    scene.push.close()
+    scene.push.shut_down()
     assert scene.desktop.taken == []
 
 
