@@ -1,7 +1,7 @@
 """What the protocol costs on loopback: the time to first audio of the same engine in this process and behind
 `serve`, turn by turn side by side.
 
-python -m tests.tools.protocol_overhead [--turns 200] [--ray]
+python -m tests.tools.protocol_overhead [--turns 200] [--ray] [--json FILE]
 
 The engine is the scripted one, whose reply takes no time, so that what is measured is what lies between:
 threads, event loop, JSON, base64, WebSocket. The server is a process of its own. With --ray the same engine
@@ -29,9 +29,16 @@ from app.server_address import ServerAddress
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Ask, Commit, Loaded, OpenTurn, ReplyResult, Result
 from app.session.engine_source import EngineSource
+from engine_runtime.bench.measuring import summarize, summary_section
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.tools.tool_report import parse, tool_report
 
+_SIDES = {
+    "in this process": "the engine without a server",
+    "through serve": "behind `moss-voice serve`",
+    "through Ray": "behind `moss-voice serve --ray`",
+}
 TARGET_MS = 5.0
 
 
@@ -131,18 +138,21 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--ray", action="store_true", help="measure Ray Serve, too")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     if arguments.serve:
         return serve_scripted(arguments.ray)
-    measured = measure(arguments.turns, arguments.ray)
-    for name, times in zip(("in this process", "through serve", "through Ray"), measured, strict=False):
-        say(f"{name:16} p50 {np.percentile(times, 50):6.2f} ms  p95 {np.percentile(times, 95):6.2f} ms")
-    local, remote = measured[:2]
-    if arguments.ray:
-        say(f"share of Ray in a turn, median: {float(np.median(np.subtract(measured[2], remote))):.2f} ms")
-    overhead_ms = float(np.median(np.subtract(remote, local)))
-    verdict = "within" if overhead_ms <= TARGET_MS else "above"
-    say(f"overhead of a turn, median: {overhead_ms:.2f} ms, {verdict} {TARGET_MS:g} ms")
+    with tool_report("protocol_overhead", arguments) as report:
+        measured = measure(arguments.turns, arguments.ray)
+        sides = {name: summarize(times) for name, times in zip(_SIDES, measured, strict=False)}
+        section = summary_section("time to first audio, ms", sides, _SIDES)
+        local, remote = measured[:2]
+        overhead_ms = float(np.median(np.subtract(remote, local)))
+        verdict = "within" if overhead_ms <= TARGET_MS else "above"
+        section.note = f"overhead of a turn, median: {overhead_ms:.2f} ms, {verdict} {TARGET_MS:g} ms"
+        if arguments.ray:
+            share_ms = float(np.median(np.subtract(measured[2], remote)))
+            section.note += f"; share of Ray in a turn, median: {share_ms:.2f} ms"
+        report.add(section)
     return 0 if overhead_ms <= TARGET_MS else 1
 
 

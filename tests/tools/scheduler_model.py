@@ -29,8 +29,10 @@ from engine_runtime.bench import simultaneous
 from engine_runtime.bench.simultaneous import Clock
 from engine_runtime.codec.flow.page_pool import PagePool
 from engine_runtime.scheduler import scheduler
+from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Stage, Task
+from tests.tools.tool_report import parse, tool_report
 
 _MS = 1_000_000
 _RATE, _OUTPUT_RATE, _CODE_S = 16_000, 24_000, 0.08
@@ -418,8 +420,19 @@ def burst(replies: int, codes: int, flow_pages: int = FLOW_PAGES) -> Burst:
     return Burst(gpu.now_ns() / 1e9, first, gaps, gpu.moves)
 
 
+_BURST_COLUMNS = {
+    "replies": "that begin at once",
+    "seconds": "until all are made",
+    "first_s": "first audio of the first one",
+    "last_s": "first audio of the last one",
+    "gaps": "how often a client had played everything made so far",
+    "gap_ms": "the longest",
+    "moves": "pages of the flow moved to or from host memory",
+}
+
+
 def main() -> int:
-    """Hold them and print a line for each number of users."""
+    """Hold them and report a row for each number of users."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -428,21 +441,29 @@ def main() -> int:
     parser.add_argument("--no-look-ahead", action="store_true", help="launch no decode step ahead")
     parser.add_argument("--burst", type=int, metavar="CODES", help="replies of so many codes at once")
     parser.add_argument("--flow-pages", type=int, default=FLOW_PAGES, help="with --burst: of five codes")
-    arguments = parser.parse_args()
-    for replies in arguments.users if arguments.burst else ():
-        found = burst(replies, arguments.burst, arguments.flow_pages)
-        sys.stdout.write(
-            f"{replies} replies: {found.seconds:.2f} s, first audio after {min(found.first):.2f} to "
-            f"{max(found.first):.2f} s; {len(found.gaps)} gaps, longest "
-            f"{1000 * max(found.gaps, default=0):.0f} ms; {found.moves} pages moved\n"
-        )
-    if arguments.burst:
-        return 0
-    for users in arguments.users:
-        run = hold(users, arguments.seconds, looks_ahead=not arguments.no_look_ahead)
-        shares = {stage: round(float(run.row()[stage] or 0), 2) for stage in ("prefill", "step", "host")}
-        sys.stdout.write(f"{run.line()}; {shares}\n")
+    arguments = parse(parser)
+    with tool_report("scheduler_model", arguments) as report:
+        if arguments.burst:
+            rows = [_burst_row(replies, arguments) for replies in arguments.users]
+            report.add(Section("replies that begin at once", _BURST_COLUMNS, rows))
+            return 0
+        looks_ahead = not arguments.no_look_ahead
+        runs = [hold(users, arguments.seconds, looks_ahead=looks_ahead) for users in arguments.users]
+        report.add(Section("users of the model", simultaneous.COLUMNS, [run.row() for run in runs]))
     return 0
+
+
+def _burst_row(replies: int, arguments: argparse.Namespace) -> dict[str, Cell]:
+    found = burst(replies, arguments.burst, arguments.flow_pages)
+    return {
+        "replies": replies,
+        "seconds": found.seconds,
+        "first_s": min(found.first),
+        "last_s": max(found.first),
+        "gaps": len(found.gaps),
+        "gap_ms": 1000 * max(found.gaps, default=0.0),
+        "moves": found.moves,
+    }
 
 
 if __name__ == "__main__":

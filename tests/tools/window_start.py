@@ -23,8 +23,15 @@ from typing import Any
 
 import psutil
 
+from engine_runtime.table import Section
 from tests.doubles.x_server import XServer
+from tests.tools.tool_report import parse, tool_report
 
+_COLUMNS = {
+    "start": "the first one warms up",
+    "window_s": "start of the process to its window",
+    "processor_s": "processor time until then",
+}
 _TITLE = "MOSS Voice"
 _SCREEN = "1500x950x24"
 _POLL_S = 0.01
@@ -34,38 +41,33 @@ _SETTLED_S = 20.0
 
 
 def main() -> int:
-    """Print the time of each start and their median."""
+    """Report the time of each start and their median."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", nargs="+", help="the program and its arguments")
     parser.add_argument("--runs", type=int, default=5, help="starts after a first one, which warms up")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the screen after the last start")
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     server = XServer(_SCREEN)
     server.start()
+    section = Section("start of the window", _COLUMNS)
     try:
-        times = []
         for number in range(arguments.runs + 1):
             picture = arguments.picture if number == arguments.runs else None
             took_s, processor_s = start_once(server, arguments.command, picture)
-            times.append(took_s)
-            name = "warm-up" if number == 0 else f"start {number}"
-            say(f"{name}: {took_s:.2f} s, of the processor {processor_s:.2f} s")
+            name = "warm-up" if number == 0 else str(number)
+            section.rows.append({"start": name, "window_s": took_s, "processor_s": processor_s})
     except TimeoutError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     finally:
         server.stop()
-    if times[1:]:
-        say(f"median {statistics.median(times[1:]):.2f} s, longest {max(times[1:]):.2f} s")
+    if times := [float(row["window_s"] or 0) for row in section.rows[1:]]:
+        section.note = f"median {statistics.median(times):.2f} s, longest {max(times):.2f} s"
+    with tool_report("window_start", arguments) as report:
+        report.add(section)
     return 0
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def start_once(server: XServer, command: list[str], picture: Path | None) -> tuple[float, float]:
