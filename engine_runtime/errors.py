@@ -20,6 +20,8 @@ MossVoiceError
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 _USERINFO = re.compile(r"(?<=://)[^\s/?#]*@")
 _QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
@@ -31,30 +33,72 @@ _QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*\1(?!\w)""", re.DOTALL
 matches in one way only: in two, a value that was cut off after n of them would take 2**n steps."""
 
 
+@dataclass(frozen=True, init=False)
+class Problem:
+    """What is wrong and what to do: two templates with `{name}` fields, and the values of the fields.
+
+    A template follows the rules of `str.format` and is the id of its message: the window translates it and
+    formats the translation. A value may be a Problem, which is translated, too. Values are data: braces and
+    full stops in them change nothing.
+    """
+
+    cause: str
+    remedy: str
+    values: Mapping[str, object] = field(hash=False)
+
+    def __init__(self, cause: str, remedy: str = "", /, **values: object) -> None:
+        """Of an exception among the values only the problem or the text is kept: its traceback holds every
+        frame, with all tensors in it."""
+        object.__setattr__(self, "cause", cause)
+        object.__setattr__(self, "remedy", remedy)
+        object.__setattr__(self, "values", {name: _data_of(value) for name, value in values.items()})
+
+    @property
+    def what_is_wrong(self) -> str:
+        """The cause, in English."""
+        return self.cause.format_map(self.values)
+
+    @property
+    def what_to_do(self) -> str:
+        """The remedy, in English; "" if there is none."""
+        return self.remedy.format_map(self.values)
+
+    def __str__(self) -> str:
+        return f"{self.what_is_wrong} {self.what_to_do}".strip()
+
+
 class MossVoiceError(Exception):
     """Base of all errors shown to users without a traceback.
 
     Attributes:
         code: what the server calls it: "engine_failed" unless the question is what cannot be answered.
+        problem: cause, remedy and values.
     """
 
     code = "engine_failed"
 
-    def __init__(self, message: str = "", remedy: str | None = None) -> None:
-        """`message` is the cause. Without `remedy` its first sentence is the cause and the others are the
-        remedy: give both where the cause holds a value that is not quoted, such as a path."""
-        super().__init__(message if remedy is None else f"{message} {remedy}".strip())
-        self._parts = (message, remedy) if remedy is not None else (*split_sentences(message, 1), "")[:2]
+    def __init__(self, cause: str = "", remedy: str | None = None, /, **values: object) -> None:
+        """`cause` and `remedy` are templates of a `Problem`. Without `remedy` and values the first sentence
+        of `cause` is the cause and the others are the remedy."""
+        super().__init__(cause, remedy)
+        if values:
+            self.problem = Problem(cause, remedy or "", **values)
+        else:
+            parts = (cause, remedy) if remedy is not None else (*split_sentences(cause, 1), "")[:2]
+            self.problem = Problem(*(part.replace("{", "{{").replace("}", "}}") for part in parts))
 
     @property
     def what_is_wrong(self) -> str:
         """The cause."""
-        return self._parts[0]
+        return self.problem.what_is_wrong
 
     @property
     def what_to_do(self) -> str:
         """The remedy, "" if there is none."""
-        return self._parts[1]
+        return self.problem.what_to_do
+
+    def __str__(self) -> str:
+        return str(self.problem)
 
 
 class BundleError(MossVoiceError):
@@ -106,6 +150,12 @@ class EngineError(MossVoiceError):
 
 class ExportError(MossVoiceError):
     """A file could not be written."""
+
+
+def _data_of(value: object) -> object:
+    if isinstance(value, MossVoiceError):
+        return value.problem
+    return str(value) if isinstance(value, BaseException) else value
 
 
 def split_sentences(text: str, most: int = 0) -> list[str]:

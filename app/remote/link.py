@@ -37,10 +37,19 @@ _RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 class LinkError(MossVoiceError):
     """The connection failed or was lost."""
 
-    def __init__(self, message: str, *, is_final: bool = False, is_expected: bool = False) -> None:
+    def __init__(
+        self,
+        cause: str,
+        remedy: str | None = None,
+        /,
+        *,
+        is_final: bool = False,
+        is_expected: bool = False,
+        **values: object,
+    ) -> None:
         """`is_final`: another attempt would fail in the same way. `is_expected`: the server has ended a
         session that was long or idle, and takes another one."""
-        super().__init__(message)
+        super().__init__(cause, remedy, **values)
         self.is_final, self.is_expected = is_final, is_expected
 
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from engine_runtime.errors import ExportError, MossVoiceError, redact, split_sentences
+from engine_runtime.errors import ExportError, MossVoiceError, Problem, redact, split_sentences
 
 TOKEN = "hf_" + "aB3" * 12
 
@@ -60,6 +60,24 @@ def test_cause_and_remedy_are_kept_apart() -> None:
         "Choose another folder.",
     )
     assert str(error) == "/home/Dr. Foo/a was not written. Choose another folder."
+
+
+def test_values_are_data() -> None:
+    error = MossVoiceError(
+        "There is no {device!r} of {seconds:.1f} s.", "Use {other}.", device="{a}. B", seconds=2, other="{}"
+    )
+    assert error.what_is_wrong == "There is no '{a}. B' of 2.0 s."
+    assert error.what_to_do == "Use {}."
+    again = pickle.loads(pickle.dumps(error))
+    assert again.problem == error.problem
+    assert str(again) == str(error)
+
+
+def test_a_problem_keeps_no_exception() -> None:
+    inner = ExportError("{path} is full.", "Free some space.", path="/a")
+    problem = Problem("It failed: {inner} {error}", inner=inner, error=ValueError("a {brace}"))
+    assert problem.values == {"inner": inner.problem, "error": "a {brace}"}
+    assert str(problem) == "It failed: /a is full. Free some space. a {brace}"
 
 
 def test_sentences_of_a_message() -> None:
