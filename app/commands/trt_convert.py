@@ -47,16 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
     from engine_runtime.bundle.released.download import size_in_words
     from engine_runtime.tensorrt.checkpoint.convert import (
         Conversion,
+        check_bundle_target,
         find_language_model,
         make_bundle,
-        require_bundle,
     )
 
     source = paths.default_bundle() if arguments.model is None else paths.find_bundle(arguments.model)
     to: Path = arguments.to
     bundle_to: Path | None = arguments.bundle_to
     if bundle_to is not None:
-        require_bundle(source, to, bundle_to)
+        check_bundle_target(source, to, bundle_to)
     conversion = Conversion.start(find_language_model(source), to, arguments.dtype)
     file = conversion.file
     size, dtype = size_in_words(file.bytes), conversion.config.dtype

@@ -47,7 +47,7 @@ class OnnxRunner:
         self._session = create_session(model, purpose=purpose, threads=threads, initializers=self._weights)
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See `Runner`. Raises ExecutorError for inputs that do not match the graph or the model."""
+        """Run the file on the CPU. ExecutorError for inputs that do not match the graph or the model."""
         self._graph.check_inputs(inputs)
         named = {
             spec.name: value.cpu().contiguous().numpy()

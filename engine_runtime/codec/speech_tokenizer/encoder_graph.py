@@ -140,7 +140,7 @@ _log = logging.getLogger(__name__)
 
 
 class OnnxEncoder:
-    """See the module."""
+    """Implements `WhisperVQ.step_hidden` with the bundle's graph on onnxruntime."""
 
     def __init__(self, model: WhisperVQ, file: Path) -> None:
         """Raises OnnxModelError or ExecutorError if the graph's results differ from the model's, OSError for

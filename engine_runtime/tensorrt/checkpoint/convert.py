@@ -215,7 +215,7 @@ CHECKPOINT_FOLDER = "lm"
 """Name of the link to the checkpoint in a bundle."""
 
 
-def require_bundle(source: Path, checkpoint: Path, to: Path) -> None:
+def check_bundle_target(source: Path, checkpoint: Path, to: Path) -> None:
     """Check before the conversion that `make_bundle` can succeed. Raises BundleError for a bare checkpoint,
     which has no speech encoder, flow and vocoder; ExportError for a folder that cannot be written or contains
     another bundle; FetchError if another file is in the way.
@@ -235,10 +235,9 @@ def require_bundle(source: Path, checkpoint: Path, to: Path) -> None:
 
 
 def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
-    """Create it in the folder `to` and open it. Raises as `require_bundle`, and ExportError if it cannot be
-    written.
-    """
-    require_bundle(source, checkpoint, to)
+    """Create it in the folder `to` and open it. Raises as `check_bundle_target`, and ExportError if it cannot
+    be written."""
+    check_bundle_target(source, checkpoint, to)
     original = Bundle.open(source, verify="size")
     manifest: dict[str, Any] = tomllib.loads((source / MANIFEST_NAME).read_text(encoding="utf-8"))
     manifest["files"] = {name: manifest["files"][name] for name in _other_files(original)}

@@ -125,8 +125,8 @@ class EngineRunner:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See `Runner`. Raises ExecutorError for mismatched inputs, and for everything that the library
-        rejects."""
+        """Enqueue the engine; returns new tensors. Raises ExecutorError for mismatched inputs, and for
+        everything that the library rejects."""
         graph = self._graph
         graph.check_inputs(inputs)
         strangers = [

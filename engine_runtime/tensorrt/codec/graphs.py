@@ -38,7 +38,7 @@ class GivenPast:
         self._new: list[Tensor] = []
 
     def attend(self, layer: int, query: Tensor, kv: Tensor) -> Tensor:
-        """See `Attending`; layers are called in order."""
+        """Attend over the past and new keys and values of a layer; layers are called in order."""
         self._new.append(kv)
         past = self._past[layer]
         return attend(query, (past[0], past[1]), (kv[0], kv[1]), self._mask)
@@ -115,7 +115,7 @@ class EngineEstimator:
     def __call__(
         self, state: EstimatorState, step: int, x: Tensor, convolved: Tensor, skipped: Tensor
     ) -> Tensor:
-        """See `Velocity`."""
+        """Velocity of one Euler step; the new keys, values and rows go to the state."""
         cache, first = state.cache, step * self._blocks
         if not isinstance(cache, RingCache):
             raise ExecutorError("An engine of the flow needs static caches. Use --device cuda.")
@@ -190,7 +190,7 @@ class EngineWindows:
 
     @torch.inference_mode()
     def __call__(self, mel: Tensor, first: int, end: int, at_start: bool, at_end: bool) -> Tensor:
-        """See `BigVGANWindows`."""
+        """Samples of the frames [first, end) of a window [1, n_mels, frames]."""
         left, right = self._context
         graph, runner = self._start if at_start else self._later
         is_theirs = not at_end and end == mel.shape[2] - right and (at_start or first == left)
@@ -208,7 +208,7 @@ class HiFTDecoder(nn.Module):
         self.network = network
 
     def forward(self, mel: Tensor, excitation: Tensor) -> tuple[Tensor]:
-        """See `HiFT.spectrum`."""
+        """Spectrum [1, bins, columns] of mel and excitation."""
         return (self.network.spectrum(mel, excitation),)
 
 
@@ -240,7 +240,7 @@ class EngineHiFT:
         self.continued_source = network.continued_source
 
     def decode(self, mel: Tensor, source: Tensor) -> Tensor:
-        """See `HiFT`."""
+        """Samples of a window of mel with its source signal."""
         inputs = (mel, self._network.excitation(source).to(mel.dtype))
         if not self._graph.fits(inputs):
             return self._network.decode(mel, source)

@@ -53,7 +53,9 @@ class EngineStream:
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.stream else []
+        self._events = (
+            [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self.stream is not None else []
+        )
         self._is_measured = False
 
     @property
@@ -170,7 +172,7 @@ class TrtllmExecutor:
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
-        """See lm/executor.py."""
+        """Run a step; one output for each sequence, in the order of the batch."""
         self._check(batch)
         for scheduled in batch.sequences:
             if min(scheduled.text_rows, scheduled.audio_rows) < scheduled.first_position:

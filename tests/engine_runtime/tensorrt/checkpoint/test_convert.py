@@ -27,9 +27,9 @@ from engine_runtime.options import EngineOptions
 from engine_runtime.tensorrt.checkpoint import convert
 from engine_runtime.tensorrt.checkpoint.convert import (
     Conversion,
+    check_bundle_target,
     find_language_model,
     make_bundle,
-    require_bundle,
 )
 from engine_runtime.tensorrt.checkpoint.format import (
     expected_tensors,
@@ -371,4 +371,4 @@ def test_a_bundle_whose_checkpoint_is_gone_is_made_again(random_bundle: Path, tm
 
 def test_a_folder_that_is_no_bundle(released_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="moss-voice fetch moss-speech --from DIR"):
-        require_bundle(released_folder / "MOSS-Speech", tmp_path / "checkpoint", tmp_path / "bundle")
+        check_bundle_target(released_folder / "MOSS-Speech", tmp_path / "checkpoint", tmp_path / "bundle")
