@@ -40,7 +40,6 @@ from app.session.commands import (
     Start,
     Stop,
 )
-from app.session.conversation_edits import ConversationEdits
 from app.session.events import ErrorRaised, Event
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
@@ -56,7 +55,6 @@ class CommandRunner:
     def __init__(
         self,
         turns: TurnControl,
-        edits: ConversationEdits,
         sources: Sources,
         sound_check: SoundCheck,
         capture: Capture,
@@ -75,7 +73,6 @@ class CommandRunner:
         self._loads = 1
         """Engines that were requested and have neither come nor failed; only the last one counts."""
         self._turns = turns
-        self._edits = edits
         self._sources = sources
         self._sound_check = sound_check
         self._capture = capture
@@ -145,16 +142,16 @@ class CommandRunner:
                 sources.end_sample()
             case PlayRecording():
                 sources.open_output(turns.settings)
-                self._edits.play(command)
+                turns.play_recording(command)
             case RetryTurn():
                 sources.end_sample()
                 sources.open_output(turns.settings)
-                self._edits.retry(command)
-            case DeleteTurn():
-                self._edits.delete(command)
+                turns.retry(command)
+            case DeleteTurn(turn_id):
+                turns.delete(turn_id)
             case ContinueConversation():
                 self.continued = command.folder
-                self._edits.begin_with(command)
+                turns.continue_conversation(command)
             case LoadEngine(factory):
                 self._sound_check.cancel()
                 sources.end_sample()

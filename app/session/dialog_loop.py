@@ -20,7 +20,6 @@ from app.heap import FreedMemory
 from app.session.capture import Capture
 from app.session.clocks import Clock
 from app.session.command_runner import CommandRunner
-from app.session.conversation_edits import ConversationEdits
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
     EngineLost,
@@ -95,7 +94,6 @@ class DialogLoop:
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._runner = CommandRunner(
             self.turns,
-            ConversationEdits(self.turns, slot, emit),
             self._sources,
             self._sound_check,
             capture,

@@ -1,4 +1,4 @@
-"""The turns of the window: what asks, answers, cancels or repeats one, how it is played, and what is shown.
+"""The turns of the window: what asks, cancels, repeats or removes one, how it is played, and what is shown.
 
 In: typed questions, cancels, the button, results of the engine; frames and pauses go to the driver. Out:
 `TurnDriver` gets the turns, `ReplyPlayer` the replies; the transcript; events of turns, the endpointing time,
@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from app.audio.wav import WavReader
 from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_events import TurnEvent
 from app.session.capture import Capture
 from app.session.clocks import Clock
+from app.session.commands import ContinueConversation, PlayRecording, RetryTurn
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
     Ask,
@@ -22,7 +24,9 @@ from app.session.engine_jobs import (
     JobQueue,
     Load,
     Loaded,
+    Remove,
     ReplyMade,
+    Restore,
     TurnFailed,
     UseFlowSteps,
 )
@@ -39,6 +43,7 @@ from app.session.events import (
     TurnExtended,
     TurnOpened,
     TurnSource,
+    TurnsRemoved,
 )
 from app.session.playback import Playback
 from app.session.reply_player import ReplyPlayer
@@ -49,6 +54,9 @@ from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, Tu
 from app.session.voice_stream import VadFrame
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import ReplyEvent
+
+_MOST_PLAYED_S = 300.0
+"""Longest part of a recording that is played, because it is read into memory at once."""
 
 
 class TurnControl:
@@ -200,9 +208,39 @@ class TurnControl:
         """Cancel the current turn or stop its reply; does nothing if there is none."""
         self._driver.stop(reason)
 
-    def continue_after(self, last_turn_id: int) -> None:
-        """Turn ids continue after those of an earlier run of the program."""
-        self._driver.continue_after(last_turn_id)
+    def delete(self, turn_id: int) -> None:
+        """Remove one turn, also from what is kept of it; its reply is stopped if it is in progress."""
+        if self.state is not None and self.turn_id == turn_id:
+            self.cancel("user")
+        self._jobs.submit(Remove(turn_id))
+        self._remove((turn_id,), is_deleted=True)
+
+    def retry(self, command: RetryTurn) -> None:
+        """Ask the question of a turn again, in its place."""
+        earlier_id = command.turn_id
+        self.cancel("replaced")
+        self._remove(tuple(range(earlier_id, self.turn_id + 1)))
+        self.answer(command.source, command.text, lambda turn_id: AskAgain(turn_id, earlier_id))
+
+    def _remove(self, turn_ids: tuple[int, ...], *, is_deleted: bool = False) -> None:
+        for turn_id in turn_ids:
+            self.transcript.drop(turn_id)
+        self._emit(TurnsRemoved(turn_ids, is_deleted))
+
+    def play_recording(self, command: PlayRecording) -> None:
+        """Play a part of a recording. AudioInputError if it cannot be read."""
+        with WavReader(command.path) as reader:
+            rate = reader.format.sample_rate
+            reader.skip(max(round(command.start_s * rate), 0))
+            sound = reader.read(round(min(command.seconds, _MOST_PLAYED_S) * rate))
+        self.play(TranscriptTurn(0, sample_rate=rate, chunks=[sound]))
+
+    def continue_conversation(self, command: ContinueConversation) -> None:
+        """Continue an earlier conversation instead of the current one."""
+        self.cancel("replaced")
+        self.transcript.clear()
+        self._driver.continue_after(command.last_turn_id)
+        self._jobs.submit(Restore(command.history))
 
     def new_conversation(self) -> None:
         """Forget the conversation so far."""
