@@ -8,73 +8,77 @@ it waits. Runs in the thread of its caller.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 Result = TypeVar("Result")
 
 Stage = Literal["features", "encode", "prefill", "step", "flow", "vocoder", "arrival"]
 
 
-class Work(Protocol):
-    """What a task waits for."""
+class Work(ABC, Generic[Result]):
+    """What a task waits for. By default it runs alone, at once."""
+
+    __slots__ = ()
 
     @property
+    @abstractmethod
     def stage(self) -> Stage:
         """The network that does it."""
 
     @property
     def batch_key(self) -> Hashable:
         """Works with the same key can run in one call; None: always alone."""
+        return None
 
     @property
     def is_ready(self) -> bool:
         """Whether `run` works rather than waits for what was started before."""
+        return True
 
     @property
     def is_in_flight(self) -> bool:
         """Whether it is a decode step that the device already computes."""
+        return False
 
-    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+    def waits_for_memory(self, beside: Sequence[Self] = ()) -> bool:
         """Whether older replies hold the memory that it needs beside those of a batch: if it is not due soon,
         they go first."""
+        return False
 
-    def fits(self, batch: Sequence[Any]) -> bool:
+    def fits(self, batch: Sequence[Self]) -> bool:
         """Whether this work can join others of its key."""
+        return False
 
-    def run(self) -> Any:
+    @abstractmethod
+    def run(self) -> Result:
         """Do it; returns the result for the task."""
 
-    def run_together(self, batch: Sequence[Any]) -> list[Any]:
+    def run_together(self, batch: Sequence[Self]) -> list[Result]:
         """Do all works of a batch, this one among them; one result each, in order."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SingleWork:
-    """A call that is not batched."""
-
-    stage: Stage
-    function: Callable[[], Any]
-    batch_key: Hashable = None
-    is_ready: bool = True
-    is_in_flight: bool = False
-
-    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        return False
-
-    def fits(self, batch: Sequence[Any]) -> bool:
-        return False
-
-    def run(self) -> Any:
-        return self.function()
-
-    def run_together(self, batch: Sequence[Any]) -> list[Any]:
         return [work.run() for work in batch]
 
 
-Task = Generator[Work, Any, Result]
+class SingleWork(Work[Result]):
+    """A call that is not batched."""
+
+    __slots__ = ("_function", "_stage")
+
+    def __init__(self, stage: Stage, function: Callable[[], Result]) -> None:
+        self._stage, self._function = stage, function
+
+    @property
+    def stage(self) -> Stage:
+        return self._stage
+
+    def run(self) -> Result:
+        return self._function()
+
+
+Task = Generator[Work[Any], Any, Result]
 """A computation that yields its works and returns its result."""
 
 
@@ -85,7 +89,7 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
 
-    def resume(self, task: Task[Any]) -> Work:
+    def resume(self, task: Task[Any]) -> Work[Any]:
         """Give it to the task that waits for it; returns the next work. StopIteration at its end."""
         error, self.error = self.error, None
         try:

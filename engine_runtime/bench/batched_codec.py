@@ -91,7 +91,7 @@ def _flow_round(token2mel: Token2Mel, count: int, codes: int, watch: Stopwatch) 
             return mel
 
 
-def _run_joined(works: list[Work]) -> list[Tensor]:
+def _run_joined(works: list[Work[Tensor]]) -> list[Tensor]:
     """The results of works of one kind: in one call if they join, else one by one."""
     joins = all(work.batch_key is not None and work.fits(works[:place]) for place, work in enumerate(works))
     if len(works) == 1 or not joins:
@@ -99,7 +99,7 @@ def _run_joined(works: list[Work]) -> list[Tensor]:
     return list(works[0].run_together(works))
 
 
-def _next(task: Task[list[Tensor]], result: Tensor) -> Work | list[Tensor]:
+def _next(task: Task[list[Tensor]], result: Tensor) -> Work[Tensor] | list[Tensor]:
     try:
         return task.send(result)
     except StopIteration as stop:

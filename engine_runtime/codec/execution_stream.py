@@ -79,14 +79,13 @@ class HostCopy:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamWork:
+class StreamWork(Work[tuple[Any, StageTimer]]):
     """Work on an execution stream: its result with the times of its stage. With `is_fetched` the result is
     copied to the host. Works of different streams of a device run together on that of the first."""
 
-    work: Work
+    work: Work[Any]
     stream: ExecutionStream
     is_fetched: bool = False
-    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -120,32 +119,28 @@ class StreamWork:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArrivalWork:
-    """Waiting for a copy to the host; its result is the values. See `Work`."""
+class ArrivalWork(Work[Pcm]):
+    """Waiting for a copy to the host; its result is the values."""
 
     copy: PendingCopy
-    batch_key: Hashable = "arrival"
-    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:
         return "arrival"
 
     @property
+    def batch_key(self) -> Hashable:
+        return "arrival"
+
+    @property
     def is_ready(self) -> bool:
         return self.copy.is_here()
 
-    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        return False
-
-    def fits(self, batch: Sequence[Work]) -> bool:
+    def fits(self, batch: Sequence[Any]) -> bool:
         return True
 
     def run(self) -> Pcm:
         return self.copy.value()
-
-    def run_together(self, batch: Sequence[Work]) -> list[Any]:
-        return [work.run() for work in batch]
 
 
 class HostExecution:

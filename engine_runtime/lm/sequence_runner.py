@@ -22,7 +22,7 @@ from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import MAX_JOINT_ROWS, ExecutorLimits, StepOutput, Tails
-from engine_runtime.work import Stage, Task
+from engine_runtime.work import Stage, Task, Work
 
 
 class SequenceOwner(Protocol):
@@ -157,8 +157,8 @@ class SequenceRunner:
 
 
 @dataclass(slots=True)
-class StepWork:
-    """The tokens of one sequence in a forward step; see `Work`."""
+class StepWork(Work[StepOutput]):
+    """The tokens of one sequence in a forward step."""
 
     runner: SequenceRunner
     request: StepRequest
@@ -176,15 +176,8 @@ class StepWork:
         return is_long, self.is_in_flight, id(self.runner)
 
     @property
-    def is_ready(self) -> bool:
-        return True
-
-    @property
     def is_in_flight(self) -> bool:
         return self.runner.is_in_flight(self.request)
-
-    def waits_for_memory(self, beside: Seq[StepWork] = ()) -> bool:
-        return False
 
     def fits(self, batch: Seq[StepWork]) -> bool:
         """The tokens of a joint prefill are limited like those of a single one."""

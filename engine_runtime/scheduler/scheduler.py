@@ -46,7 +46,7 @@ class ScheduledTask:
     """A task in the scheduler. Created by `Scheduler.start`."""
 
     def __init__(self, task: Task[Any], due_ns: Callable[[], int]) -> None:
-        self.work: Work | None = None
+        self.work: Work[Any] | None = None
         """What it waits for; None once it is over."""
         self.due_ns = 0
         """Its deadline at the last look at it."""
@@ -180,13 +180,13 @@ class Scheduler:
             works.append(its)
         return batch
 
-    def _is_cheap(self, work: Work, urgent: int, wanted: int) -> bool:
+    def _is_cheap(self, work: Work[Any], urgent: int, wanted: int) -> bool:
         alone, together = (self.times.expected_ns(work.stage, size) for size in (urgent, wanted))
         if alone is None or together is None:
             return together is None  # neither is known without a first call
         return together <= _CHEAP * alone
 
-    def _outcomes(self, works: list[Work]) -> list[Outcome]:
+    def _outcomes(self, works: list[Work[Any]]) -> list[Outcome]:
         if len(works) > 1:
             start_ns = self._clock_ns()
             try:
@@ -197,7 +197,7 @@ class Scheduler:
             return outcomes
         return [self._outcome(work) for work in works]
 
-    def _outcome(self, work: Work) -> Outcome:
+    def _outcome(self, work: Work[Any]) -> Outcome:
         start_ns = self._clock_ns()
         try:
             outcome = Outcome(work.run())
@@ -230,7 +230,7 @@ def _first(ready: list[ScheduledTask], able: list[ScheduledTask]) -> ScheduledTa
     return in_flight[0]
 
 
-def _gives_way(scheduled: ScheduledTask, now_ns: int, beside: Sequence[Work] = ()) -> bool:
+def _gives_way(scheduled: ScheduledTask, now_ns: int, beside: Sequence[Work[Any]] = ()) -> bool:
     """True if running this work now, beside a batch, would evict cache pages of older replies and its
     deadline is not near."""
     return scheduled.due_ns > now_ns + _AHEAD_NS["flow"] and _work_of(scheduled).waits_for_memory(beside)
@@ -242,6 +242,6 @@ def _can_wait(scheduled: ScheduledTask, first_due_ns: int, now_ns: int) -> bool:
     return ahead_ns is not None and first_due_ns <= now_ns + ahead_ns < scheduled.due_ns
 
 
-def _work_of(scheduled: ScheduledTask) -> Work:
+def _work_of(scheduled: ScheduledTask) -> Work[Any]:
     assert scheduled.work is not None
     return scheduled.work

@@ -75,7 +75,7 @@ class DynamicFlow:
             return to_border
         return min(waiting, to_border) if finishing else 0
 
-    def work(self, state: DynamicState, count: int) -> SingleWork:
+    def work(self, state: DynamicState, count: int) -> SingleWork[Tensor]:
         return SingleWork("flow", partial(self.advance, state, count))
 
     @torch.inference_mode()

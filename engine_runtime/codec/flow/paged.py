@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from engine_runtime.codec.flow.encoder import FlowEncoderState
 from engine_runtime.codec.flow.estimator import EstimatorState
 from engine_runtime.codec.flow.host_pages import HostPages
-from engine_runtime.codec.flow.packet_work import PacketWork
 from engine_runtime.codec.flow.page_pool import PagePool, Pages
 from engine_runtime.codec.flow.paged_cache import PagedCache
 from engine_runtime.codec.flow.parts import FlowParts
@@ -38,6 +37,7 @@ from engine_runtime.cuda.graphs import GraphedCalls, padded_size
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow.cfm import check_frames
 from engine_runtime.types import Codes
+from engine_runtime.work import Stage, Work
 
 FIRST_BUCKET = 16
 """Pages of the smallest bucket; each further bucket is twice as large."""
@@ -55,6 +55,40 @@ class PagedState:
     position: int
     waiting: list[int] = field(default_factory=list)
     """Codes from `position` on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PacketWork(Work[Tensor]):
+    """The next packet of a stream; its result is the mel."""
+
+    flow: PagedFlow
+    state: PagedState
+    count: int
+
+    @property
+    def stage(self) -> Stage:
+        return "flow"
+
+    @property
+    def batch_key(self) -> Hashable:
+        return "flow", id(self.flow), self.flow.shape_of(self.count)
+
+    @property
+    def is_ready(self) -> bool:
+        """While the device computes packets and has the next ones, more of them gather."""
+        return self.flow.takes_more
+
+    def waits_for_memory(self, beside: Sequence[PacketWork] = ()) -> bool:
+        return self.flow.is_short((self.state, self.count), [(work.state, work.count) for work in beside])
+
+    def fits(self, batch: Sequence[PacketWork]) -> bool:
+        return len(batch) < self.flow.most_streams
+
+    def run(self) -> Tensor:
+        return self.flow.advance(self.state, self.count)
+
+    def run_together(self, batch: Sequence[PacketWork]) -> list[Tensor]:
+        return self.flow.advance_together([(work.state, work.count) for work in batch])
 
 
 class PagedFlow:

@@ -81,7 +81,7 @@ class FlowBackend(Protocol):
         """Number of codes that can be processed now, or 0; the current packet ends before code `packet_end`,
         prompt included."""
 
-    def work(self, state: Any, count: int) -> Work:
+    def work(self, state: Any, count: int) -> Work[Tensor]:
         """`advance` as work of a task."""
 
     def advance(self, state: Any, count: int) -> Tensor:

@@ -270,7 +270,7 @@ class StaticFlow:
     def ready(self, state: StaticState, packet_end: int, finishing: bool) -> int:
         return self._parts.codes_ready(state, self.shapes, packet_end, finishing)
 
-    def work(self, state: StaticState, count: int) -> SingleWork:
+    def work(self, state: StaticState, count: int) -> SingleWork[Tensor]:
         return SingleWork("flow", partial(self.advance, state, count))
 
     @torch.inference_mode()

@@ -63,30 +63,26 @@ class PendingValues:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CodesArrival:
-    """Waiting for codes; its result is those of one stream, at these places of the call. See `Work`."""
+class CodesArrival(Work[Tensor]):
+    """Waiting for codes; its result is those of one stream, at these places of the call."""
 
     codes: PendingValues
     places: slice
-    batch_key: Hashable = "arrival"
-    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:
         return "arrival"
 
     @property
+    def batch_key(self) -> Hashable:
+        return "arrival"
+
+    @property
     def is_ready(self) -> bool:
         return self.codes.is_here
 
-    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        return False
-
-    def fits(self, batch: Sequence[Work]) -> bool:
+    def fits(self, batch: Sequence[Any]) -> bool:
         return True
 
     def run(self) -> Tensor:
         return self.codes.value()[self.places]
-
-    def run_together(self, batch: Sequence[Work]) -> list[Any]:
-        return [work.run() for work in batch]

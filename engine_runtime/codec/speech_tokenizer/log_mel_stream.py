@@ -23,7 +23,7 @@ from engine_runtime.codec.speech_tokenizer.features import Ceiling, WhisperLogMe
 from engine_runtime.cuda.graphs import GraphedCalls, padded_size
 from engine_runtime.cuda.transfer import sent
 from engine_runtime.types import Pcm
-from engine_runtime.work import Stage, Task, run_alone
+from engine_runtime.work import Stage, Task, Work, run_alone
 
 MOST_CAPTURED_STEPS = 4
 """Steps of a call that is captured on a GPU."""
@@ -42,14 +42,13 @@ class Frames:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FeatureWork:
-    """The next frames of a stream from its samples [n], those before the first frame included. See `Work`."""
+class FeatureWork(Work[Frames]):
+    """The next frames of a stream from its samples [n], those before the first frame included."""
 
     stream: WhisperLogMelStream
     pcm: Pcm
     is_start: bool
     is_end: bool
-    is_in_flight: bool = False
 
     @property
     def stage(self) -> Stage:
@@ -59,13 +58,6 @@ class FeatureWork:
     def batch_key(self) -> Hashable:
         is_joint = self.stream.is_captured(self) and not self.is_end
         return ("features", id(self.stream.calls), self.pcm.size, self.is_start) if is_joint else None
-
-    @property
-    def is_ready(self) -> bool:
-        return True
-
-    def waits_for_memory(self, beside: Sequence[FeatureWork] = ()) -> bool:
-        return False
 
     def fits(self, batch: Sequence[FeatureWork]) -> bool:
         """Only sizes that are captured already."""

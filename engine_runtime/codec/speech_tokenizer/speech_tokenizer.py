@@ -23,17 +23,23 @@ from the complete signal. `moss-voice verify` reports how many agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
-from engine_runtime.codec.speech_tokenizer.encode_work import MOST_BATCHED_CODES, EncodeWork
-from engine_runtime.codec.speech_tokenizer.encoder_pool import EncoderPool, stream_bytes
+from engine_runtime.codec.speech_tokenizer.encoder_pool import (
+    JOINT_CODES,
+    MOST_STREAMS,
+    EncoderPool,
+    stream_bytes,
+)
 from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams, PendingValues
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel
 from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
@@ -43,7 +49,10 @@ from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ
 from engine_runtime.types import Codes, Pcm
-from engine_runtime.work import Task
+from engine_runtime.work import Stage, Task, Work
+
+MOST_BATCHED_CODES = JOINT_CODES[-1]
+"""Codes per stream of a call for several; more keep the device busy alone."""
 
 Step = Callable[[Tensor, EncoderState], tuple[Tensor, EncoderState]]
 """mel [1, n_mels, T] and the caches of a segment -> hidden states [1, T / frames_per_code, d], new caches."""
@@ -259,6 +268,46 @@ class SpeechTokenizer:
         """A stream with its own caches, 2 * layers * max_positions * d_model values: `reset` it to reuse
         it."""
         return SpeechTokenizerStream(self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodeWork(Work[tuple[Codes | CodesArrival, EncoderState]]):
+    """The next frames of a segment [n_mels, T]; its result is their codes and the new caches."""
+
+    tokenizer: SpeechTokenizer
+    mel: Tensor
+    state: EncoderState
+
+    @property
+    def stage(self) -> Stage:
+        return "encode"
+
+    @property
+    def batch_key(self) -> Hashable:
+        is_short = self.mel.shape[1] <= MOST_BATCHED_CODES * self.tokenizer.model.config.frames_per_code
+        if not (is_short and self.tokenizer.takes_batches):
+            return None
+        # In a pool each stream can have its own number of codes.
+        size = 0 if self.state.slot >= 0 else self.mel.shape[1]
+        return "encode", id(self.tokenizer), size
+
+    @property
+    def is_ready(self) -> bool:
+        """While the device encodes, the next frames gather."""
+        return self.tokenizer.is_free
+
+    def fits(self, batch: Sequence[EncodeWork]) -> bool:
+        return len(batch) < MOST_STREAMS
+
+    def run(self) -> tuple[Codes | CodesArrival, EncoderState]:
+        if self.tokenizer.streams is None:
+            return self.tokenizer.encode_step(self.mel, self.state)
+        return self.tokenizer.start_batch([self.mel], [self.state])[0]
+
+    def run_together(self, batch: Sequence[EncodeWork]) -> list[Any]:
+        tokenizer = self.tokenizer
+        start = tokenizer.encode_batch if tokenizer.streams is None else tokenizer.start_batch
+        return list(start([work.mel for work in batch], [work.state for work in batch]))
 
 
 class SpeechTokenizerStream:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
@@ -19,11 +20,14 @@ import torch
 from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
-from engine_runtime.codec.vocoder.chunk_work import ChunkWork
 from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.cuda.transfer import sent
 from engine_runtime.models.hift import HiFTConfig
+from engine_runtime.work import Stage, Work
+
+MOST_STREAMS = 16
+"""Streams of one call: as many as those of the flow, whose packets they are."""
 
 DrawNoise = Callable[[int], Tensor]
 """Noise of the excitation for a number of frames, [1, samples, harmonics + 1]; called once per network
@@ -158,6 +162,31 @@ class HiFTStream(VocoderStream):
             speech[:, :samples] = speech[:, :samples] * self._fade_in + held * self._fade_out
         end = max(source.shape[1] - samples, 0)
         return speech[:, :end], speech[:, end:], source[:, end : source.shape[1] - self._unsettled], phase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkWork(Work[Tensor]):
+    """The next chunk of a stream; its result is the samples, on the device."""
+
+    stream: HiFTStream
+    mel: Tensor
+
+    @property
+    def stage(self) -> Stage:
+        return "vocoder"
+
+    @property
+    def batch_key(self) -> Hashable:
+        return self.stream.shape_of(self.mel.shape[1])
+
+    def fits(self, batch: Sequence[ChunkWork]) -> bool:
+        return self.stream.takes(len(batch) + 1, self.mel.shape[1])
+
+    def run(self) -> Tensor:
+        return self.stream.push_tensor(self.mel)
+
+    def run_together(self, batch: Sequence[ChunkWork]) -> list[Tensor]:
+        return self.stream.push_together([(work.stream, work.mel) for work in batch])
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

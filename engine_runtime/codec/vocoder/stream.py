@@ -27,11 +27,11 @@ class VocoderStream(ABC):
         """Return the samples held back, at the end of the mel; the stream is reset afterwards."""
         return self.finish_tensor().cpu().numpy()
 
-    def push_work(self, mel: Tensor) -> Work:
+    def push_work(self, mel: Tensor) -> Work[Tensor]:
         """`push_tensor` as work of a task. Here of this stream alone, as BigVGAN's; `HiFTStream` joins."""
         return SingleWork("vocoder", partial(self.push_tensor, mel))
 
-    def finish_work(self) -> Work:
+    def finish_work(self) -> Work[Tensor]:
         """`finish_tensor` as work of a task."""
         return SingleWork("vocoder", self.finish_tensor)
 

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANStream, BigVGANWindows, Windows
-from engine_runtime.codec.vocoder.chunk_work import MOST_STREAMS
 from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN
 from engine_runtime.codec.vocoder.cpu_bigvgan_stream import CpuBigVGANStream
-from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTNetwork, HiFTStream
+from engine_runtime.codec.vocoder.hift_stream import MOST_STREAMS, DrawNoise, HiFTNetwork, HiFTStream
 from engine_runtime.codec.vocoder.stream import VocoderStream
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError

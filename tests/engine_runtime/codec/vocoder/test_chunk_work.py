@@ -10,8 +10,7 @@ import torch
 
 from engine_runtime.codec.execution_stream import HostExecution, StreamWork
 from engine_runtime.codec.graphed import GraphedFrames
-from engine_runtime.codec.vocoder.chunk_work import ChunkWork
-from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTStream
+from engine_runtime.codec.vocoder.hift_stream import ChunkWork, DrawNoise, HiFTStream
 from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
