@@ -15,8 +15,7 @@ from PySide6.QtWidgets import QCheckBox
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import Preferences
 from app.gui.settings.lookups import DeviceRoom, best_gpu
-from app.gui.settings.model_list import size_in_words
-from app.gui.settings.settings_page import choice_box, choose, keep_line
+from app.gui.settings.settings_page import choice_box, choose, keep_line, size_in_words
 from engine_runtime.options import WeightFormat
 
 _CPU = "cpu"

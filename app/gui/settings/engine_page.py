@@ -18,8 +18,14 @@ from PySide6.QtWidgets import QFileDialog
 from app import paths
 from app.gui.common.preferences import Preferences
 from app.gui.settings.lookups import EngineChecks, Subject
-from app.gui.settings.model_list import size_in_words
-from app.gui.settings.settings_page import FileField, SettingsPage, choice_box, choose, missing_client
+from app.gui.settings.settings_page import (
+    FileField,
+    SettingsPage,
+    choice_box,
+    choose,
+    missing_client,
+    size_in_words,
+)
 from app.version import program_version
 
 PAUSE_MS = 400

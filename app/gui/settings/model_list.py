@@ -26,7 +26,7 @@ from app.gui.common.error_texts import in_words
 from app.gui.common.plain_text import PlainLabel, clean
 from app.gui.common.question import is_confirmed
 from app.gui.settings.model_jobs import Job, ModelJobs
-from app.gui.settings.settings_page import FileField, keep_line
+from app.gui.settings.settings_page import FileField, keep_line, size_in_words
 from app.installed_models import Model, find_models, free_bytes
 
 _PROGRESS_STEPS = 1000
@@ -157,11 +157,6 @@ class ModelRow(QFrame):
         self.state.style().polish(self.state)
         self.state.setText(text)
         self.state.setVisible(bool(text))
-
-
-def size_in_words(size: float) -> str:
-    """A size in MB or GB."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 class ModelList(QWidget):

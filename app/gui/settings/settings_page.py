@@ -130,6 +130,11 @@ def spin_box(low: int, high: int, *, step: int = 1, suffix: str = "", special: s
     return box
 
 
+def size_in_words(size: float) -> str:
+    """A size in MB or GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
 class FileField(QWidget):
     """`browse` opens a dialog at a path and returns the chosen one, "" for none.
 
