@@ -1,6 +1,6 @@
 """Clients of a Realtime server that come and go, and whether the server grows.
 
-python -m tests.tools.server_churn [--minutes 30] [--clients 3] [--seed 1]
+python -m tests.tools.server_churn [--minutes 30] [--clients 3] [--seed 1] [--json FILE]
 
 Starts `moss-voice serve` with nano and a session slot for each client. Each client connects, asks one to
 three questions, leaves in the middle of every third reply, and comes again. Every minute: conversations so
@@ -20,18 +20,27 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import psutil
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from engine_runtime.table import Section
 from tests.tools.server_faults import ask, await_quiet, kv_blocks
+from tests.tools.tool_report import parse, tool_report
 
 QUESTIONS = {
     "what is two plus three": "Two plus three is five.",
     "what is three plus four": "Three plus four is seven.",
     "hello": "Hello how can I help you.",
+}
+_COLUMNS = {
+    "minutes": "since the first client",
+    "conversations": "that ended so far",
+    "memory_mb": "unique set size of the server (10^6 bytes)",
+    "threads": "of the server",
+    "files": "file descriptors of the server",
 }
 MOST_GROWTH = 0.05
 """Of the memory, from the first third to the last: what the allocator takes for itself."""
@@ -109,8 +118,8 @@ def grown(rows: list[Row]) -> float:
 
 
 def say(text: object) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """Tell who waits how far it is."""
+    sys.stderr.write(f"{text}\n")
 
 
 def main() -> int:
@@ -118,7 +127,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     rows = []
     with served(arguments.clients) as (address, process):
         used = kv_blocks(address)["used"]
@@ -134,7 +143,10 @@ def main() -> int:
         await_quiet(address)
         left = kv_blocks(address)["used"] - used
     growth = grown(rows)
-    say(f"memory {growth:+.1%}; KV blocks leaked: {left:.0f}; wrong answers: {churn.wrong[:5]}")
+    section = Section("the server while clients come and go", _COLUMNS, [asdict(row) for row in rows])
+    section.note = f"memory {growth:+.1%}; KV blocks leaked: {left:.0f}; wrong answers: {churn.wrong[:5]}"
+    with tool_report("server_churn", arguments) as report:
+        report.add(section)
     return 0 if growth <= MOST_GROWTH and left == 0 and not churn.wrong else 1
 
 

@@ -1,19 +1,18 @@
 """Memory, threads and descriptors of the window while a user asks a question every few seconds. Run by hand:
 
-    python -m tests.tools.window_memory --minutes 60 --out report.json --pictures FOLDER
+    python -m tests.tools.window_memory --minutes 60 --json report.json --pictures FOLDER
 
 The program runs as people start it, on an X server and a PulseAudio daemon of its own; the sample questions
 are played into its microphone in real time, and its loudspeaker is heard by nobody. The parent reads the
-process from outside. Printed every five minutes, and at the end: resident memory in the last minute over that
-in the minute after the tenth (medians), with the highest number of threads and descriptors after it over that
-in it. Exit status 1 if memory grew by more than --limit-mb, if there are more threads or descriptors, or if
+process from outside. Reported are the minutes, and resident memory in the last minute over that in the
+minute after the tenth (medians), with the highest number of threads and descriptors after it over that in it.
+Exit status 1 if memory grew by more than --limit-mb, if there are more threads or descriptors, or if
 fewer than nine in ten questions were answered. Needs Xvfb and PulseAudio.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -21,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +30,17 @@ import psutil
 from app import paths
 from app.audio.wav import read_wav, write_wav
 from app.duplex.null_sinks import NullSinks
+from engine_runtime.table import Cell, Section
 from tests.doubles.x_server import XServer
+from tests.tools.tool_report import parse, tool_report
 
+_COLUMNS = {
+    "minute": "since the first question",
+    "rss_mb": "resident memory, median of the minute (10^6 bytes)",
+    "threads": "most of the minute",
+    "descriptors": "most of the minute",
+    "replies": "heard until its end",
+}
 _SETTLED_MINUTES = 10
 """Until then caches fill: fonts, plots, the allocator, kernels that are chosen at their first use."""
 _READY_S = 90.0
@@ -60,9 +69,8 @@ def main() -> int:
         "--every-s", type=float, default=8, help="seconds between the starts of two questions"
     )
     parser.add_argument("--limit-mb", type=float, default=10)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="all readings as JSON")
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="of the window in both themes")
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     with tempfile.TemporaryDirectory() as home:
         for name in ("CONFIG", "DATA", "STATE", "CACHE"):
             os.environ[f"XDG_{name}_HOME"] = str(Path(home) / name.lower())
@@ -74,9 +82,10 @@ def main() -> int:
                 readings, asked = observe(arguments, Path(home) / "replies")
         finally:
             server.stop()
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps([asdict(one) for one in readings]), encoding="utf-8")
-    return judge(readings, asked, arguments.limit_mb)
+    is_kept, note = judge(readings, asked, arguments.limit_mb)
+    with tool_report("window_memory", arguments) as report:
+        report.add(Section("minutes", _COLUMNS, list(minutes_of(readings)), note))
+    return 0 if is_kept else 1
 
 
 def observe(arguments: argparse.Namespace, counter: Path) -> tuple[list[Reading], int]:
@@ -134,29 +143,42 @@ def _wait_until_ready(child: subprocess.Popen[bytes], mark: Path) -> None:
         time.sleep(0.2)
 
 
-def judge(readings: list[Reading], asked: int, limit_mb: float) -> int:
-    """Print the growth after minute ten; the exit status."""
+def minutes_of(readings: list[Reading]) -> Iterator[dict[str, Cell]]:
+    """A row for each minute."""
+    for minute, group in groupby(readings, key=lambda one: int(one.minute)):
+        found = list(group)
+        yield {
+            "minute": minute,
+            "rss_mb": statistics.median(one.rss_mb for one in found),
+            "threads": max(one.threads for one in found),
+            "descriptors": max(one.descriptors for one in found),
+            "replies": found[-1].replies,
+        }
+
+
+def judge(readings: list[Reading], asked: int, limit_mb: float) -> tuple[bool, str]:
+    """Whether the limits are kept after minute ten, and the growth in words."""
     settled = [one for one in readings if one.minute >= _SETTLED_MINUTES]
     if not settled or settled[-1].minute < _SETTLED_MINUTES + 2:
-        say(f"Too short to judge: memory settles for {_SETTLED_MINUTES} minutes. Increase --minutes.")
-        return 1
+        text = f"Too short to judge: memory settles for {_SETTLED_MINUTES} minutes. Increase --minutes."
+        return False, text
     first = [one for one in settled if one.minute < _SETTLED_MINUTES + 1]
     last = [one for one in settled if one.minute > settled[-1].minute - 1]
     grown_mb = statistics.median(one.rss_mb for one in last) - statistics.median(one.rss_mb for one in first)
     threads = max(one.threads for one in settled) - max(one.threads for one in first)
     descriptors = max(one.descriptors for one in settled) - max(one.descriptors for one in first)
     answered = settled[-1].replies
-    say(
+    text = (
         f"minutes {_SETTLED_MINUTES} to {settled[-1].minute:.0f}: {grown_mb:+.1f} MB, {threads:+d} threads, "
         f"{descriptors:+d} descriptors; {answered} of {asked} questions answered"
     )
-    return int(grown_mb > limit_mb or threads > 0 or descriptors > 0 or answered < 0.9 * (asked - 1))
+    is_kept = grown_mb <= limit_mb and threads <= 0 and descriptors <= 0
+    return is_kept and answered >= 0.9 * (asked - 1), text
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """Tell who waits how far it is."""
+    sys.stderr.write(f"{text}\n")
 
 
 if __name__ == "__main__":
