@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 _USERINFO = re.compile(r"(?<=://)[^\s/?#]*@")
 _QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
@@ -86,6 +87,11 @@ class MossVoiceError(Exception):
         else:
             parts = (cause, remedy) if remedy is not None else (*split_sentences(cause, 1), "")[:2]
             self.problem = Problem(*(part.replace("{", "{{").replace("}", "}}") for part in parts))
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> Self:
+        """The error that says the same."""
+        return cls(problem.cause, problem.remedy, **problem.values)
 
     @property
     def what_is_wrong(self) -> str:

@@ -26,13 +26,15 @@ class AcceleratorError(MossVoiceError):
 def usable_device(name: str) -> torch.device:
     """The device of this name (cpu, cuda, cuda:1). Raises AcceleratorError if it cannot be used."""
     if re.fullmatch(r"cpu|cuda(:[0-9]{1,3})?", name) is None:  # other torch devices are not supported
-        raise AcceleratorError(f"{name!r} is not a device. Use cpu, cuda or cuda:N.")
+        raise AcceleratorError("{name!r} is not a device.", "Use cpu, cuda or cuda:N.", name=name)
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         reason = why_no_cuda()
         none = f"no CUDA device that torch {torch_build()} can use{reason and f' ({reason})'}"
         there = ", ".join(accelerators()) or none
-        raise AcceleratorError(f"{name} is not available: this machine has {there}. Use --device cpu.")
+        raise AcceleratorError(
+            "{name} is not available: this machine has {there}.", "Use --device cpu.", name=name, there=there
+        )
     return device
 
 

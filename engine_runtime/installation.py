@@ -112,8 +112,9 @@ def require_own_app() -> None:
     if places[:1] != [_ROOT / "app"]:
         found = str(places[0]) if places else "missing"
         raise InstallationError(
-            f"The package app that Python finds is not that of MOSS Voice ({found}). Unset PYTHONPATH, or "
-            "install MOSS Voice in an environment of its own."
+            "The package app that Python finds is not that of MOSS Voice ({found}).",
+            "Unset PYTHONPATH, or install MOSS Voice in an environment of its own.",
+            found=found,
         )
     if (file := _overwritten()) is None:
         return
@@ -121,8 +122,10 @@ def require_own_app() -> None:
     if others or not file.is_file():
         cause = f"{', '.join(others)} installs a package named app, too" if others else "it is missing"
         raise InstallationError(
-            f"The file {file} of MOSS Voice cannot be used: {cause}. Install MOSS Voice again, in an "
-            "environment of its own."
+            "The file {file} of MOSS Voice cannot be used: {cause}.",
+            "Install MOSS Voice again, in an environment of its own.",
+            file=file,
+            cause=cause,
         )
 
 

@@ -222,8 +222,9 @@ def _load_lm(
         if checkpoint.config.quantization.algorithm is not None:
             if (options.weight_format, options.kv_dtype) != ("native", "native"):
                 raise BundleError(
-                    f"The language model of bundle {bundle.name} is quantized already. "
-                    "Leave --weights and --kv at native."
+                    "The language model of bundle {bundle} is quantized already.",
+                    "Leave --weights and --kv at native.",
+                    bundle=bundle.name,
                 )
             return load_paged(
                 checkpoint,

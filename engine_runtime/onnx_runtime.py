@@ -92,6 +92,9 @@ def _library(purpose: str) -> Any:
         import onnxruntime
     except ImportError as error:
         raise MossVoiceError(
-            f"onnxruntime is missing, which is needed to {purpose}. {installation.remedy()}"
+            "onnxruntime is missing, which is needed to {purpose}.",
+            "{remedy}",
+            purpose=purpose,
+            remedy=installation.remedy(),
         ) from error
     return onnxruntime

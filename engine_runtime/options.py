@@ -123,14 +123,18 @@ class EngineOptions:
     def __post_init__(self) -> None:
         if self.backend == "trtllm" and self.engine is None:
             raise EngineError(
-                "No engine was named for the trtllm backend. Give its folder with --engine DIR; "
-                "`moss-voice trt build` creates one."
+                "No engine was named for the trtllm backend.",
+                "Give its folder with --engine DIR; `moss-voice trt build` creates one.",
             )
         if self.backend == "torch" and self.engine is not None:
-            raise EngineError(f"The engine {self.engine} would not be used. Add --backend trtllm.")
+            raise EngineError(
+                "The engine {engine} would not be used.", "Add --backend trtllm.", engine=self.engine
+            )
         if self.compute_capability is not None and not CAPABILITY.fullmatch(self.compute_capability):
             raise OptionsError(
-                f"compute_capability is {self.compute_capability}. Give one from 8.0 on, such as 8.9."
+                "compute_capability is {compute_capability}.",
+                "Give one from 8.0 on, such as 8.9.",
+                compute_capability=self.compute_capability,
             )
         for name, least, most in (
             ("flow_steps", 1, MOST_FLOW_STEPS),
@@ -145,7 +149,9 @@ class EngineOptions:
             value = getattr(self, name)
             if value is not None and not least <= value <= (inf if most is None else most):
                 bounds = f"at least {least}" if most is None else f"{least} to {most}"
-                raise OptionsError(f"{name} is {value}. Give {bounds}.")
+                raise OptionsError(
+                    "{name} is {value}.", "Give {bounds}.", name=name, value=value, bounds=bounds
+                )
 
     @property
     def serves_several(self) -> bool:

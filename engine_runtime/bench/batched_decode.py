@@ -95,7 +95,7 @@ def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell
         error = _difference(bench, batch) if sequences > 1 else None
         times = _times_ms(bench, batch)
     if len({code for one in batch for code in one.codes}) < 2:
-        raise BenchError("Every decode step returns the same code. No times are reported.")
+        raise BenchError("Every decode step returns the same code.", "No times are reported.")
     p50, p95 = p50_p95(times)
     read = batch_bytes(bench.costs, sequences, cached_rows, batch[0].generation.tails)
     floor = read / bench.ceilings.copy_bytes_per_s * 1000
@@ -163,11 +163,13 @@ def _difference(bench: LMBench, batch: list[Speaker]) -> float:
     for one in batch:
         lm.blocks.rollback(one.sequence, one.sequence.num_rows - 1)
     if len(batch) > 1 and torch.equal(together[0], together[1]):
-        raise BenchError("Different sequences of a step have the same logits. No times are reported.")
+        raise BenchError("Different sequences of a step have the same logits.", "No times are reported.")
     pairs = zip(alone, together, strict=True)
     error = max(float((ours - single).norm() / single.norm()) for single, ours in pairs)
     if not error <= TOLERANCE:
         raise BenchError(
-            f"Logits of a batched step are {error:.3f} from those of single steps. No times are reported."
+            "Logits of a batched step are {error:.3f} from those of single steps.",
+            "No times are reported.",
+            error=error,
         )
     return error

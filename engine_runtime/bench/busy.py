@@ -32,8 +32,8 @@ def busy_processes(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
             assert process.stdout is not None
             if process.stdout.readline().strip() != _SPINS:
                 raise BenchError(
-                    "A process that keeps the CPU busy did not start. Run without --busy, or start other "
-                    "work by hand."
+                    "A process that keeps the CPU busy did not start.",
+                    "Run without --busy, or start other work by hand.",
                 )
         yield processes
 

@@ -78,7 +78,7 @@ def _copy_s(device: torch.device, size: int, repeats: int) -> float:
     target = torch.zeros_like(source)
     seconds = statistics.median(times_ms(lambda: target.copy_(source), device, repeats, warm_up=3)) / 1000
     if not torch.equal(source, target):
-        raise BenchError("A copy in device memory was wrong. No times are reported; check the machine.")
+        raise BenchError("A copy in device memory was wrong.", "No times are reported; check the machine.")
     return seconds
 
 
@@ -93,5 +93,5 @@ def _product_s(device: torch.device, size: int, dtype: torch.dtype, repeats: int
     wanted = left[0].double() @ right.double()
     error = float((out[0].double() - wanted).abs().max() / wanted.abs().max())
     if not error < 0.02:
-        raise BenchError("A matrix product was wrong. No times are reported; check the machine.")
+        raise BenchError("A matrix product was wrong.", "No times are reported; check the machine.")
     return statistics.median(times) / 1000

@@ -198,19 +198,23 @@ class CodecBench:
 def _check_codes(codes: NDArray[np.int64], expected: int) -> None:
     if len(codes) != expected or (expected > 8 and len(set(codes.tolist())) < 2):
         raise BenchError(
-            f"The speech encoder returned {len(codes)} codes ({len(set(codes.tolist()))} different ones) "
-            "where "
-            f"{expected} were expected. No times are reported; check the weights."
+            "The speech encoder returned {count} codes ({different} different ones) where "
+            "{expected} were expected.",
+            "No times are reported; check the weights.",
+            count=len(codes),
+            different=len(set(codes.tolist())),
+            expected=expected,
         )
 
 
 def _check_mel(mels: list[Mel], bands: int, frames: list[int]) -> None:
     if [mel.shape for mel in mels] != [(bands, count) for count in frames]:
         raise BenchError(
-            f"The flow returned packets of {[mel.shape[1] for mel in mels]} frames where {frames} "
-            "were expected. "
-            "No times are reported."
+            "The flow returned packets of {made} frames where {frames} were expected.",
+            "No times are reported.",
+            made=[mel.shape[1] for mel in mels],
+            frames=frames,
         )
     mel = np.concatenate(mels, axis=1)
     if not np.isfinite(mel).all() or float(mel.std(axis=1).max()) < 1e-3:
-        raise BenchError("The flow's mel is not finite or is constant. No times are reported.")
+        raise BenchError("The flow's mel is not finite or is constant.", "No times are reported.")

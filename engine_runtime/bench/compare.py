@@ -150,8 +150,10 @@ class TransformersComparison:
                 f"{check.name} {check.value:.4f}" for check in verdict.checks if not check.is_aligned
             )
             raise ComparisonError(
-                f"The logits of both sides differ: {low}, first at {self.agreement.first}. No times are "
-                "reported; compare with --weights native first."
+                "The logits of both sides differ: {low}, first at {first}.",
+                "No times are reported; compare with --weights native first.",
+                low=low,
+                first=self.agreement.first,
             )
         times = Section("compared with transformers", TRANSFORMERS_COLUMNS)
         config, dtype = MossLMConfig.from_dict(self.bundle.lm.config), getattr(torch, self.options.lm_dtype)
@@ -173,8 +175,11 @@ class TransformersComparison:
         worst = self._worst_cosine(theirs)
         if not worst > LEAST_COSINE:
             raise ComparisonError(
-                f"The logits of both sides differ: smallest cosine {worst:.4f}, and at least "
-                f"{LEAST_COSINE} is required. No times are reported; compare with --weights native first."
+                "The logits of both sides differ: smallest cosine {worst:.4f}, and at least "
+                "{least_cosine} is required.",
+                "No times are reported; compare with --weights native first.",
+                worst=worst,
+                least_cosine=LEAST_COSINE,
             )
         times.note = f"the whole model over {len(self.first_logits)} rows: smallest cosine {worst:.6f}"
 
@@ -248,8 +253,13 @@ class RecomputeComparison:
         if not max(means) < MEL_TOLERANCE[dtype]:
             advice = "check the weights" if dtype == "float32" else "compare with --codec-dtype float32 first"
             raise ComparisonError(
-                f"The cached flow and the plain one differ by {max(means):.3g} in log-mel, more than the "
-                f"{MEL_TOLERANCE[dtype]} of {dtype}. No times are reported; {advice}."
+                "The cached flow and the plain one differ by {means:.3g} in log-mel, more than the "
+                "{mel_tolerance} of {dtype}.",
+                "No times are reported; {advice}.",
+                means=max(means),
+                mel_tolerance=MEL_TOLERANCE[dtype],
+                dtype=dtype,
+                advice=advice,
             )
         section = Section("compared with a flow that recomputes", RECOMPUTE_COLUMNS)
         for index, packet in enumerate(packets):

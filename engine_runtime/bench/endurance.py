@@ -63,8 +63,11 @@ def measure_endurance(
         used = engine.stats.used
         if used:
             raise BenchError(
-                f"{used} KV blocks are still in use after a conversation that ended, {turns} turns from the "
-                "start. This is a defect of the program; please report it."
+                "{used} KV blocks are still in use after a conversation that ended, {turns} turns from "
+                "the start.",
+                "This is a defect of the program; please report it.",
+                used=used,
+                turns=turns,
             )
         if len(section.rows) < 2 or elapsed >= seconds * len(section.rows) / ROWS:
             row: dict[str, Cell] = {
@@ -113,6 +116,12 @@ def _check_growth(section: Section) -> None:
         if growth > allowed:
             course = ", ".join(f"{value:.0f}" for value in found)
             raise BenchError(
-                f"{name} grew by {growth:.1f} over {section.rows[-1]['turns']} turns ({course}); at most "
-                f"{allowed:.0f} are allowed. This is a defect of the program; please report it."
+                "{name} grew by {growth:.1f} over {turns} turns ({course}); at most {allowed:.0f} are "
+                "allowed.",
+                "This is a defect of the program; please report it.",
+                name=name,
+                growth=growth,
+                turns=section.rows[-1]["turns"],
+                course=course,
+                allowed=allowed,
             )

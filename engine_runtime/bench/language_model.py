@@ -186,7 +186,7 @@ class LMBench:
             before = logits[0].clone()
             lm.blocks.rollback(sequence, 0)
             if torch.equal(before, checked_logits(lm.prefill(sequence, others, _SPEECH_TAILS))):
-                raise BenchError("Logits do not depend on the last row. No times are reported.")
+                raise BenchError("Logits do not depend on the last row.", "No times are reported.")
         return times
 
     def sampling_in_step_ms(self, cached_rows: int) -> float:
@@ -255,11 +255,11 @@ class LMBench:
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
         if len({row.audio for row in sampled}) < 2:
             raise BenchError(
-                "Every decode step returns the same code. No times are reported; check the weights."
+                "Every decode step returns the same code.", "No times are reported; check the weights."
             )
         if len(heads) > 1 and all(torch.equal(heads[0], other) for other in heads[1:]):
             raise BenchError(
-                "Every decode step returns the same logits. No times are reported; it does not run."
+                "Every decode step returns the same logits.", "No times are reported; it does not run."
             )
         return times, self._run_tails(generation.tails)
 
@@ -346,5 +346,5 @@ def checked_logits(output: StepOutput) -> Tensor:
     """The audio logits. Raises BenchError if they are not finite or all equal."""
     audio = output.audio_logits
     if audio is None or not torch.isfinite(audio).all() or float(audio.float().std()) == 0:
-        raise BenchError("The language model's logits are not finite or all equal. No times are reported.")
+        raise BenchError("The language model's logits are not finite or all equal.", "No times are reported.")
     return audio

@@ -86,15 +86,21 @@ def check_sound(what: str, pcm: Pcm, expected: int) -> None:
     """Raise BenchError unless `pcm` is finite, not silent, and of this many samples."""
     if not np.isfinite(pcm).all():
         raise BenchError(
-            f"{what} holds values that are not finite. No times are reported; check the weights."
+            "{what} holds values that are not finite.", "No times are reported; check the weights.", what=what
         )
     if level_dbfs(pcm) < SILENCE_DBFS:
         raise BenchError(
-            f"{what} is silent. No times are reported; check the weights or ask another question."
+            "{what} is silent.",
+            "No times are reported; check the weights or ask another question.",
+            what=what,
         )
     if len(pcm) != expected:
         raise BenchError(
-            f"{what} has {len(pcm)} samples where {expected} were expected. No times are reported."
+            "{what} has {count} samples where {expected} were expected.",
+            "No times are reported.",
+            what=what,
+            count=len(pcm),
+            expected=expected,
         )
 
 

@@ -38,7 +38,10 @@ class MosPredictor:
                 from distillmos import ConvTransformerSQAModel
         except ImportError as error:
             raise PredictorMissing(
-                f"The predicted MOS needs Distill-MOS ({error}). {installation.add('quality')}"
+                "The predicted MOS needs Distill-MOS ({error}).",
+                "{remedy}",
+                error=error,
+                remedy=installation.add("quality"),
             ) from error
         with contextlib.redirect_stdout(io.StringIO()):  # it prints where its weights are
             self._network = ConvTransformerSQAModel().eval()

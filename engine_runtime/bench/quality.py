@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from engine_runtime.bench.predicted_mos import MosPredictor
-from engine_runtime.bench.teacher_forcing import NO_REPLY, Question
-from engine_runtime.bench.verdict import Check, VerifyError
+from engine_runtime.bench.teacher_forcing import Question, no_reply
+from engine_runtime.bench.verdict import Check
 from engine_runtime.bench.word_errors import Recognizer, language_of, word_errors
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Codes, Mel, Modality, ReplyDone
@@ -98,7 +98,7 @@ class QualityBench:
         replies = [reply for question in questions if (reply := _reply(engine, question)) is not None]
         distinct = list({reply.codes.tobytes(): reply for reply in replies}.values())
         if not distinct:
-            raise VerifyError(NO_REPLY)
+            raise no_reply()
         chosen = self._steps or (FINE_STEPS, FAST_STEPS, engine.stages.token2mel.steps)
         ordered = sorted(set(chosen), reverse=True)
         finest = [self._judge(engine, reply, ordered[0]) for reply in distinct]

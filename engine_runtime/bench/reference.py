@@ -290,8 +290,9 @@ def agree(agreement: Agreement, lessons: Sequence[Lesson], open_reference: OpenR
             agreement.add(head, index, logits)
     except torch.OutOfMemoryError as error:
         raise AcceleratorError(
-            f"The GPU has too little memory for the reference ({described}). Add --reference-device cpu, "
-            "which takes main memory instead, or ask less with --wavs DIR."
+            "The GPU has too little memory for the reference ({described}).",
+            "Add --reference-device cpu, which takes main memory instead, or ask less with --wavs DIR.",
+            described=described,
         ) from error
     if is_on_gpu:
         described += f", measured {torch.cuda.max_memory_allocated(reference.device) / 1e9:.1f} GB"

@@ -154,8 +154,9 @@ def run_bench(
             break
         if replies and reply.codes != replies[0].codes:
             raise BenchError(
-                f"Reply {turn_id} differs from the first one although question and seed are the "
-                "same. No times are reported; the engine keeps state from one conversation to the next."
+                "Reply {turn_id} differs from the first one although question and seed are the same.",
+                "No times are reported; the engine keeps state from one conversation to the next.",
+                turn_id=turn_id,
             )
         replies.append(reply)
         progress(turn_id)
@@ -216,7 +217,7 @@ def measure_reply(
         engine.end_conversation(conversation)
     if done is None or not chunks:
         raise BenchError(
-            "The engine returned no speech for the question. No times are reported; try another question."
+            "The engine returned no speech for the question.", "No times are reported; try another question."
         )
     pcm = np.concatenate([chunk for _, chunk in chunks])
     values = _stage_values(events)

@@ -387,7 +387,9 @@ def measure_simultaneous(
         report(run)
     if not any(reply.codes for run in runs for reply in run.replies):
         errors = [reply.error for run in runs for reply in run.replies if reply.error]
-        raise BenchError(f"No reply was made: {errors[0] if errors else 'no turn was over in time'}.")
+        raise BenchError(
+            "No reply was made: {errors}.", errors=errors[0] if errors else "no turn was over in time"
+        )
     holding = [run.users for run in runs if run.holds]
     most = f"{max(holding)} users" if holding else "no number of users"
     errors = sorted({reply.error for run in runs for reply in run.replies if reply.error})

@@ -57,7 +57,10 @@ class Limits:
                 number = 0.0
             if name not in known or not 0 < number < float("inf"):
                 raise OptionsError(
-                    f"{word!r} is not a target. Give NAME=NUMBER with one of {', '.join(known)}, above 0."
+                    "{word!r} is not a target.",
+                    "Give NAME=NUMBER with one of {known}, above 0.",
+                    word=word,
+                    known=", ".join(known),
                 )
             limits = replace(limits, **{name: number})
         return limits

@@ -34,8 +34,6 @@ Head = Literal["text", "audio"]
 HEADS: tuple[Head, Head] = ("text", "audio")
 Phase = Literal["prefill", "decode"]
 Question = Pcm | str
-NO_QUESTIONS = "No questions to compare with. Pass a folder of WAV files with --wavs DIR."
-NO_REPLY = "The tested engine replied to none of the questions. Pass others with --wavs DIR."
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +106,21 @@ class Difference:
         )
 
 
+def no_questions() -> VerifyError:
+    """The error of a comparison without recordings."""
+    return VerifyError("No questions to compare with.", "Pass a folder of WAV files with --wavs DIR.")
+
+
+def no_reply() -> VerifyError:
+    """The error of a comparison in which nothing was said."""
+    return VerifyError("The tested engine replied to none of the questions.", "Pass others with --wavs DIR.")
+
+
 def dialogs(spoken: Mapping[str, Pcm], typed: Sequence[str]) -> list[Dialog]:
     """Each recording with the next one and a typed question, answered with speech; each typed question with a
     recording, answered with text. VerifyError without recordings."""
     if not spoken:
-        raise VerifyError(NO_QUESTIONS)
+        raise no_questions()
     recordings = list(spoken.values())
     found = []
     for index, name in enumerate(spoken):
@@ -129,7 +137,7 @@ def teach(engine: Engine, asked: Iterable[Dialog], rows_per_reply: int = ROWS_PE
     is left."""
     lessons = [_lesson(engine, dialog, rows_per_reply) for dialog in asked]
     if not (found := [lesson for lesson in lessons if lesson.steps]):
-        raise VerifyError(NO_REPLY)
+        raise no_reply()
     return found
 
 

@@ -30,7 +30,10 @@ def require_transformers() -> None:
         from transformers.models.qwen3 import modeling_qwen3  # noqa: F401
     except ImportError as error:
         raise ComparisonError(
-            f"The comparison needs transformers with Qwen3 ({error}). {installation.add('compare')}"
+            "The comparison needs transformers with Qwen3 ({error}).",
+            "{remedy}",
+            error=error,
+            remedy=installation.add("compare"),
         ) from error
 
 

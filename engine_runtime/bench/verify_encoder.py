@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.bench.teacher_forcing import NO_QUESTIONS
-from engine_runtime.bench.verdict import Check, Verdict, VerifyError
+from engine_runtime.bench.teacher_forcing import no_questions
+from engine_runtime.bench.verdict import Check, Verdict
 from engine_runtime.codec.speech_tokenizer.features import SPEECH_CEILING
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, SpeechTokenizerStream
 from engine_runtime.errors import ExecutorError
@@ -87,7 +87,7 @@ def verify_encoder(
     """Compare streamed speech codes alone. `exact`: each turn is encoded again at its end, so streamed codes
     are only reported. Raises VerifyError if there are no questions."""
     if not questions:
-        raise VerifyError(NO_QUESTIONS)
+        raise no_questions()
     table = measure_codes(tokenizer, questions, lead_ins)
     verdict = Verdict(tables=[table])
     least = LEAST_ESTIMATED_CODES if tokenizer.is_revised else LEAST_CODES
@@ -178,8 +178,10 @@ class _Measured:
         streamed, complete = _run(stream, pcm, rate), tokenizer.encode(pcm)
         if streamed.size != complete.size:
             raise ExecutorError(
-                f"A stream returned {streamed.size} codes where the complete recording has {complete.size}. "
-                "Check the bundle's speech encoder."
+                "A stream returned {size} codes where the complete recording has {complete_size}.",
+                "Check the bundle's speech encoder.",
+                size=streamed.size,
+                complete_size=complete.size,
             )
         revisions, maximum = stream.revisions, stream.maximum
         return cls(

@@ -76,7 +76,7 @@ def verify_kernels(
     """Compare over spoken questions at the engine's input rate. Raises VerifyError without questions, and for
     an engine whose language model does not run in torch."""
     if not questions:
-        raise VerifyError("No questions to compare with. Pass a folder of WAV files with --wavs DIR.")
+        raise VerifyError("No questions to compare with.", "Pass a folder of WAV files with --wavs DIR.")
     chosen = dict(list(questions.items())[:MOST_REPLIES])
     replies = [_forced_reply(engine, pcm) for pcm in chosen.values()]
     progress(0.3)
@@ -154,9 +154,9 @@ def _network(engine: Engine) -> Network:
         return executor.network
     if not isinstance(executor, TorchExecutor) or stages.bundle.lm.layout != "released":
         raise VerifyError(
-            "Only the kernels of the torch backend with a bundle's own weights can be compared. Leave out "
-            "--backend, and name the bundle that a checkpoint was converted from; `moss-voice trt verify` "
-            "compares engines."
+            "Only the kernels of the torch backend with a bundle's own weights can be compared.",
+            "Leave out --backend, and name the bundle that a checkpoint was converted from; `moss-voice "
+            "trt verify` compares engines.",
         )
     device = stages.lm.cache.pool.device
     model = load_lm_weights(stages.bundle, stages.lm_config, device, options)

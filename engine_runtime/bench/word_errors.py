@@ -34,19 +34,28 @@ class Recognizer:
             from faster_whisper import WhisperModel
         except ImportError as error:
             raise RecognizerError(
-                f"Word errors need faster-whisper ({error}). {installation.add('quality')}"
+                "Word errors need faster-whisper ({error}).",
+                "{remedy}",
+                error=error,
+                remedy=installation.add("quality"),
             ) from error
         # Without its tokenizer the library would download one.
         missing = [name for name in ("model.bin", "tokenizer.json") if not (folder / name).is_file()]
         if missing:
             raise RecognizerError(
-                f"{folder} has no {missing[0]}. Give the folder of a Whisper model in CTranslate2's format."
+                "{folder} has no {missing}.",
+                "Give the folder of a Whisper model in CTranslate2's format.",
+                folder=folder,
+                missing=missing[0],
             )
         try:
             self._model = WhisperModel(str(folder), device="cpu", compute_type="float32")
         except Exception as error:  # of CTranslate2 or tokenizers
             raise RecognizerError(
-                f"The Whisper model in {folder} cannot be loaded ({error}). Download it again."
+                "The Whisper model in {folder} cannot be loaded ({error}).",
+                "Download it again.",
+                folder=folder,
+                error=error,
             ) from error
         # "7" and "seven" would count as different words: Whisper is made to write numbers in words.
         vocabulary: dict[str, int] = self._model.hf_tokenizer.get_vocab()

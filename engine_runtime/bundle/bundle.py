@@ -52,6 +52,7 @@ __all__ = [
     "hash_file",
 ]
 
+_AGAIN = "Copy or download the bundle again."
 FORMAT = 1
 MANIFEST_NAME = "bundle.toml"
 _LONGEST_NAME = 200
@@ -140,21 +141,31 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         is_folder, is_bundle = path.is_dir(), file.is_file()
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise BundleError(
-            f"{path} cannot be opened: {error.strerror}. Check its name and its permissions."
+            "{path} cannot be opened: {strerror}.",
+            "Check its name and its permissions.",
+            path=path,
+            strerror=error.strerror,
         ) from error
     if not is_folder:
         raise BundleError(
-            f"There is no bundle folder at {path}. Give the folder that contains {MANIFEST_NAME}, or get the "
-            "released model with `moss-voice fetch moss-speech`."
+            "There is no bundle folder at {path}.",
+            "Give the folder that contains {manifest_name}, or get the released model with `moss-voice "
+            "fetch moss-speech`.",
+            path=path,
+            manifest_name=MANIFEST_NAME,
         )
     if not _is_utf_8(path):
         raise BundleError(
-            f"{path} cannot be used: safetensors opens no file whose name is not valid UTF-8. "
-            "Rename the folder."
+            "{path} cannot be used: safetensors opens no file whose name is not valid UTF-8.",
+            "Rename the folder.",
+            path=path,
         )
     if not is_bundle:
         raise BundleError(
-            f"{path} is not a bundle: it contains no {MANIFEST_NAME}. Specify the folder that contains one."
+            "{path} is not a bundle: it contains no {manifest_name}.",
+            "Specify the folder that contains one.",
+            path=path,
+            manifest_name=MANIFEST_NAME,
         )
     return read_toml(file)
 
@@ -197,9 +208,14 @@ def check_mel(bundle: Bundle, vocoder: str) -> None:
         return
     names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
     raise MelMismatchError(
-        f"The flow of bundle {bundle.name} makes another mel than {vocoder} was trained on; they differ in "
-        f"{', '.join(names)}.\n  flow:    {made}\n  vocoder: {wanted}.",
+        "The flow of bundle {bundle} makes another mel than {vocoder} was trained on; they differ in "
+        "{names}.\n  flow:    {made}\n  vocoder: {wanted}.",
         "Use a vocoder made for this mel.",
+        bundle=bundle.name,
+        vocoder=vocoder,
+        names=", ".join(names),
+        made=made,
+        wanted=wanted,
     )
 
 
@@ -215,9 +231,14 @@ def _check_vocoder_config(section: VocoderSection, name: str) -> None:
     for key, value in stated.items():
         if key in config and config[key] != value:
             raise MelMismatchError(
-                f"The network of {name} was built for {key} = {shown(config[key])}, but [vocoder.mel] says "
-                f"{value}.\n  vocoder: {mel}.",
+                "The network of {name} was built for {key} = {config}, but [vocoder.mel] says {value}.\n  "
+                "vocoder: {mel}.",
                 "Use a vocoder made for this mel.",
+                name=name,
+                key=key,
+                config=shown(config[key]),
+                value=value,
+                mel=mel,
             )
 
 
@@ -252,23 +273,45 @@ def _check_files(
 
 
 def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) -> None:
-    again = "Copy or download the bundle again."
     try:
         is_there = file.is_file()
     except OSError as error:
-        raise BundleError(f"{file} cannot be opened: {error.strerror}. {again}") from error
+        raise BundleError(
+            "{file} cannot be opened: {strerror}.",
+            _AGAIN,
+            file=file,
+            strerror=error.strerror,
+        ) from error
     if not is_there:
         raise BundleError(
-            f"Bundle {bundle.name} lacks {file.name} ({entry.size} bytes, expected at {file}). {again}"
+            "Bundle {bundle} lacks {file} ({size} bytes, expected at {path}).",
+            _AGAIN,
+            bundle=bundle.name,
+            file=file.name,
+            size=entry.size,
+            path=file,
         )
     size = file.stat().st_size
     if size != entry.size:
         state = "cut short" if size < entry.size else "too long"
-        raise BundleError(f"{file} is {state}: {size} bytes where {MANIFEST_NAME} says {entry.size}. {again}")
+        raise BundleError(
+            "{file} is {state}: {size} bytes where {manifest_name} says {entry_size}.",
+            _AGAIN,
+            file=file,
+            state=state,
+            size=size,
+            manifest_name=MANIFEST_NAME,
+            entry_size=entry.size,
+        )
     if verify == "sha256" and (found := hash_file(file)) != entry.sha256.lower():
         raise BundleError(
-            f"{file} is not the file that {MANIFEST_NAME} describes: its sha256 is {found[:16]}… "
-            f"where {entry.sha256[:16]}… was expected. {again}"
+            "{file} is not the file that {manifest_name} describes: its sha256 is {found}… where "
+            "{sha256}… was expected.",
+            _AGAIN,
+            file=file,
+            manifest_name=MANIFEST_NAME,
+            found=found[:16],
+            sha256=entry.sha256[:16],
         )
 
 
@@ -280,5 +323,7 @@ def hash_file(file: Path) -> str:
             while block := stream.read(_HASH_BLOCK):
                 digest.update(block)
     except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error.strerror}. Check its permissions.") from error
+        raise BundleError(
+            "{file} cannot be read: {strerror}.", "Check its permissions.", file=file, strerror=error.strerror
+        ) from error
     return digest.hexdigest()

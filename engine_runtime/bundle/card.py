@@ -69,7 +69,9 @@ class ModelCard:
         foreign = [script for script in words if not self._knows_script(script)]
         if foreign and 2 * len(foreign) >= len(words):
             names = " and ".join(_NAMES.get(language, language) for language in self.languages)
-            raise LanguageError(f"This model knows only {names}. Ask in {names}, or choose another model.")
+            raise LanguageError(
+                "This model knows only {names}.", "Ask in {names}, or choose another model.", names=names
+            )
 
     def _knows_script(self, script: str) -> bool:
         languages = _LANGUAGES_OF_SCRIPTS.get(script)

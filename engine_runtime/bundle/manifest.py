@@ -51,23 +51,36 @@ def read_toml(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
     except OSError as error:
-        raise BundleError(f"{file} cannot be read: {error.strerror}. Check its permissions.") from error
+        raise BundleError(
+            "{file} cannot be read: {strerror}.", "Check its permissions.", file=file, strerror=error.strerror
+        ) from error
     if len(content) > LARGEST_FILE:
         raise BundleError(
-            f"{file} has more than the {LARGEST_FILE} bytes that a manifest may have. Restore the file."
+            "{file} has more than the {largest_file} bytes that a manifest may have.",
+            "Restore the file.",
+            file=file,
+            largest_file=LARGEST_FILE,
         )
     try:
         text = content.decode("utf-8").replace("\r\n", "\n")
         if _has_deep_key(text):
             raise BundleError(
-                f"{file} is not a manifest: a key has more than {_MOST_PARTS} parts. Restore the file."
+                "{file} is not a manifest: a key has more than {most_parts} parts.",
+                "Restore the file.",
+                file=file,
+                most_parts=_MOST_PARTS,
             )
         return tomllib.loads(text)
     except RecursionError as error:
-        raise BundleError(f"{file} is nested too deeply for a manifest. Restore the file.") from error
+        raise BundleError(
+            "{file} is nested too deeply for a manifest.", "Restore the file.", file=file
+        ) from error
     except ValueError as error:  # not TOML, not UTF-8, or a number with thousands of digits
         raise BundleError(
-            f"{file} is not valid TOML: {error}. Correct that line or restore the file."
+            "{file} is not valid TOML: {error}.",
+            "Correct that line or restore the file.",
+            file=file,
+            error=error,
         ) from error
 
 
@@ -92,7 +105,9 @@ class Manifest:
     def error(self, text: str) -> BundleError:
         """A BundleError for this file."""
         end = "" if text.endswith("?") else "."
-        return BundleError(f"{self.file}: {text}{end} Correct the file, or get it again.")
+        return BundleError(
+            "{file}: {text}{end}", "Correct the file, or get it again.", file=self.file, text=text, end=end
+        )
 
     def top(self, allowed: Collection[str]) -> Table:
         """The top level, which may hold the `allowed` tables only."""

@@ -16,13 +16,20 @@ def require_folder(folder: Path, option: str) -> None:
     """Raise ExportError unless `folder` is writable or can be created."""
     there = next(path for path in (folder, *folder.absolute().parents) if os.access(path, os.F_OK))
     if not there.is_dir():
-        raise ExportError(f"{there} is a file. Give a folder with {option}.")
+        raise ExportError("{there} is a file.", "Give a folder with {option}.", there=there, option=option)
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ExportError(f"{there} may not be written to. Choose another place with {option}.")
+        raise ExportError(
+            "{there} may not be written to.",
+            "Choose another place with {option}.",
+            there=there,
+            option=option,
+        )
 
 
 def require_file(file: Path, option: str) -> None:
     """ExportError unless `file` can be written."""
     if file.is_dir():
-        raise ExportError(f"{file} is a folder. Give the name of a file with {option}.")
+        raise ExportError(
+            "{file} is a folder.", "Give the name of a file with {option}.", file=file, option=option
+        )
     require_folder(file.absolute().parent, option)

@@ -44,14 +44,22 @@ def read_vocoder(file: Path) -> VocoderSection:
     text = _metadata(file).get(VOCODER_KEY)
     if text is None:
         raise BundleError(
-            f"{file} does not describe its vocoder: {VOCODER_KEY} is missing in its header.", _REMEDY
+            "{file} does not describe its vocoder: {vocoder_key} is missing in its header.",
+            _REMEDY,
+            file=file,
+            vocoder_key=VOCODER_KEY,
         )
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):  # not JSON, or nested too deeply
         content = None
     if not isinstance(content, Mapping):
-        raise BundleError(f"{file}: {VOCODER_KEY} in its header is not a JSON object.", _REMEDY)
+        raise BundleError(
+            "{file}: {vocoder_key} in its header is not a JSON object.",
+            _REMEDY,
+            file=file,
+            vocoder_key=VOCODER_KEY,
+        )
     manifest = Manifest({"vocoder": content}, str(file))
     section = parse_vocoder(file.parent, Table({**content, "weights": file.name}, "vocoder", manifest))
     for sentence in manifest.unknown:
@@ -62,11 +70,13 @@ def read_vocoder(file: Path) -> VocoderSection:
 def _metadata(file: Path) -> dict[str, str]:
     try:
         if not file.is_file():
-            raise BundleError(f"There is no vocoder file at {file}.", _REMEDY)
+            raise BundleError("There is no vocoder file at {file}.", _REMEDY, file=file)
         with safe_open(file, framework="numpy") as content:
             return dict(content.metadata() or {})
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise BundleError(f"{file} is not a vocoder file, or damaged ({error}).", _REMEDY) from error
+        raise BundleError(
+            "{file} is not a vocoder file, or damaged ({error}).", _REMEDY, file=file, error=error
+        ) from error
 
 
 def write_bigvgan(file: Path, weights: Mapping[str, Tensor], config: Mapping[str, Any], mel: MelSpec) -> None:

@@ -187,7 +187,10 @@ def stored_tensors(paths: Iterable[Path]) -> dict[str, StoredTensor]:
         shard = {tensor.name: tensor for tensor in _stored(file)}
         if doubled := tensors.keys() & shard.keys():
             raise BundleError(
-                f"{file} repeats {_listed(doubled)} of another shard. Use the shards of one model."
+                "{file} repeats {doubled} of another shard.",
+                "Use the shards of one model.",
+                file=file,
+                doubled=_listed(doubled),
             )
         tensors |= shard
     return tensors
@@ -231,13 +234,20 @@ class TensorReader:
             is_finite = name in self._finite or _is_finite(tensor)
         except Exception as error:  # a dtype that torch lacks, a file that was truncated meanwhile
             raise BundleError(
-                f"{stored.file}: the tensor {stored.name} cannot be read ({error}). {_AGAIN}"
+                "{file}: the tensor {stored} cannot be read ({error}).",
+                _AGAIN,
+                file=stored.file,
+                stored=stored.name,
+                error=error,
             ) from error
         if not is_finite:
             raise BundleError(
-                f"{stored.file}: the tensor {stored.name} holds NaN or infinity. Compare the files with "
-                "their hashes (`moss-voice inspect`). If they differ, copy or download the bundle again; "
-                "if they do not, the model was saved like this: use an earlier checkpoint."
+                "{file}: the tensor {stored} holds NaN or infinity.",
+                "Compare the files with their hashes (`moss-voice inspect`). If they differ, copy or "
+                "download the bundle again; if they do not, the model was saved like this: use an earlier "
+                "checkpoint.",
+                file=stored.file,
+                stored=stored.name,
             )
         self._finite.add(name)
         self._mapped += tensor.nbytes
@@ -282,25 +292,38 @@ def read_checkpoint(file: Path) -> dict[str, Tensor]:
         except RuntimeError:  # written in torch's format before 1.6, which cannot be mapped
             content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise BundleError(f"{file} is missing. {_AGAIN}") from error
+        raise BundleError("{file} is missing.", _AGAIN, file=file) from error
     except pickle.UnpicklingError as error:
         raise BundleError(
-            f"{file} holds more than tensors and was not loaded, because such a file can run code. "
-            "Convert it to safetensors where you trust its origin."
+            "{file} holds more than tensors and was not loaded, because such a file can run code.",
+            "Convert it to safetensors where you trust its origin.",
+            file=file,
         ) from error
     except Exception as error:  # a damaged file may cause any error: KeyError, AttributeError, ...
-        raise BundleError(f"{file} cannot be read ({type(error).__name__}: {error}). {_AGAIN}") from error
+        raise BundleError(
+            "{file} cannot be read ({kind}: {error}).",
+            _AGAIN,
+            file=file,
+            kind=type(error).__name__,
+            error=error,
+        ) from error
     return _only_tensors(content, file)
 
 
 def _only_tensors(content: object, file: Path) -> dict[str, Tensor]:
     if not isinstance(content, Mapping):
-        raise BundleError(f"{file} holds a {type(content).__name__} where named tensors were expected.")
+        raise BundleError(
+            "{file} holds a {kind} where named tensors were expected.", file=file, kind=type(content).__name__
+        )
     weights = {str(name): value for name, value in content.items() if name not in _NO_WEIGHTS}
     tensors = {name: value for name, value in weights.items() if _is_plain(value)}
     others = weights.keys() - tensors.keys()
     if others or not tensors:
-        raise BundleError(f"{file} holds {_listed(others) or 'no tensor'} where tensors were expected.")
+        raise BundleError(
+            "{file} holds {others} where tensors were expected.",
+            file=file,
+            others=_listed(others) or "no tensor",
+        )
     return tensors
 
 
@@ -319,11 +342,11 @@ def _safe_open(file: Path) -> Any:
     try:
         return safetensors.safe_open(file, framework="pt", device="cpu")
     except FileNotFoundError as error:
-        raise BundleError(f"{file} is missing. {_AGAIN}") from error
+        raise BundleError("{file} is missing.", _AGAIN, file=file) from error
     except safetensors.SafetensorError as error:
-        raise BundleError(f"{file} is damaged ({error}). {_AGAIN}") from error
+        raise BundleError("{file} is damaged ({error}).", _AGAIN, file=file, error=error) from error
     except (OSError, RuntimeError) as error:
-        raise BundleError(f"{file} cannot be read: {error}. {_AGAIN}") from error
+        raise BundleError("{file} cannot be read: {error}.", _AGAIN, file=file, error=error) from error
 
 
 def in_style_of(expected: Iterable[str], stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -360,9 +383,10 @@ def _check(
         problems.append(f"wrong shape: {_listed(shapes)}")
     if problems:
         raise BundleError(
-            f"The weights in {source} do not fit the network that the manifest describes.\n  "
-            + "\n  ".join(problems)
-            + "\nUse the weights and the bundle.toml of one model."
+            "The weights in {source} do not fit the network that the manifest describes.\n  {problems}.",
+            "Use the weights and the bundle.toml of one model.",
+            source=source,
+            problems="\n  ".join(problems),
         )
 
 

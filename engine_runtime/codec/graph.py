@@ -152,13 +152,25 @@ class Graph:
     def check_inputs(self, values: Sequence[Tensor]) -> None:
         """Raise ExecutorError unless these tensors match the description and its range."""
         if len(values) != len(self.inputs):
-            raise ExecutorError(f"{self.name} takes {len(self.inputs)} tensors, got {len(values)}.")
+            raise ExecutorError(
+                "{name} takes {count} tensors, got {given}.",
+                name=self.name,
+                count=len(self.inputs),
+                given=len(values),
+            )
         for spec, value in zip(self.inputs, values, strict=True):
             if not spec.fits(value):
                 raise ExecutorError(
-                    f"{self.name}: input {spec.name} is {value.dtype} {list(value.shape)}, but the engine "
-                    f"was built for {spec.dtype} {list(spec.at('least'))} to {list(spec.at('most'))}. "
-                    "Run without --trt-codec."
+                    "{name}: input {spec} is {dtype} {shape}, but the engine was built for {spec_dtype} "
+                    "{least} to {most}.",
+                    "Run without --trt-codec.",
+                    name=self.name,
+                    spec=spec.name,
+                    dtype=value.dtype,
+                    shape=list(value.shape),
+                    spec_dtype=spec.dtype,
+                    least=list(spec.at("least")),
+                    most=list(spec.at("most")),
                 )
 
     def fits(self, values: Sequence[Tensor]) -> bool:
@@ -179,15 +191,22 @@ class Graph:
         for spec, value, reference in zip(self.outputs, got, want, strict=True):
             if value.shape != reference.shape:
                 raise ExecutorError(
-                    f"{self.name}: output {spec.name} is {list(value.shape)}, torch returns "
-                    f"{list(reference.shape)}."
+                    "{name}: output {spec} is {shape}, torch returns {reference_shape}.",
+                    name=self.name,
+                    spec=spec.name,
+                    shape=list(value.shape),
+                    reference_shape=list(reference.shape),
                 )
             difference = (value.double() - reference.double()).abs().max()
             share = float(difference / reference.double().abs().max().clamp(min=1e-6))
             if not share <= self.allowed:
                 raise ExecutorError(
-                    f"{self.name}: output {spec.name} differs from torch's by {share:.2g} of its largest "
-                    f"value, more than {self.allowed:.2g}."
+                    "{name}: output {spec} differs from torch's by {share:.2g} of its largest value, more "
+                    "than {allowed:.2g}.",
+                    name=self.name,
+                    spec=spec.name,
+                    share=share,
+                    allowed=self.allowed,
                 )
             worst = max(worst, share)
         return worst

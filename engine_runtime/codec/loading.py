@@ -103,8 +103,10 @@ def load_speech_tokenizer(
     known = get_args(Normalization)
     if section.normalization not in known:
         raise BundleError(
-            f"[speech_encoder] has normalization {section.normalization!r}, which is not one of "
-            f"{', '.join(known)}. Correct the bundle's manifest."
+            "[speech_encoder] has normalization {normalization!r}, which is not one of {known}.",
+            "Correct the bundle's manifest.",
+            normalization=section.normalization,
+            known=", ".join(known),
         )
     normalization = cast(Normalization, section.normalization)
     calls = GraphedCalls(device, enabled=options.graphs)
@@ -116,8 +118,12 @@ def load_speech_tokenizer(
     eosp = bundle.lm.special_ids.eosp
     if tokenizer.codebook_size > eosp:
         raise BundleError(
-            f"The speech encoder of bundle {bundle.name} has {tokenizer.codebook_size} codes, but the "
-            f"language model's end of speech is {eosp}. Use parts of one model."
+            "The speech encoder of bundle {bundle} has {codebook_size} codes, but the language model's "
+            "end of speech is {eosp}.",
+            "Use parts of one model.",
+            bundle=bundle.name,
+            codebook_size=tokenizer.codebook_size,
+            eosp=eosp,
         )
     return tokenizer
 

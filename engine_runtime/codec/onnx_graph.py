@@ -56,7 +56,9 @@ class OnnxRunner:
         try:
             outputs = self._session.run([spec.name for spec in self._graph.outputs], named)
         except Exception as error:  # onnxruntime has its own exception types, none of them public
-            raise ExecutorError(f"onnxruntime cannot run the {self._graph.name}: {error}") from error
+            raise ExecutorError(
+                "onnxruntime cannot run the {graph}: {error}", graph=self._graph.name, error=error
+            ) from error
         return tuple(torch.from_numpy(value) for value in outputs)
 
 
@@ -69,7 +71,10 @@ def require_exporter() -> None:
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineError(
-            f"Exporting the codec needs {' and '.join(missing)}. {installation.add('trt-codec')}"
+            "Exporting the codec needs {missing}.",
+            "{remedy}",
+            missing=" and ".join(missing),
+            remedy=installation.add("trt-codec"),
         )
 
 
@@ -148,8 +153,10 @@ def _reporting(graph: Graph) -> Iterator[None]:
     except (RuntimeError, ValueError, TypeError, OSError) as error:  # torch's export errors are RuntimeErrors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise EngineError(
-            f"The {graph.name} of this bundle cannot be exported: {reason}. Run the codec in torch, without "
-            "--trt-codec."
+            "The {graph} of this bundle cannot be exported: {reason}.",
+            "Run the codec in torch, without --trt-codec.",
+            graph=graph.name,
+            reason=reason,
         ) from error
 
 

@@ -36,9 +36,12 @@ def num_dropped(
     room = limit - system_rows - current_rows - reserve
     if room < 0:
         raise ContextLengthError(
-            f"This turn has {current_rows} rows, but at most {max(0, current_rows + room)} fit into the "
-            f"model's context of {limit} beside the reply. Send a shorter message; the conversation so far "
-            "is kept."
+            "This turn has {current_rows} rows, but at most {most} fit into the model's context "
+            "of {limit} beside the reply.",
+            "Send a shorter message; the conversation so far is kept.",
+            current_rows=current_rows,
+            most=max(0, current_rows + room),
+            limit=limit,
         )
     kept = sum(exchange_rows)
     if kept <= room:

@@ -59,8 +59,10 @@ class ConversationSnapshot:
         """The snapshot of a document. HistoryError if it is damaged or of another format."""
         if document.get("format") != FORMAT:
             raise HistoryError(
-                f"The conversation has format {document.get('format')!r}; this program reads {FORMAT}. "
-                "Use a matching version of the program."
+                "The conversation has format {format!r}; this program reads {wanted_format}.",
+                "Use a matching version of the program.",
+                format=document.get("format"),
+                wanted_format=FORMAT,
             )
         try:
             return cls(
@@ -73,21 +75,23 @@ class ConversationSnapshot:
                 tuple(_exchange(entry) for entry in document["exchanges"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise HistoryError("The history of the conversation is damaged. Begin a new one.") from error
+            raise HistoryError("The history of the conversation is damaged.", "Begin a new one.") from error
 
     def check(self, bundle: Bundle) -> None:
         """HistoryError if the ids mean nothing, or something else, to this bundle."""
         if self.exchanges and self.vocabulary != vocabulary_of(bundle):
             held_with = self.bundle if self.bundle != bundle.name else f"another version of {self.bundle}"
             raise HistoryError(
-                f"This conversation was held with the bundle {held_with}, and {bundle.name} is loaded. "
-                "Start the program with that bundle, or begin a new conversation."
+                "This conversation was held with the bundle {held_with}, and {bundle} is loaded.",
+                "Start the program with that bundle, or begin a new conversation.",
+                held_with=held_with,
+                bundle=bundle.name,
             )
         sizes = int(bundle.lm.config["text_vocab"]), int(bundle.lm.config["audio_vocab"])
         rows = (row for exchange in self.exchanges for row in (*exchange.user, *exchange.reply))
         is_known = all(0 <= row.text < sizes[0] and 0 <= row.audio < sizes[1] for row in rows)
         if not is_known or not 0 <= self.num_forgotten <= len(self.exchanges):
-            raise HistoryError("The history of the conversation is damaged. Begin a new one.")
+            raise HistoryError("The history of the conversation is damaged.", "Begin a new one.")
 
 
 def vocabulary_of(bundle: Bundle) -> str:

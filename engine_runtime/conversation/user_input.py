@@ -73,7 +73,7 @@ class UserInput:
         """A typed text, which ends the speech before it. Raises AudioInputError if it is empty, LanguageError
         if the model does not know its script."""
         if not text.strip():
-            raise AudioInputError("The question is empty. Say or type something.")
+            raise AudioInputError("The question is empty.", "Say or type something.")
         self._stages.bundle.card.require_known_script(text)
         if self._text is not None:
             self._earlier += self._typed_turn(self._text)
@@ -108,7 +108,7 @@ class UserInput:
         elif last := self._spoken_turn((yield from self._all_codes())):
             maximum = self.stream.maximum
         if not (self._earlier or last):
-            raise AudioInputError("This turn is empty. Say or type something.")
+            raise AudioInputError("This turn is empty.", "Say or type something.")
         self.question = Question((*self._earlier, *last), maximum)
 
     def _end_speech(self) -> Task[None]:

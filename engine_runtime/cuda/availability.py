@@ -37,7 +37,9 @@ def uses_triton(choice: Kernels, device: torch.device) -> bool:
     if reason is None:
         return True
     if choice == "triton":
-        raise AcceleratorError(f"The Triton kernels cannot run here: {reason}. Use --kernels torch.")
+        raise AcceleratorError(
+            "The Triton kernels cannot run here: {reason}.", "Use --kernels torch.", reason=reason
+        )
     if choice == "auto":
         _log.warning(
             "The Triton kernels cannot run here (%s). Using slower operations in plain torch.", reason
@@ -75,13 +77,15 @@ def check_formats(options: EngineOptions) -> None:
     reason = why_no_triton(device)
     if reason is None and options.kv_dtype == "fp8" and kernel_capability(device) < (8, 9):
         raise AcceleratorError(
-            "Keys and values in fp8 need a GPU of compute capability 8.9 or later. Choose --kv native."
+            "Keys and values in fp8 need a GPU of compute capability 8.9 or later.", "Choose --kv native."
         )
     if reason is not None and options.weight_format != "native":
-        refused = (
-            f"Weights in {options.weight_format} need the Triton kernels, which cannot run here: {reason}."
+        raise AcceleratorError(
+            "Weights in {weight_format} need the Triton kernels, which cannot run here: {reason}.",
+            _WITH_COMPILER if reason == NO_COMPILER else _WITHOUT_TRITON,
+            weight_format=options.weight_format,
+            reason=reason,
         )
-        raise AcceleratorError(f"{refused} {_WITH_COMPILER if reason == NO_COMPILER else _WITHOUT_TRITON}")
 
 
 def why_no_triton(device: torch.device) -> str | None:

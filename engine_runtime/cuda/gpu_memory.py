@@ -164,8 +164,13 @@ def require(demand: Demand, weight_format: WeightFormat, available: int) -> None
         else "None of them fits: free memory, use fewer KV blocks or --conversations, or another device."
     )
     raise AcceleratorError(
-        f"The GPU has {available / 1e9:.1f} GB for the model, and --weights {weight_format} needs "
-        f"{needed[weight_format]}. {advice} (Total memory needs: {table}.)"
+        "The GPU has {available:.1f} GB for the model, and --weights {weight_format} needs {needed}.",
+        "{advice} (Total memory needs: {table}.)",
+        available=available / 1e9,
+        weight_format=weight_format,
+        needed=needed[weight_format],
+        advice=advice,
+        table=table,
     )
 
 
@@ -184,8 +189,9 @@ def explain_out_of_memory(run: Callable[[], T], section: LMSection, options: Eng
             raise
         kv_blocks = options.kv_blocks or section.kv_blocks
         explained = AcceleratorError(
-            f"This computer has too little memory for the model with {kv_blocks:,} KV blocks. Close other "
-            "programs, or lower kv_blocks in the bundle.toml."
+            "This computer has too little memory for the model with {kv_blocks:,} KV blocks.",
+            "Close other programs, or lower kv_blocks in the bundle.toml.",
+            kv_blocks=kv_blocks,
         )
     gc.collect()
     torch.cuda.empty_cache()
@@ -200,8 +206,10 @@ def too_little_memory(
     reason = ". ".join(str(error).split(". ")[:2]).rstrip(".")
     if options.engine is not None:
         return AcceleratorError(
-            f"The GPU has too little memory for this engine ({reason}). Build one in 8 or 4 bits "
-            "(`moss-voice trt quantize`), use --codec-dtype float16, or free memory."
+            "The GPU has too little memory for this engine ({reason}).",
+            "Build one in 8 or 4 bits (`moss-voice trt quantize`), use --codec-dtype float16, or free "
+            "memory.",
+            reason=reason,
         )
     demand = demand_of(section, MossLMConfig.from_dict(section.config), options, codec_bytes=0)
     needs = {form: demand.bytes(form) for form in get_args(WeightFormat)}
@@ -216,7 +224,11 @@ def too_little_memory(
     if saved_by_tails > 0:
         advice += f" --tails saves {saved_by_tails / 1e9:.1f} GB."
     return AcceleratorError(
-        f"The GPU has too little memory with --weights {options.weight_format} ({reason}). {advice}"
+        "The GPU has too little memory with --weights {weight_format} ({reason}).",
+        "{remedy}",
+        weight_format=options.weight_format,
+        reason=reason,
+        remedy=advice,
     )
 
 
@@ -234,7 +246,11 @@ def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
         return free
     limit = int(gpu_memory_gb * 1e9)
     if limit <= 0:
-        raise AcceleratorError(f"--gpu-memory-gb {gpu_memory_gb} leaves no memory. Give the size in GB.")
+        raise AcceleratorError(
+            "--gpu-memory-gb {gpu_memory_gb} leaves no memory.",
+            "Give the size in GB.",
+            gpu_memory_gb=gpu_memory_gb,
+        )
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), index)
     return min(free, limit)
 

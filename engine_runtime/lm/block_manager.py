@@ -38,8 +38,10 @@ class BlockManager:
     def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
         if num_blocks < 1 or tokens_per_block < 1:
             raise OutOfBlocksError(
-                f"A KV pool of {num_blocks} blocks of {tokens_per_block} rows is empty. "
-                "Set kv_blocks and tokens_per_block of the bundle to 1 or more."
+                "A KV pool of {num_blocks} blocks of {tokens_per_block} rows is empty.",
+                "Set kv_blocks and tokens_per_block of the bundle to 1 or more.",
+                num_blocks=num_blocks,
+                tokens_per_block=tokens_per_block,
             )
         self.num_blocks = num_blocks
         self.tokens_per_block = tokens_per_block
@@ -97,9 +99,11 @@ class BlockManager:
         # All is checked before anything is taken: a failed step must leave every sequence unchanged.
         if len(shared) + missing > self.num_free:
             raise OutOfBlocksError(
-                f"The KV cache is full: {len(shared) + missing} blocks are needed, and {self.num_free} of "
-                f"{self.num_blocks} are free. Start a new conversation, shorten the question, or give the "
-                "bundle more kv_blocks."
+                "The KV cache is full: {count} blocks are needed, and {num_free} of {num_blocks} are free.",
+                "Start a new conversation, shorten the question, or give the bundle more kv_blocks.",
+                count=len(shared) + missing,
+                num_free=self.num_free,
+                num_blocks=self.num_blocks,
             )
         copies = []
         for index in shared:

@@ -45,8 +45,11 @@ class TextTokenizer:
         last = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if last >= text_vocab:
             raise BundleError(
-                f"{file} has ids up to {last}, but the language model has a text vocabulary of {text_vocab}. "
-                "Use the tokenizer and the weights of one model."
+                "{file} has ids up to {last}, but the language model has a text vocabulary of {text_vocab}.",
+                "Use the tokenizer and the weights of one model.",
+                file=file,
+                last=last,
+                text_vocab=text_vocab,
             )
         ids = (special.endoftext, special.im_start, special.im_end, special.sosp, special.modality_pad)
         named = (special.empty, *map(self._tokenizer.token_to_id, PLACEHOLDERS))
@@ -105,7 +108,10 @@ def _one_kind_of_error(file: Path) -> Iterator[None]:
         raise
     except BaseException as error:
         raise BundleError(
-            f"{file} is not a valid tokenizer: {str(error)[:200]}. Copy or download the bundle again."
+            "{file} is not a valid tokenizer: {error}.",
+            "Copy or download the bundle again.",
+            file=file,
+            error=str(error)[:200],
         ) from error
 
 

@@ -167,8 +167,10 @@ class PagedLM:
         past, total = sequence.num_rows, sequence.num_rows + len(request.token_ids)
         if total > self.executor.limits.max_seq_len:
             raise ContextLengthError(
-                f"The conversation needs {total} rows, but the model supports at most "
-                f"{self.executor.limits.max_seq_len}. Start a new conversation or send a shorter message."
+                "The conversation needs {total} rows, but the model supports at most {max_seq_len}.",
+                "Start a new conversation or send a shorter message.",
+                total=total,
+                max_seq_len=self.executor.limits.max_seq_len,
             )
         # From `complete_rows` on, not from `past`: a deferred tail is still to be written for the positions
         # between.

@@ -141,8 +141,9 @@ class BatchCheck:
         limits = self._limits
         if not 1 <= len(batch.sequences) <= limits.max_batch_size:
             raise ExecutorError(
-                f"sequences: this executor runs 1 to {limits.max_batch_size} sequences per step, "
-                f"got {len(batch.sequences)}"
+                "sequences: this executor runs 1 to {max_batch_size} sequences per step, got {count}",
+                max_batch_size=limits.max_batch_size,
+                count=len(batch.sequences),
             )
         tables = []
         for scheduled in batch.sequences:
@@ -160,15 +161,21 @@ class BatchCheck:
         needed = -(-scheduled.reserved_rows // limits.tokens_per_block)
         if not needed <= len(table) <= limits.max_blocks:
             raise ExecutorError(
-                f"block_table: {len(table)} blocks for {scheduled.reserved_rows} rows; expected {needed} to "
-                f"{limits.max_blocks}"
+                "block_table: {count} blocks for {reserved_rows} rows; expected {needed} to {max_blocks}",
+                count=len(table),
+                reserved_rows=scheduled.reserved_rows,
+                needed=needed,
+                max_blocks=limits.max_blocks,
             )
         known = self._tables.get(id(table))
         if known is not None and known[0] == table:
             return known[1]
         if min(table) < 0 or max(table) >= limits.num_blocks:
             raise ExecutorError(
-                f"block_table: {min(table)}..{max(table)} leave the {limits.num_blocks} blocks"
+                "block_table: {table}..{highest} leave the {num_blocks} blocks",
+                table=min(table),
+                highest=max(table),
+                num_blocks=limits.num_blocks,
             )
         if len(set(table)) != len(table):
             raise ExecutorError("block_table: a block is listed twice; K/V of different rows would overwrite")
@@ -183,23 +190,33 @@ def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
     if not ids:
         raise ExecutorError("token_ids: a step needs at least one row")
     if not scheduled.is_prefill and len(ids) != 1:
-        raise ExecutorError(f"token_ids: a decode step takes exactly 1 row, got {len(ids)}")
+        raise ExecutorError("token_ids: a decode step takes exactly 1 row, got {count}", count=len(ids))
     if len(ids) > limits.max_num_tokens:
-        raise ExecutorError(f"token_ids: {len(ids)} rows exceed max_num_tokens {limits.max_num_tokens}")
+        raise ExecutorError(
+            "token_ids: {count} rows exceed max_num_tokens {max_num_tokens}",
+            count=len(ids),
+            max_num_tokens=limits.max_num_tokens,
+        )
     low, high = min(ids), max(ids)
     if low < 0 or high >= limits.text_vocab + limits.audio_vocab:
         raise ExecutorError(
-            f"token_ids: ids {low}..{high} leave the merged vocabulary of "
-            f"{limits.text_vocab} + {limits.audio_vocab}"
+            "token_ids: ids {low}..{high} leave the merged vocabulary of {text_vocab} + {audio_vocab}",
+            low=low,
+            high=high,
+            text_vocab=limits.text_vocab,
+            audio_vocab=limits.audio_vocab,
         )
     if first < 0 or scheduled.reserved_rows > limits.max_seq_len:
         raise ExecutorError(
-            f"first_position: {first} does not fit {scheduled.reserved_rows - first} new rows and a sequence "
-            f"of at most {limits.max_seq_len}"
+            "first_position: {first} does not fit {reserved_rows} new rows and a sequence of at most "
+            "{max_seq_len}",
+            first=first,
+            reserved_rows=scheduled.reserved_rows - first,
+            max_seq_len=limits.max_seq_len,
         )
     for name, rows in (("text_rows", scheduled.text_rows), ("audio_rows", scheduled.audio_rows)):
         if not 0 <= rows <= first:
-            raise ExecutorError(f"{name}: {rows} must be in 0..{first}")
+            raise ExecutorError("{name}: {rows} must be in 0..{first}", name=name, rows=rows, first=first)
 
 
 def _check_written_blocks(
@@ -219,8 +236,12 @@ def check_logits(name: str, logits: Tensor, width: int) -> None:
     """Refuse logits [vocab] float32 of a wrong shape, with a value that is not finite, or of zeros only."""
     if logits.shape != (width,) or logits.dtype != torch.float32:
         raise ExecutorError(
-            f"{name}: expected float32 [{width}], got {logits.dtype} {list(logits.shape)}; "
-            "the weights or the engine do not belong to this bundle"
+            "{name}: expected float32 [{width}], got {dtype} {shape}; the weights or the engine do not "
+            "belong to this bundle",
+            name=name,
+            width=width,
+            dtype=logits.dtype,
+            shape=list(logits.shape),
         )
     check_magnitude(name, float(logits.abs().sum()))
 
@@ -231,8 +252,9 @@ def check_magnitude(name: str, magnitude: float) -> None:
     One reduction suffices: NaN and infinity propagate, and the sum is zero only if every value is.
     """
     if magnitude != magnitude or magnitude == float("inf"):
-        raise ExecutorError(f"{name}: values are not finite; check the weights")
+        raise ExecutorError("{name}: values are not finite; check the weights", name=name)
     if magnitude == 0.0:
         raise ExecutorError(
-            f"{name}: the forward step returned only zeros; it did not run, or the weights are empty"
+            "{name}: the forward step returned only zeros; it did not run, or the weights are empty",
+            name=name,
         )

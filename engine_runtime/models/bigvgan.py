@@ -40,20 +40,26 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The table with defaults filled in. Raises BundleError if no network can be built from it."""
     missing = [key for key in REQUIRED if key not in config]
     if missing:
-        raise BundleError(f"vocoder config: missing key(s) {', '.join(missing)} in [vocoder.config]")
+        raise BundleError(
+            "vocoder config: missing key(s) {missing} in [vocoder.config]", missing=", ".join(missing)
+        )
     check_sizes(config, BIGVGAN_CONFIG, "vocoder.config")
     rates, kernels = config["upsample_rates"], config["upsample_kernel_sizes"]
     if len(rates) != len(kernels) or any(k < u or (k - u) % 2 for u, k in zip(rates, kernels, strict=False)):
         raise BundleError(
-            f"vocoder config: upsample_kernel_sizes {kernels} must match upsample_rates {rates} one by one, "
-            "each kernel at least its rate and different from it by an even number"
+            "vocoder config: upsample_kernel_sizes {kernels} must match upsample_rates {rates} one by "
+            "one, each kernel at least its rate and different from it by an even number",
+            kernels=kernels,
+            rates=rates,
         )
     if len(config["resblock_kernel_sizes"]) != len(config["resblock_dilation_sizes"]):
         raise BundleError(
             "vocoder config: resblock_kernel_sizes and resblock_dilation_sizes differ in length"
         )
     if str(config["resblock"]) not in {"1", "2"}:
-        raise BundleError(f'vocoder config: resblock {config["resblock"]!r} is neither "1" nor "2"')
+        raise BundleError(
+            'vocoder config: resblock {resblock!r} is neither "1" nor "2"', resblock=config["resblock"]
+        )
     return {**DEFAULTS, **config, "resblock": str(config["resblock"])}
 
 

@@ -38,7 +38,9 @@ def _register_network_only() -> None:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None:
         raise MossVoiceError(
-            f"The vocoder cannot be built: the package bigvgan is missing. {installation.remedy()}"
+            "The vocoder cannot be built: the package bigvgan is missing.",
+            "{remedy}",
+            remedy=installation.remedy(),
         )
     utils = ModuleType(f"{_PACKAGE}.utils", "Replaces the module of the package, see bigvgan_package.")
     utils.__dict__.update(init_weights=_init_weights, get_padding=_get_padding)

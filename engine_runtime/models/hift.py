@@ -56,7 +56,9 @@ class HiFTConfig:
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
-            raise BundleError(f"vocoder config: unknown key(s) {', '.join(unknown)} for a HiFT vocoder")
+            raise BundleError(
+                "vocoder config: unknown key(s) {unknown} for a HiFT vocoder", unknown=", ".join(unknown)
+            )
         check_config(values, HIFT_CONFIG, "vocoder.config")
         config = cls(**{key: _tuples(value) for key, value in values.items()})
         stages = len(config.upsample_rates)

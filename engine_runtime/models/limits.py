@@ -88,8 +88,12 @@ def check_config(values: Mapping[str, Any], limits: Limits, name: str) -> None:
     for key, limit in limits.items():
         if key in values and not limit.holds(values[key]):
             raise BundleError(
-                f"[{name}] has {key} = {shown(values[key])}, which must be {limit}. "
-                "Correct the bundle's manifest."
+                "[{name}] has {key} = {values}, which must be {limit}.",
+                "Correct the bundle's manifest.",
+                name=name,
+                key=key,
+                values=shown(values[key]),
+                limit=limit,
             )
 
 

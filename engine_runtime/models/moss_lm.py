@@ -42,17 +42,24 @@ class MossLMConfig:
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
             raise BundleError(
-                f"[lm.config] has {self.num_attention_heads} num_attention_heads, which is not a multiple of "
-                f"{self.num_key_value_heads} num_key_value_heads. Correct the bundle's manifest."
+                "[lm.config] has {num_attention_heads} num_attention_heads, which is not a multiple of "
+                "{num_key_value_heads} num_key_value_heads.",
+                "Correct the bundle's manifest.",
+                num_attention_heads=self.num_attention_heads,
+                num_key_value_heads=self.num_key_value_heads,
             )
         if self.head_dim % 2:
             raise BundleError(
-                f"[lm.config] has head_dim {self.head_dim}, which is not even. Correct the bundle's manifest."
+                "[lm.config] has head_dim {head_dim}, which is not even.",
+                "Correct the bundle's manifest.",
+                head_dim=self.head_dim,
             )
         if not 0 <= self.modality_pad < self.text_vocab:
             raise BundleError(
-                f"[lm.config] has modality_pad {self.modality_pad} outside the text vocabulary of "
-                f"{self.text_vocab}. Correct the bundle's manifest."
+                "[lm.config] has modality_pad {modality_pad} outside the text vocabulary of {text_vocab}.",
+                "Correct the bundle's manifest.",
+                modality_pad=self.modality_pad,
+                text_vocab=self.text_vocab,
             )
 
     @classmethod
@@ -64,8 +71,10 @@ class MossLMConfig:
         missing = sorted(known - optional - set(values))
         if unknown or missing:
             raise BundleError(
-                f"[lm.config] has unknown keys {unknown} and lacks the keys {missing}. "
-                "Correct the bundle's manifest."
+                "[lm.config] has unknown keys {unknown} and lacks the keys {missing}.",
+                "Correct the bundle's manifest.",
+                unknown=unknown,
+                missing=missing,
             )
         check_config(values, LM_CONFIG, "lm.config")
         return cls(**dict(values))

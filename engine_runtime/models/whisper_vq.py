@@ -48,16 +48,22 @@ class WhisperVQConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 1:
-                raise BundleError(f"speech encoder: {field.name} must be at least 1. Correct the bundle.")
+                raise BundleError(
+                    "speech encoder: {field} must be at least 1.", "Correct the bundle.", field=field.name
+                )
         if self.d_model % 2 or self.d_model % self.heads:
             raise BundleError(
-                f"speech encoder: d_model {self.d_model} is not even or not a multiple of heads {self.heads}."
-                " Correct the bundle."
+                "speech encoder: d_model {d_model} is not even or not a multiple of heads {heads}.",
+                "Correct the bundle.",
+                d_model=self.d_model,
+                heads=self.heads,
             )
         if self.max_positions % self.pool:
             raise BundleError(
-                f"speech encoder: max_positions {self.max_positions} is not a multiple of pool {self.pool}."
-                " Correct the bundle."
+                "speech encoder: max_positions {max_positions} is not a multiple of pool {pool}.",
+                "Correct the bundle.",
+                max_positions=self.max_positions,
+                pool=self.pool,
             )
 
     @property
@@ -78,7 +84,10 @@ class WhisperVQConfig:
         unknown, missing = sorted(set(values) - known), sorted(required - set(values))
         if unknown or missing:
             raise BundleError(
-                f"speech encoder config: unknown keys {unknown}, missing keys {missing}. Correct the bundle."
+                "speech encoder config: unknown keys {unknown}, missing keys {missing}.",
+                "Correct the bundle.",
+                unknown=unknown,
+                missing=missing,
             )
         check_config(values, SPEECH_ENCODER_CONFIG, "speech_encoder.config")
         return cls(**values)
@@ -106,11 +115,18 @@ class WhisperVQConfig:
         }
         missing = sorted((set(names.values()) | set(expected)) - set(values))
         if missing:
-            raise BundleError(f"speech encoder config.json: missing keys {missing}. Fetch the file again.")
+            raise BundleError(
+                "speech encoder config.json: missing keys {missing}.",
+                "Fetch the file again.",
+                missing=missing,
+            )
         for key, value in expected.items():
             if values[key] != value:
                 raise BundleError(
-                    f"speech encoder config.json: {key} is {values[key]!r}, only {value!r} is supported."
+                    "speech encoder config.json: {key} is {values!r}, only {value!r} is supported.",
+                    key=key,
+                    values=values[key],
+                    value=value,
                 )
         return cls(**{name: values[key] for name, key in names.items()})
 

@@ -119,7 +119,11 @@ class TensorRTEngine:
         if compiled and not cache.deserialize(compiled):
             _log.info("the cached kernels were compiled for another driver or GPU")
         if config.set_runtime_cache(cache) is False:
-            raise EngineError(f"{self._library.label} rejects the cache of kernels{reason(self._log)}.")
+            raise EngineError(
+                "{label} rejects the cache of kernels{reason}.",
+                label=self._library.label,
+                reason=reason(self._log),
+            )
         return self._new_context(config, cache=cache)
 
     def close(self) -> None:
@@ -135,7 +139,12 @@ class TensorRTEngine:
         self._log.last_error = ""
         made = make(*arguments)
         if made is None:
-            raise EngineError(f"{self._library.label} cannot {what}{reason(self._log)}.")
+            raise EngineError(
+                "{label} cannot {what}{reason}.",
+                label=self._library.label,
+                what=what,
+                reason=reason(self._log),
+            )
         return made
 
     def _tensors(self) -> Iterator[EngineTensor]:
@@ -173,7 +182,9 @@ class ExecutionContext:
         """Switch the profile on the stream of this handle. EngineError if it is rejected."""
         self._log.last_error = ""
         if not self._context.set_optimization_profile_async(profile, stream):
-            raise EngineError(f"TensorRT rejects profile {profile}{reason(self._log)}.")
+            raise EngineError(
+                "TensorRT rejects profile {profile}{reason}.", profile=profile, reason=reason(self._log)
+            )
 
     def set_inputs(self, inputs: Iterable[Binding]) -> None:
         """Set shape and address of every input, and infer the shapes of the outputs."""
@@ -185,7 +196,9 @@ class ExecutionContext:
         try:
             missing = self._context.infer_shapes()
         except RuntimeError as error:
-            raise ExecutorError(f"infer_shapes: {error}{reason(self._log)}") from error
+            raise ExecutorError(
+                "infer_shapes: {error}{reason}", error=error, reason=reason(self._log)
+            ) from error
         if missing:
             raise self._failure(f"{', '.join(missing)}: shape or address is not set")
 
@@ -213,4 +226,4 @@ class ExecutionContext:
             raise self._failure(f"{name}: address is not set")
 
     def _failure(self, what: str) -> ExecutorError:
-        return ExecutorError(f"{what}{reason(self._log)}")
+        return ExecutorError("{what}{reason}", what=what, reason=reason(self._log))

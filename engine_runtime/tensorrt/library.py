@@ -57,8 +57,8 @@ def runtime_library() -> RuntimeLibrary:
         try:
             return RuntimeLibrary(_module(name), is_rtx=name == "tensorrt_rtx")
         except EngineError as error:
-            reasons.append(str(error))
-    raise EngineError(" ".join(reasons))
+            reasons.append(error.problem)
+    raise EngineError("{rtx} {tensorrt}", rtx=reasons[0], tensorrt=reasons[1])
 
 
 def _module(name: LibraryName) -> Any:
@@ -67,13 +67,22 @@ def _module(name: LibraryName) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise EngineError(
-                f"The installation of {name} is incomplete ({error}). {_how_to_get(name)}"
+                "The installation of {name} is incomplete ({error}).",
+                "{remedy}",
+                name=name,
+                error=error,
+                remedy=_how_to_get(name),
             ) from None
-        raise EngineError(f"{_NAMES[name]} is not installed. {_how_to_get(name)}") from None
+        raise EngineError(
+            "{name} is not installed.", "{remedy}", name=_NAMES[name], remedy=_how_to_get(name)
+        ) from None
     except (ImportError, OSError, RuntimeError) as error:
         raise EngineError(
-            f"{name} is installed but cannot be loaded: {error}. It needs an NVIDIA driver and the CUDA "
-            "libraries of its own version; `moss-voice doctor` lists the installed ones."
+            "{name} is installed but cannot be loaded: {error}.",
+            "It needs an NVIDIA driver and the CUDA libraries of its own version; `moss-voice doctor` "
+            "lists the installed ones.",
+            name=name,
+            error=error,
         ) from None
 
 

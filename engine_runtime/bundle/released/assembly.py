@@ -65,7 +65,10 @@ def assemble(
         os.replace(unfinished, to / MANIFEST_NAME)  # noqa: PTH105 - one step, also over an older one
     except OSError as error:
         raise FetchError(
-            f"The bundle cannot be written to {to}: {error.strerror or error}. Choose another with --to."
+            "The bundle cannot be written to {to}: {strerror}.",
+            "Choose another with --to.",
+            to=to,
+            strerror=error.strerror or error,
         ) from error
     return Bundle.open(to, verify="size")
 
@@ -163,7 +166,9 @@ def token_ids(file: Path) -> dict[str, int | None]:
     try:
         tokenizer = Tokenizer.from_buffer(file.read_bytes())  # from_file takes only names in UTF-8
     except Exception as error:  # the library raises bare Exception for an invalid file
-        raise BundleError(f"{file} is not a valid tokenizer: {error}. Download it again.") from error
+        raise BundleError(
+            "{file} is not a valid tokenizer: {error}.", "Download it again.", file=file, error=error
+        ) from error
     return {token: tokenizer.token_to_id(token) for token in description.TEXT_TOKENS.values()}
 
 
@@ -180,7 +185,12 @@ def require_free(name: Path, target: Path) -> None:
     """FetchError where `name` is neither `target`, which need not be there yet, nor a link to be replaced."""
     if name.is_symlink() or not name.exists() or (target.exists() and name.samefile(target)):
         return
-    raise FetchError(f"{name} already exists and is not {target}. Choose another folder for the bundle.")
+    raise FetchError(
+        "{name} already exists and is not {target}.",
+        "Choose another folder for the bundle.",
+        name=name,
+        target=target,
+    )
 
 
 def _hash(

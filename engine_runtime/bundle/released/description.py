@@ -74,7 +74,12 @@ def describe_lm(
     _refuse(table, {"hidden_act": "silu", "num_hidden_layers": shared + tail, "use_sliding_window": False})
     ids = {name: token_ids.get(token) for name, token in TEXT_TOKENS.items()}
     if absent := [TEXT_TOKENS[name] for name, value in ids.items() if value is None]:
-        raise BundleError(f"The tokenizer next to {source} lacks {', '.join(absent)}. Download it again.")
+        raise BundleError(
+            "The tokenizer next to {source} lacks {absent}.",
+            "Download it again.",
+            source=source,
+            absent=", ".join(absent),
+        )
     if ids["sosp"] != table.integer("sosp_token_id"):
         raise table.error(
             f"has sosp_token_id = {table.integer('sosp_token_id')}, but the tokenizer gives {ids['sosp']} to "
@@ -231,8 +236,11 @@ class _Finder:
         if shape is None or len(shape) != axes:
             found = "is missing" if shape is None else f"is {list(shape)}"
             raise BundleError(
-                f"{self._source} is not the released codec: {name} {found}. "
-                "Download it again, or give another folder."
+                "{source} is not the released codec: {name} {found}.",
+                "Download it again, or give another folder.",
+                source=self._source,
+                name=name,
+                found=found,
             )
         return shape
 

@@ -54,14 +54,17 @@ class RemoteFile:
     def check(self, file: Path) -> None:
         """FetchError unless `file` is this one; another file is removed, to be downloaded again."""
         if not file.is_file():
-            raise FetchError(f"{file} was not downloaded. Run the same fetch again.")
+            raise FetchError("{file} was not downloaded.", "Run the same fetch again.", file=file)
         size = file.stat().st_size
         if size == self.size and self._hash(file) == (self.sha256 or self.git_sha1):
             return
         file.unlink()
         raise FetchError(
-            f"{file} arrived damaged ({size} of {self.size} bytes, or a wrong hash) and was removed. "
-            "Run the same fetch again, the other files stay."
+            "{file} arrived damaged ({size} of {expected} bytes, or a wrong hash) and was removed.",
+            "Run the same fetch again, the other files stay.",
+            file=file,
+            size=size,
+            expected=self.size,
         )
 
     def _hash(self, file: Path) -> str:
@@ -104,14 +107,18 @@ def download(
     for name, patterns in _PATTERNS.items():
         if (folder := to / layout.folder_of(name)).is_symlink():
             raise FetchError(
-                f"{folder} is a link to {folder.resolve()}, created by an earlier fetch --from. "
-                "Remove the link to download, or choose another folder with --to."
+                "{folder} is a link to {target}, created by an earlier fetch --from.",
+                "Remove the link to download, or choose another folder with --to.",
+                folder=folder,
+                target=folder.resolve(),
             )
         for parent in sorted({(folder / pattern).parent for pattern in patterns}):
             if parent.is_symlink():
                 raise FetchError(
-                    f"{parent} is a link to {parent.resolve()}, where nothing is downloaded to. "
-                    "Remove the link to download, or choose another folder with --to."
+                    "{parent} is a link to {target}, where nothing is downloaded to.",
+                    "Remove the link to download, or choose another folder with --to.",
+                    parent=parent,
+                    target=parent.resolve(),
                 )
     hub = _hub()
     if hub.utils.get_token() and not _may_send_token(hub):
@@ -159,8 +166,11 @@ def find_offline(to: Path) -> tuple[Path, Path]:
                 cached = hub.snapshot_download(name, local_files_only=True, allow_patterns=list(patterns))
             except hub.errors.LocalEntryNotFoundError as error:
                 raise FetchError(
-                    f"{name} is neither in {to} nor complete in the cache of huggingface_hub, and nothing is "
-                    "downloaded offline. Go online once, or specify a folder with --from."
+                    "{name} is neither in {to} nor complete in the cache of huggingface_hub, and nothing "
+                    "is downloaded offline.",
+                    "Go online once, or specify a folder with --from.",
+                    name=name,
+                    to=to,
                 ) from error
             folder = Path(cached)
         found.append(folder)
@@ -187,8 +197,10 @@ def _look_up(hub: Any, name: str, patterns: Sequence[str], wanted: str | None) -
     names = {file.name for file in files}
     if missing := [p for p in patterns if "*" not in p and p not in names and p != layout.INDEX]:
         raise FetchError(
-            f"{name} on the hub lacks {', '.join(missing)}: its layout is not the one this program knows. "
-            "Look for a newer version of the program."
+            "{name} on the hub lacks {missing}: its layout is not the one this program knows.",
+            "Look for a newer version of the program.",
+            name=name,
+            missing=", ".join(missing),
         )
     return RemoteRepository(name, str(commit), files)
 
@@ -261,8 +273,10 @@ def _is_hash(value: object, digits: int) -> bool:
 def _require_usable(repository: str, is_usable: bool, what: str) -> None:
     if not is_usable:
         raise FetchError(
-            f"The answer of the hub on {repository} is invalid: {what}. Nothing was loaded from it; "
-            "check HF_ENDPOINT."
+            "The answer of the hub on {repository} is invalid: {what}.",
+            "Nothing was loaded from it; check HF_ENDPOINT.",
+            repository=repository,
+            what=what,
         )
 
 
@@ -293,8 +307,11 @@ def _load(
     except _TooLong as error:
         begun.unlink()
         raise FetchError(
-            f"{file.name} of {repository.name} is longer than the {file.size} bytes that the hub states, and "
-            "was removed. Check HF_ENDPOINT and run the same fetch again, the other files stay."
+            "{file} of {repository} is longer than the {size} bytes that the hub states, and was removed.",
+            "Check HF_ENDPOINT and run the same fetch again, the other files stay.",
+            file=file.name,
+            repository=repository.name,
+            size=file.size,
         ) from error
     begun.replace(path)
 
@@ -340,8 +357,11 @@ def _check_room(to: Path, remote: Sequence[RemoteRepository], say: Callable[[str
     say(layout.LICENCE_NOTE)
     if missing > free:
         raise FetchError(
-            f"The disk of {to} has {size_in_words(free)} free, and {size_in_words(missing)} are needed. "
-            "Free some space, or choose a folder on another disk with --to."
+            "The disk of {to} has {free} free, and {missing} are needed.",
+            "Free some space, or choose a folder on another disk with --to.",
+            to=to,
+            free=size_in_words(free),
+            missing=size_in_words(missing),
         )
 
 
@@ -368,7 +388,7 @@ def _hub() -> Any:
         import huggingface_hub.utils
     except ImportError as error:
         raise FetchError(
-            f"Nothing can be downloaded: huggingface_hub is missing. {installation.remedy()}"
+            "Nothing can be downloaded: huggingface_hub is missing.", "{remedy}", remedy=installation.remedy()
         ) from error
     return huggingface_hub
 
@@ -387,16 +407,27 @@ class _plain_errors:
             return
         errors, endpoint = self._hub.errors, redact(self._hub.constants.ENDPOINT)
         if isinstance(error, errors.RepositoryNotFoundError):  # also raised for a wrong token
-            text = f"{self._name} is not at {endpoint}, or not open to you. Check HF_ENDPOINT and HF_TOKEN."
-        elif isinstance(error, OSError) and error.errno is not None and not _is_of_network(error):
-            text = f"{self._name} cannot be written: {error.strerror}. Free some space, or choose --to."
-        else:
-            text = (
-                f"{self._name} cannot be loaded from {endpoint}: {type(error).__name__}: "
-                f"{redact(str(error).splitlines()[0]) if str(error) else 'no reason given'}. "
-                "Check the connection and run the same fetch again; existing files are kept."
-            )
-        raise FetchError(text) from error
+            raise FetchError(
+                "{name} is not at {endpoint}, or not open to you.",
+                "Check HF_ENDPOINT and HF_TOKEN.",
+                name=self._name,
+                endpoint=endpoint,
+            ) from error
+        if isinstance(error, OSError) and error.errno is not None and not _is_of_network(error):
+            raise FetchError(
+                "{name} cannot be written: {reason}.",
+                "Free some space, or choose --to.",
+                name=self._name,
+                reason=error.strerror,
+            ) from error
+        raise FetchError(
+            "{name} cannot be loaded from {endpoint}: {kind}: {reason}.",
+            "Check the connection and run the same fetch again; existing files are kept.",
+            name=self._name,
+            endpoint=endpoint,
+            kind=type(error).__name__,
+            reason=redact(str(error).splitlines()[0]) if str(error) else "no reason given",
+        ) from error
 
 
 def _is_of_network(error: OSError) -> bool:

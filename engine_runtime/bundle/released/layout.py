@@ -66,15 +66,19 @@ def locate(source: Path, codec: Path | None = None) -> tuple[Path, Path]:
     """
     lm_name, codec_name = folder_of(LM_REPOSITORY), folder_of(CODEC_REPOSITORY)
     if not source.is_dir():
-        raise FetchError(f"There is no folder {source}. Give the one that holds the checkpoint.")
+        raise FetchError(
+            "There is no folder {source}.", "Give the one that holds the checkpoint.", source=source
+        )
     if (source / CONFIG).is_file() or not (source / lm_name).is_dir():
         lm, beside = source, source.parent / codec_name
     else:
         lm, beside = source / lm_name, source / codec_name
     if codec is None and not beside.is_dir():
         raise FetchError(
-            f"The codec's folder was looked for at {beside} and is not there. "
-            f"Name the folder of {CODEC_REPOSITORY} with --codec-from."
+            "The codec's folder was looked for at {beside} and is not there.",
+            "Name the folder of {codec_repository} with --codec-from.",
+            beside=beside,
+            codec_repository=CODEC_REPOSITORY,
         )
     return lm, codec or beside
 
@@ -83,16 +87,28 @@ def find_released(lm: Path, codec: Path) -> Released:
     """Check both folders; FetchError names missing files."""
     for folder, repository in ((lm, LM_REPOSITORY), (codec, CODEC_REPOSITORY)):
         if not folder.is_dir():
-            raise FetchError(f"There is no folder {folder}. Give the one that holds {repository}.")
+            raise FetchError(
+                "There is no folder {folder}.",
+                "Give the one that holds {repository}.",
+                folder=folder,
+                repository=repository,
+            )
         if not (folder / CONFIG).is_file():
             raise FetchError(
-                f"{folder} is no checkpoint: it holds no {CONFIG}. Give the folder that holds {repository}."
+                "{folder} is no checkpoint: it holds no {config}.",
+                "Give the folder that holds {repository}.",
+                folder=folder,
+                config=CONFIG,
+                repository=repository,
             )
     kind = read_json(lm / CONFIG).get("model_type")
     if kind != "moss_speech":
         raise FetchError(
-            f"{lm} holds a model of type {kind!r}, not 'moss_speech'. "
-            f"Give the folder that holds {LM_REPOSITORY}."
+            "{lm} holds a model of type {kind!r}, not 'moss_speech'.",
+            "Give the folder that holds {lm_repository}.",
+            lm=lm,
+            kind=kind,
+            lm_repository=LM_REPOSITORY,
         )
     weights = find_shards(lm)
     _require(lm, LM_REPOSITORY, (TOKENIZER, *weights))
@@ -105,9 +121,11 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FetchError(f"{file} cannot be read: {error}. Download it again.") from error
+        raise FetchError(
+            "{file} cannot be read: {error}.", "Download it again.", file=file, error=error
+        ) from error
     if not isinstance(content, dict):
-        raise FetchError(f"{file} holds no JSON object. Download it again.")
+        raise FetchError("{file} holds no JSON object.", "Download it again.", file=file)
     return content
 
 
@@ -117,22 +135,32 @@ def find_shards(lm: Path) -> tuple[str, ...]:
         if (lm / SINGLE_SHARD).is_file():
             return (SINGLE_SHARD,)
         raise FetchError(
-            f"{lm} is not complete: {INDEX} is missing, which names the shards. "
-            "Complete the download: it resumes where it stopped."
+            "{lm} is not complete: {index} is missing, which names the shards.",
+            "Complete the download: it resumes where it stopped.",
+            lm=lm,
+            index=INDEX,
         )
     names = read_json(lm / INDEX).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-        raise FetchError(f"{lm / INDEX} names no shards. Download it again.")
+        raise FetchError("{lm} names no shards.", "Download it again.", lm=lm / INDEX)
     shards = tuple(sorted(set(names.values())))
     if wrong := [name for name in shards if Path(name).name != name]:
-        raise FetchError(f"{lm / INDEX} names {wrong[0]}, which is not in its folder. Download it again.")
+        raise FetchError(
+            "{lm} names {wrong}, which is not in its folder.",
+            "Download it again.",
+            lm=lm / INDEX,
+            wrong=wrong[0],
+        )
     return shards
 
 
 def _require(folder: Path, repository: str, names: tuple[str, ...]) -> None:
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise FetchError(
-            f"{folder} is not complete: {', '.join(missing)} of {repository} "
-            f"{'is' if len(missing) == 1 else 'are'} missing. "
-            "Complete the download: it resumes where it stopped."
+            "{folder} is not complete: {missing} of {repository} {are} missing.",
+            "Complete the download: it resumes where it stopped.",
+            folder=folder,
+            missing=", ".join(missing),
+            repository=repository,
+            are="is" if len(missing) == 1 else "are",
         )

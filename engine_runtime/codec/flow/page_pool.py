@@ -116,5 +116,5 @@ class PagePool:
                 stream.pages.clear()
                 return
         raise FlowCacheError(
-            "The flow's caches are too small for this many replies. Wait until one has ended."
+            "The flow's caches are too small for this many replies.", "Wait until one has ended."
         )

@@ -121,9 +121,12 @@ class PagedFlow:
         needed = -(-least_codes(prompt, self.shapes[-1]) // chunk)
         if self.stream_pages < needed:
             raise BundleError(
-                f"a voice prompt of {prompt} codes needs flow caches of {2 * needed} pages, and there is "
-                f"memory for {self.num_pages}; use fewer conversations at once, fewer flow steps, a shorter "
-                "voice prompt or more GPU memory"
+                "a voice prompt of {prompt} codes needs flow caches of {needed} pages, and there is "
+                "memory for {num_pages}; use fewer conversations at once, fewer flow steps, a shorter "
+                "voice prompt or more GPU memory",
+                prompt=prompt,
+                needed=2 * needed,
+                num_pages=self.num_pages,
             )
         self._notes = parts.prompt_mel.new_zeros((prompt * config.upsample + 1, config.n_mels))
         self._notes[:-1] = parts.prompt_mel[0]
@@ -147,8 +150,10 @@ class PagedFlow:
         """All streams have the number of steps that the caches were made for."""
         if steps != self._steps:
             raise FlowCacheError(
-                f"An engine for several conversations runs {self._steps} flow steps, not {steps}. "
-                "Set --flow-steps."
+                "An engine for several conversations runs {steps} flow steps, not {wanted}.",
+                "Set --flow-steps.",
+                steps=self._steps,
+                wanted=steps,
             )
 
     def use_steps(self, steps: int) -> None:
@@ -159,7 +164,9 @@ class PagedFlow:
         self.check_steps(steps)
         if not self._free_slots:
             raise FlowCacheError(
-                f"The flow runs {self._spare_slot} replies at once. Wait until one of them has ended."
+                "The flow runs {spare_slot} replies at once.",
+                "Wait until one of them has ended.",
+                spare_slot=self._spare_slot,
             )
         held = self.pool.open(self._free_slots.pop())
         state = PagedState(held, self.prompt_done * self._parts.config.upsample)

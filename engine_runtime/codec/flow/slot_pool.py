@@ -74,7 +74,11 @@ class SlotPool(Generic[Slot]):
                 self.held -= self.size_of(other)
         if self.held + size > self.budget:
             raise FlowCacheError(
-                f"The flow's caches are limited to {self.budget / 1e6:.0f} MB, and the active replies "
-                f"({self.taken}) leave too little for another of {size / 1e6:.0f} MB. Wait until one of them "
-                "has ended, or interrupt it. Fewer flow steps and --codec-dtype float16 need less memory."
+                "The flow's caches are limited to {budget:.0f} MB, and the active replies ({taken}) leave "
+                "too little for another of {size:.0f} MB.",
+                "Wait until one of them has ended, or interrupt it. Fewer flow steps and --codec-dtype "
+                "float16 need less memory.",
+                budget=self.budget / 1e6,
+                taken=self.taken,
+                size=size / 1e6,
             )

@@ -146,9 +146,12 @@ class StaticFlow:
         least = least_codes(prompt, shapes[-1])
         if codes < least:
             raise BundleError(
-                f"a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
-                f"is memory for {codes}; use a smaller weight format, --kv fp8, fewer flow steps, "
-                "--codec-dtype float16, a shorter voice prompt or more GPU memory"
+                "a voice prompt of {prompt} codes needs a flow cache of at least {least} codes, and there "
+                "is memory for {codes}; use a smaller weight format, --kv fp8, fewer flow steps, "
+                "--codec-dtype float16, a shorter voice prompt or more GPU memory",
+                prompt=prompt,
+                least=least,
+                codes=codes,
             )
         return shapes, slots, codes
 
@@ -180,15 +183,16 @@ class StaticFlow:
             self._division(steps)
         except BundleError:
             raise FlowCacheError(
-                f"The flow's caches are too small for {steps} flow steps. "
-                "Choose fewer, or half precision for the codec."
+                "The flow's caches are too small for {steps} flow steps.",
+                "Choose fewer, or half precision for the codec.",
+                steps=steps,
             ) from None
 
     def use_steps(self, steps: int) -> None:
         """Graphs and slots of the other numbers are dropped first, for their memory."""
         self.check_steps(steps)
         if any(slot.streams for slot in self._slots):
-            raise FlowCacheError("The flow steps cannot change during a reply. Wait until it has ended.")
+            raise FlowCacheError("The flow steps cannot change during a reply.", "Wait until it has ended.")
         before = self._steps
         self._drop_slots()
         try:
@@ -199,7 +203,9 @@ class StaticFlow:
         self._drop_slots()
         self._divide(before)
         raise FlowCacheError(
-            f"The GPU has too little free memory for {steps} flow steps. Choose fewer, or free memory."
+            "The GPU has too little free memory for {steps} flow steps.",
+            "Choose fewer, or free memory.",
+            steps=steps,
         )
 
     def _drop_slots(self) -> None:

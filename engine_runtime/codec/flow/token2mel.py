@@ -68,7 +68,9 @@ class Token2Mel:
         config = flow.config
         if mel.n_mels != config.n_mels:
             raise BundleError(
-                f"the flow has {config.n_mels} mel bands, but [flow.mel] has {mel.n_mels}; make them equal"
+                "the flow has {n_mels} mel bands, but [flow.mel] has {mel_n_mels}; make them equal",
+                n_mels=config.n_mels,
+                mel_n_mels=mel.n_mels,
             )
         self.mel = mel
         self.config = config
@@ -175,8 +177,11 @@ class Token2Mel:
             return torch.zeros((1, 0, shape[0]))
         if prompt.mel.shape != shape:
             raise BundleError(
-                f"the voice prompt has {len(prompt.codes)} codes, so its mel must be {list(shape)}, "
-                f"not {list(prompt.mel.shape)}; cut both to the same length"
+                "the voice prompt has {count} codes, so its mel must be {shape}, not {mel_shape}; cut "
+                "both to the same length",
+                count=len(prompt.codes),
+                shape=list(shape),
+                mel_shape=list(prompt.mel.shape),
             )
         return torch.as_tensor(prompt.mel.T[None])
 
@@ -186,8 +191,10 @@ class Token2Mel:
         if codes.size and not 0 <= codes.min() <= codes.max() < self.config.vocab_size:
             wrong = codes[(codes < 0) | (codes >= self.config.vocab_size)][0]
             raise BundleError(
-                f"speech code {wrong} is outside the flow's range 0..{self.config.vocab_size - 1}; "
-                "use the language model and the codec of one bundle"
+                "speech code {wrong} is outside the flow's range 0..{vocab_size}; use the language model "
+                "and the codec of one bundle",
+                wrong=wrong,
+                vocab_size=self.config.vocab_size - 1,
             )
         return codes
 

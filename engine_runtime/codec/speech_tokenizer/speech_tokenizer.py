@@ -403,7 +403,7 @@ def _to_codes(codes: Tensor) -> Codes:
 def _checked(found: Codes) -> Codes:
     if found.min(initial=0) < 0:
         raise ExecutorError(
-            "The speech encoder returned values that are not finite. "
-            "Check its weights: copy or download the bundle again."
+            "The speech encoder returned values that are not finite.",
+            "Check its weights: copy or download the bundle again.",
         )
     return found

@@ -18,19 +18,24 @@ def check_pcm(pcm: Pcm) -> Pcm:
     """Samples [n] as fp32; AudioInputError if not mono, not float, not finite or far too loud."""
     if pcm.ndim != 1:
         raise AudioInputError(
-            f"Speech must be one channel of samples, got an array of shape {pcm.shape}. Pass one channel."
+            "Speech must be one channel of samples, got an array of shape {shape}.",
+            "Pass one channel.",
+            shape=pcm.shape,
         )
     if not np.issubdtype(pcm.dtype, np.floating):
         raise AudioInputError(
-            f"Speech samples must be floating point in [-1, 1], got {pcm.dtype}. Scale integers first."
+            "Speech samples must be floating point in [-1, 1], got {dtype}.",
+            "Scale integers first.",
+            dtype=pcm.dtype,
         )
     peak = float(np.abs(pcm).max(initial=0.0))
     if not np.isfinite(peak):
         raise AudioInputError(
-            "Speech samples contain NaN or infinity. Check the recording or the driver of the input device."
+            "Speech samples contain NaN or infinity.",
+            "Check the recording or the driver of the input device.",
         )
     if peak > PEAK_LIMIT:
         raise AudioInputError(
-            f"Speech samples reach {peak:.6g}, but full scale is 1.0. Scale integers first."
+            "Speech samples reach {peak:.6g}, but full scale is 1.0.", "Scale integers first.", peak=peak
         )
     return np.ascontiguousarray(pcm, dtype=np.float32)

@@ -111,8 +111,12 @@ class Vocoder:
         ]
         if names:
             raise MelMismatchError(
-                f"the vocoder was not trained on this mel; they differ in {', '.join(names)}.\n"
-                f"  offered: {mel}\n  vocoder: {self.mel}\nUse a vocoder made for this mel."
+                "the vocoder was not trained on this mel; they differ in {names}.\n  offered: {mel}\n  "
+                "vocoder: {trained_on}.",
+                "Use a vocoder made for this mel.",
+                names=", ".join(names),
+                mel=mel,
+                trained_on=self.mel,
             )
 
     @torch.inference_mode()
@@ -162,14 +166,18 @@ class Vocoder:
         """
         if mel.ndim != 2 or mel.shape[0] != self.mel.n_mels:
             raise MelMismatchError(
-                f"the vocoder needs a mel of {self.mel.n_mels} bands x frames, got {list(mel.shape)}; "
-                "use the flow and the vocoder of one bundle"
+                "the vocoder needs a mel of {n_mels} bands x frames, got {shape}; use the flow and the "
+                "vocoder of one bundle",
+                n_mels=self.mel.n_mels,
+                shape=list(mel.shape),
             )
         if mel.device.type == "cpu" and not bool(torch.isfinite(mel).all()):
             frame = int((~torch.isfinite(mel).all(dim=0)).nonzero()[0])
             raise ExecutorError(
-                f"the mel for the vocoder contains values that are not finite (first in frame {frame} of "
-                f"{mel.shape[1]}); run the flow in float32 or check its weights"
+                "the mel for the vocoder contains values that are not finite (first in frame {frame} of "
+                "{shape}); run the flow in float32 or check its weights",
+                frame=frame,
+                shape=mel.shape[1],
             )
 
     def _draws(self) -> DrawNoise:
@@ -198,6 +206,8 @@ def _check_network(config: Mapping[str, Any], wanted: Mapping[str, float]) -> No
     if wrong:
         built, stated = ({key: values[key] for key in wrong} for values in (config, wanted))
         raise MelMismatchError(
-            f"the vocoder network and its mel do not match.\n  network:  {built}\n  manifest: {stated}\n"
-            "Correct [vocoder.config] or [vocoder.mel]."
+            "the vocoder network and its mel do not match.\n  network:  {built}\n  manifest: {stated}.",
+            "Correct [vocoder.config] or [vocoder.mel].",
+            built=built,
+            stated=stated,
         )

@@ -72,8 +72,11 @@ def _make(
     wanted = bundle.flow.config.get("xvector_dim", xvector.size)
     if xvector.size != wanted:
         raise BundleError(
-            f"{section.speaker_encoder} returns x-vectors of {xvector.size} values, but the flow takes "
-            f"{wanted}. Use the parts of one model."
+            "{speaker_encoder} returns x-vectors of {size} values, but the flow takes {wanted}.",
+            "Use the parts of one model.",
+            speaker_encoder=section.speaker_encoder,
+            size=xvector.size,
+            wanted=wanted,
         )
     return VoicePrompt(codes, frames, xvector)
 

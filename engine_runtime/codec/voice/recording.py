@@ -37,8 +37,9 @@ def voice_section(bundle: Bundle) -> VoiceSection:
     """The bundle's section on voices. BundleError for a bundle with a fixed voice."""
     if bundle.voice is None:
         raise BundleError(
-            f"Bundle {bundle.name} has no speaker encoder, so it has one voice only. "
-            "Choose no voice, or use a bundle whose voice can be chosen."
+            "Bundle {bundle} has no speaker encoder, so it has one voice only.",
+            "Choose no voice, or use a bundle whose voice can be chosen.",
+            bundle=bundle.name,
         )
     return bundle.voice
 
@@ -57,11 +58,15 @@ def cut_speech(source: VoiceSource, bundle: Bundle) -> Pcm:
     most = max(least, int(section.most_s / chunk_s + 1e-6))
     chunks = min(most, int(pcm.size / rate / chunk_s + 1e-6))
     if pcm.size == 0:
-        raise AudioInputError("The recording of the voice is silent. Record it again, or choose another one.")
+        raise AudioInputError(
+            "The recording of the voice is silent.", "Record it again, or choose another one."
+        )
     if chunks < least:
         raise AudioInputError(
-            f"The recording of the voice holds {pcm.size / rate:.1f} s of speech, and at least "
-            f"{least * chunk_s:.1f} s are needed. Choose a longer one."
+            "The recording of the voice holds {size:.1f} s of speech, and at least {least:.1f} s are needed.",
+            "Choose a longer one.",
+            size=pcm.size / rate,
+            least=least * chunk_s,
         )
     return pcm[: round(chunks * chunk_s * rate)]
 

@@ -29,7 +29,10 @@ class SpeakerEncoder:
             self._session: Any = create_session(file, purpose="choose a voice")
         except OnnxModelError as error:
             raise BundleError(
-                f"{file} is not a valid speaker encoder: {error}. Copy or download the bundle again."
+                "{file} is not a valid speaker encoder: {error}.",
+                "Copy or download the bundle again.",
+                file=file,
+                error=error,
             ) from error
 
     def xvector(self, pcm: Pcm) -> NDArray[np.float32]:
@@ -40,11 +43,16 @@ class SpeakerEncoder:
             vector = np.asarray(self._session.run(None, {name: features[None]})[0], dtype=np.float32).ravel()
         except Exception as error:
             raise BundleError(
-                f"{self._file} does not accept features of {self.n_mels} bands: {error}. "
-                "Use the speaker encoder of the same release as the flow."
+                "{file} does not accept features of {n_mels} bands: {error}.",
+                "Use the speaker encoder of the same release as the flow.",
+                file=self._file,
+                n_mels=self.n_mels,
+                error=error,
             ) from error
         if not np.isfinite(vector).all():
-            raise BundleError(f"{self._file} returned values that are not finite. Download the bundle again.")
+            raise BundleError(
+                "{file} returned values that are not finite.", "Download the bundle again.", file=self._file
+            )
         return vector
 
     def features(self, pcm: Pcm) -> NDArray[np.float32]:
@@ -53,7 +61,9 @@ class SpeakerEncoder:
             import kaldi_native_fbank as knf
         except ImportError as error:
             raise MossVoiceError(
-                "A voice cannot be chosen: kaldi-native-fbank is missing. " + installation.add("released")
+                "A voice cannot be chosen: kaldi-native-fbank is missing.",
+                "{remedy}",
+                remedy=installation.add("released"),
             ) from error
         options = knf.FbankOptions()
         options.frame_opts.samp_freq = self.sample_rate

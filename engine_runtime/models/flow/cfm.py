@@ -32,8 +32,10 @@ def check_frames(frames: int, config: FlowConfig) -> None:
     """Raise ContextLengthError if the noise buffer has fewer frames."""
     if frames > config.max_frames:
         raise ContextLengthError(
-            f"speech of {frames} mel frames does not fit the flow's {config.max_frames}; "
-            "use a shorter voice prompt or a shorter reply"
+            "speech of {frames} mel frames does not fit the flow's {max_frames}; use a shorter voice "
+            "prompt or a shorter reply",
+            frames=frames,
+            max_frames=config.max_frames,
         )
 
 

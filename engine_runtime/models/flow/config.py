@@ -59,12 +59,17 @@ class FlowConfig:
                 smallest = 0
             if value < smallest:
                 raise BundleError(
-                    f"flow config: {field.name} = {value} is below {smallest}; check [flow.config]"
+                    "flow config: {field} = {value} is below {smallest}; check [flow.config]",
+                    field=field.name,
+                    value=value,
+                    smallest=smallest,
                 )
         if self.encoder_dim % self.encoder_heads or self.encoder_dim % 2:
             raise BundleError(
-                f"flow config: encoder_dim {self.encoder_dim} must be even and divisible by "
-                f"encoder_heads {self.encoder_heads}"
+                "flow config: encoder_dim {encoder_dim} must be even and divisible by encoder_heads "
+                "{encoder_heads}",
+                encoder_dim=self.encoder_dim,
+                encoder_heads=self.encoder_heads,
             )
 
     @classmethod
@@ -74,7 +79,9 @@ class FlowConfig:
         unknown = sorted(set(values) - known)
         if unknown:
             raise BundleError(
-                f"flow config: unknown key(s) {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+                "flow config: unknown key(s) {unknown}; known are {known}",
+                unknown=", ".join(unknown),
+                known=", ".join(sorted(known)),
             )
         check_config(values, FLOW_CONFIG, "flow.config")
         return cls(**values)  # type: ignore[arg-type]

@@ -34,6 +34,7 @@ from engine_runtime.types import Modality, Pcm
 
 KEPT_ROWS = 128
 """Inputs of each product that are kept."""
+_AGAIN = "Give another file with --statistics, or remove it to calibrate again."
 _PARTS = ("amax", "mean", "rows")
 
 
@@ -76,14 +77,15 @@ class Calibration:
             unfinished.replace(file)
         except (OSError, SafetensorError) as error:
             raise ExportError(
-                f"{file} cannot be written: {error}. Free some space, or choose another file "
-                "with --statistics."
+                "{file} cannot be written: {error}.",
+                "Free some space, or choose another file with --statistics.",
+                file=file,
+                error=error,
             ) from error
 
     @classmethod
     def load(cls, file: Path, model: str) -> Calibration:
         """Read a file of `save`. QuantizeError if it is damaged or of another model."""
-        again = "Give another file with --statistics, or remove it to calibrate again."
         try:
             with safe_open(file, framework="pt") as content:
                 about = json.loads(content.metadata()["calibration"])
@@ -94,9 +96,14 @@ class Calibration:
                 }
                 found = cls(inputs, int(about["prompts"]), int(about["rows"]), str(about["model"]))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise QuantizeError(f"{file} is not a valid calibration file ({error}). {again}") from error
+            raise QuantizeError(
+                "{file} is not a valid calibration file ({error}).",
+                _AGAIN,
+                file=file,
+                error=error,
+            ) from error
         if found.model != model:
-            raise QuantizeError(f"{file} was calibrated with another model. {again}")
+            raise QuantizeError("{file} was calibrated with another model.", _AGAIN, file=file)
         return found
 
 
@@ -190,7 +197,7 @@ class Calibrator:
             if progress is not None:
                 progress(count / total)
         if not count:
-            raise QuantizeError("No prompts to calibrate with. Pass recordings with --wavs DIR.")
+            raise QuantizeError("No prompts to calibrate with.", "Pass recordings with --wavs DIR.")
         inputs = {module: watch.inputs() for module, watch in self._watches.items()}
         return Calibration(inputs, count, rows, model)
 

@@ -66,8 +66,11 @@ class LanguageModel:
         dtype = str(TensorReader(self.weights)("text_lm_head.weight").dtype).removeprefix("torch.")
         if dtype not in get_args(Dtype):
             raise BundleError(
-                f"The weights of {self.name} are stored in {dtype}, which TensorRT-LLM does not take. "
-                f"Choose one of {', '.join(get_args(Dtype))} with --dtype."
+                "The weights of {name} are stored in {dtype}, which TensorRT-LLM does not take.",
+                "Choose one of {get_args} with --dtype.",
+                name=self.name,
+                dtype=dtype,
+                get_args=", ".join(get_args(Dtype)),
             )
         return cast(Dtype, dtype)
 
@@ -82,27 +85,36 @@ def find_language_model(folder: Path) -> LanguageModel:
         bundle = Bundle.open(folder)
         if bundle.lm.layout != "released":
             raise BundleError(
-                f"The language model of bundle {bundle.name} is converted already. Use its files."
+                "The language model of bundle {bundle} is converted already.",
+                "Use its files.",
+                bundle=bundle.name,
             )
         config = MossLMConfig.from_dict(bundle.lm.config)
         fingerprint = lm_fingerprint(bundle)
         return _found(bundle.name, config, bundle.lm.context_rows, bundle.lm.weights, fingerprint)
     if not folder.is_dir():
         raise BundleError(
-            f"There is no folder {folder}. Give the folder of a bundle, or get the released model with "
-            "`moss-voice fetch moss-speech`."
+            "There is no folder {folder}.",
+            "Give the folder of a bundle, or get the released model with `moss-voice fetch moss-speech`.",
+            folder=folder,
         )
     if is_checkpoint(folder):
         raise BundleError(
-            f"{folder} is already a TensorRT-LLM checkpoint. Specify the model it was converted from."
+            "{folder} is already a TensorRT-LLM checkpoint.",
+            "Specify the model it was converted from.",
+            folder=folder,
         )
     name = layout.folder_of(layout.LM_REPOSITORY)
     if not (folder / layout.CONFIG).is_file() and (folder / name).is_dir():
         folder = folder / name
     if not (folder / layout.CONFIG).is_file():
         raise BundleError(
-            f"{folder} holds neither {MANIFEST_NAME} nor {layout.CONFIG}. "
-            f"Give the folder of a bundle, or the one that {layout.LM_REPOSITORY} was downloaded to."
+            "{folder} holds neither {manifest_name} nor {config}.",
+            "Give the folder of a bundle, or the one that {lm_repository} was downloaded to.",
+            folder=folder,
+            manifest_name=MANIFEST_NAME,
+            config=layout.CONFIG,
+            lm_repository=layout.LM_REPOSITORY,
         )
     return _released(folder)
 
@@ -111,8 +123,11 @@ def _released(folder: Path) -> LanguageModel:
     values = layout.read_json(folder / layout.CONFIG)
     if (kind := values.get("model_type")) != "moss_speech":
         raise BundleError(
-            f"{folder} holds a model of type {kind!r}, not 'moss_speech'. "
-            f"Give the folder that {layout.LM_REPOSITORY} was downloaded to."
+            "{folder} holds a model of type {kind!r}, not 'moss_speech'.",
+            "Give the folder that {lm_repository} was downloaded to.",
+            folder=folder,
+            kind=kind,
+            lm_repository=layout.LM_REPOSITORY,
         )
     tokenizer = folder / layout.TOKENIZER
     section = description.describe_lm(values, folder / layout.CONFIG, assembly.token_ids(tokenizer))
@@ -181,8 +196,11 @@ class Conversion:
                 values = rows.to(self.config.torch_dtype)
                 if not bool(values.isfinite().all()):
                     raise BundleError(
-                        f"{part} of {self.model.name} holds values that are infinite or no numbers in "
-                        f"{self.config.dtype}. Choose bfloat16 with --dtype, or get the model again."
+                        "{part} of {model} holds values that are infinite or no numbers in {dtype}.",
+                        "Choose bfloat16 with --dtype, or get the model again.",
+                        part=part,
+                        model=self.model.name,
+                        dtype=self.config.dtype,
                     )
                 yield values
 
@@ -196,8 +214,10 @@ class Conversion:
             is_ours = False
         if not is_ours:
             raise ExportError(
-                f"{self.directory} holds another model, or this one in another dtype ({CONFIG} differs). "
-                "Choose another folder with --to."
+                "{directory} holds another model, or this one in another dtype ({config} differs).",
+                "Choose another folder with --to.",
+                directory=self.directory,
+                config=CONFIG,
             )
 
 
@@ -222,12 +242,13 @@ def check_bundle_target(source: Path, checkpoint: Path, to: Path) -> None:
     """
     if not (source / MANIFEST_NAME).is_file():
         raise BundleError(
-            f"{source} is not a bundle, so no bundle can be created from it. "
-            "Make one with `moss-voice fetch moss-speech --from DIR`, and convert that."
+            "{source} is not a bundle, so no bundle can be created from it.",
+            "Make one with `moss-voice fetch moss-speech --from DIR`, and convert that.",
+            source=source,
         )
     require_folder(to, "--bundle-to")
     if (to / MANIFEST_NAME).exists() and not (to / CHECKPOINT_FOLDER).is_symlink():
-        raise ExportError(f"{to} holds another bundle. Choose another folder with --bundle-to.")
+        raise ExportError("{to} holds another bundle.", "Choose another folder with --bundle-to.", to=to)
     links = {name: source / name for name in _other_files(Bundle.open(source, verify="size"))}
     for name, target in {**links, CHECKPOINT_FOLDER: checkpoint}.items():
         require_folder((to / name).parent, "--bundle-to")
@@ -258,7 +279,10 @@ def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
         unfinished.replace(to / MANIFEST_NAME)
     except OSError as error:
         raise ExportError(
-            f"The bundle cannot be created in {to}: {error.strerror or error}. Choose another folder for it."
+            "The bundle cannot be created in {to}: {strerror}.",
+            "Choose another folder for it.",
+            to=to,
+            strerror=error.strerror or error,
         ) from error
     return Bundle.open(to, verify="size")
 

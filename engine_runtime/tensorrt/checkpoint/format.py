@@ -83,8 +83,12 @@ class Quantization:
         algorithm, kv_cache = values.get("quant_algo"), values.get("kv_cache_quant_algo")
         if algorithm not in (None, *get_args(Algorithm)) or kv_cache not in (None, "FP8"):
             raise BundleError(
-                f"{source} asks for quant_algo {algorithm} and kv_cache_quant_algo {kv_cache}. "
-                f"Known are {', '.join(get_args(Algorithm))}, and FP8 for the cache: quantize it again."
+                "{source} asks for quant_algo {algorithm} and kv_cache_quant_algo {kv_cache}.",
+                "Known are {get_args}, and FP8 for the cache: quantize it again.",
+                source=source,
+                algorithm=algorithm,
+                kv_cache=kv_cache,
+                get_args=", ".join(get_args(Algorithm)),
             )
         if algorithm is None:
             return cls(None, kv_cache)
@@ -211,8 +215,11 @@ class CheckpointConfig:
         table = Table(values, "", Manifest(values, source))
         if (architecture := values.get("architecture")) != ARCHITECTURE:
             raise BundleError(
-                f"{source} describes a {architecture or 'model without a name'}, not a {ARCHITECTURE}. "
-                "Give a folder created by `moss-voice trt convert`."
+                "{source} describes a {architecture}, not a {wanted_architecture}.",
+                "Give a folder created by `moss-voice trt convert`.",
+                source=source,
+                architecture=architecture or "model without a name",
+                wanted_architecture=ARCHITECTURE,
             )
         for key, wanted in _FIXED.items():
             if (found := values.get(key, _ABSENT.get(key, wanted))) != wanted:
@@ -242,13 +249,17 @@ def read_config(directory: Path) -> CheckpointConfig:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise BundleError(
-            f"{directory} holds no finished checkpoint: {CONFIG} is missing. "
-            "Give a folder created by `moss-voice trt convert`; if it was interrupted, run it again."
+            "{directory} holds no finished checkpoint: {config} is missing.",
+            "Give a folder created by `moss-voice trt convert`; if it was interrupted, run it again.",
+            directory=directory,
+            config=CONFIG,
         ) from error
     except (OSError, ValueError) as error:
-        raise BundleError(f"{file} cannot be read: {error}. Convert the model again.") from error
+        raise BundleError(
+            "{file} cannot be read: {error}.", "Convert the model again.", file=file, error=error
+        ) from error
     if not isinstance(values, dict):
-        raise BundleError(f"{file} holds no JSON object. Convert the model again.")
+        raise BundleError("{file} holds no JSON object.", "Convert the model again.", file=file)
     return CheckpointConfig.from_dict(values, str(file))
 
 
@@ -421,5 +432,8 @@ def _of_checkpoint(about: Path) -> str:
         return str(json.loads(about.read_text(encoding="utf-8"))["lm_fingerprint"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(
-            f"{about} does not say which model the checkpoint is of ({error}). Convert the model again."
+            "{about} does not say which model the checkpoint is of ({error}).",
+            "Convert the model again.",
+            about=about,
+            error=error,
         ) from error

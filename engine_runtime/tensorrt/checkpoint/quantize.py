@@ -71,8 +71,9 @@ def quantized_config(
     """
     if config.quantization.algorithm is not None:
         raise QuantizeError(
-            f"The checkpoint is quantized already ({config.quantization.algorithm}). "
-            "Give one created by `moss-voice trt convert`."
+            "The checkpoint is quantized already ({algorithm}).",
+            "Give one created by `moss-voice trt convert`.",
+            algorithm=config.quantization.algorithm,
         )
     quantization = Quantization(
         FORMATS[number_format], exclude_modules=_ALWAYS_PLAIN if tails else (*_ALWAYS_PLAIN, *_TAILS)
@@ -124,7 +125,11 @@ class Quantizing:
             _require(calibration, config)
         file = TensorFile(directory / WEIGHTS, expected_tensors(config), {"format": "pt"})
         if any((directory / name).exists() for name in (CONFIG, WEIGHTS)):
-            raise ExportError(f"{directory} holds a checkpoint already. Choose another folder, or remove it.")
+            raise ExportError(
+                "{directory} holds a checkpoint already.",
+                "Choose another folder, or remove it.",
+                directory=directory,
+            )
         file.unfinished.unlink(missing_ok=True)  # an interrupted run may have had another calibration
         file.require_room()
         return cls(source, calibration, config, directory, torch.device(device), file)
@@ -137,7 +142,7 @@ class Quantizing:
             return
         if calibration is None:
             raise QuantizeError(
-                "fp8 and int4 need a calibration. Run it, or specify its file with --statistics."
+                "fp8 and int4 need a calibration.", "Run it, or specify its file with --statistics."
             )
         read, products = self.source.reader(), _products(self.config)
         for done, modules in enumerate(products, start=1):
@@ -214,8 +219,10 @@ def require_bundle(checkpoint: Checkpoint, bundle: Bundle) -> None:
     made_of = read_json(about).get("lm_fingerprint") if about.is_file() else None
     if made_of is not None and made_of != lm_fingerprint(bundle):
         raise BundleError(
-            f"{checkpoint.directory} was converted from other weights than those of bundle {bundle.name}. "
-            "Give that bundle with --bundle."
+            "{directory} was converted from other weights than those of bundle {bundle}.",
+            "Give that bundle with --bundle.",
+            directory=checkpoint.directory,
+            bundle=bundle.name,
         )
 
 
@@ -237,8 +244,9 @@ def _require(calibration: Calibration, config: CheckpointConfig) -> None:
         inputs = calibration.inputs.get(modules[0])
         if inputs is None or inputs.amax.shape[0] != plain[f"{modules[0]}.weight"].shape[1]:
             raise QuantizeError(
-                f"The calibration does not fit the checkpoint at {modules[0]}. Calibrate again with another "
-                "file for --statistics."
+                "The calibration does not fit the checkpoint at {modules}.",
+                "Calibrate again with another file for --statistics.",
+                modules=modules[0],
             )
 
 

@@ -102,8 +102,9 @@ def read_linear(
     factors = each("prequant_scaling_factor")
     if not all(torch.equal(factor, factors[0]) for factor in factors):
         raise BundleError(
-            f"{' and '.join(modules)} have different prequant_scaling_factors, but one input. "
-            "Quantize the checkpoint with `moss-voice trt quantize`."
+            "{modules} have different prequant_scaling_factors, but one input.",
+            "Quantize the checkpoint with `moss-voice trt quantize`.",
+            modules=" and ".join(modules),
         )
     return SmoothedLinear(DenseLinear(_columns(weight.to(dtype))), factors[0].to(dtype))
 

@@ -49,7 +49,10 @@ class Checkpoint:
             stored = find_tensors(directory / WEIGHTS, {name: spec.shape for name, spec in specs.items()})
         except BundleError as error:
             raise BundleError(
-                f"{directory} is an incomplete checkpoint. {error} Convert the model again."
+                "{directory} is an incomplete checkpoint.",
+                "{error} Convert the model again.",
+                directory=directory,
+                error=error,
             ) from error
         return cls(directory, config, specs, stored)
 
@@ -63,8 +66,11 @@ class Checkpoint:
                 f"{name} ({getattr(mine, name)}, not {getattr(config, name)})" for name in other
             )
             raise BundleError(
-                f"The checkpoint in {self.directory} is of another model than the bundle: it differs in "
-                f"{differences}. Convert the language model of this bundle."
+                "The checkpoint in {directory} is of another model than the bundle: it differs in "
+                "{differences}.",
+                "Convert the language model of this bundle.",
+                directory=self.directory,
+                differences=differences,
             )
 
     def reader(self) -> ReadTensor:
@@ -75,8 +81,13 @@ class Checkpoint:
             tensor = read(name)
             if tensor.dtype != self.specs[name].dtype:
                 raise BundleError(
-                    f"{self.directory / WEIGHTS} has {name} in {tensor.dtype}, but {CONFIG} says "
-                    f"{self.specs[name].dtype}. Convert the model again."
+                    "{directory} has {name} in {dtype}, but {config} says {specs_dtype}.",
+                    "Convert the model again.",
+                    directory=self.directory / WEIGHTS,
+                    name=name,
+                    dtype=tensor.dtype,
+                    config=CONFIG,
+                    specs_dtype=self.specs[name].dtype,
                 )
             return tensor
 
@@ -89,8 +100,11 @@ class Checkpoint:
         """
         if self.config.quantization.algorithm is not None:
             raise BundleError(
-                f"The checkpoint in {self.directory} is quantized ({self.config.quantization.algorithm}), "
-                "and unquantized weights are required here. Use the checkpoint it was quantized from."
+                "The checkpoint in {directory} is quantized ({algorithm}), and unquantized weights are "
+                "required here.",
+                "Use the checkpoint it was quantized from.",
+                directory=self.directory,
+                algorithm=self.config.quantization.algorithm,
             )
         read, found = self.reader(), tensor_slices(self.config)
         sizes = {

@@ -70,8 +70,11 @@ def group_size(inputs: int) -> int:
         if inputs % size == 0:
             return size
     raise QuantizeError(
-        f"A product of {inputs} inputs cannot be stored in int4: TensorRT-LLM's groups are of "
-        f"{' or '.join(map(str, GROUP_SIZES))} inputs. Choose int8 or fp8 for this model."
+        "A product of {inputs} inputs cannot be stored in int4: TensorRT-LLM's groups are of "
+        "{group_sizes} inputs.",
+        "Choose int8 or fp8 for this model.",
+        inputs=inputs,
+        group_sizes=" or ".join(map(str, GROUP_SIZES)),
     )
 
 
@@ -111,7 +114,9 @@ def int4_dense(levels: Tensor, scale: Tensor) -> Tensor:
 def pack_int4(levels: Tensor) -> Tensor:
     """Levels [out, in] -> bytes [out / 2, in] int8: output 2 i in the low half, 2 i + 1 in the high half."""
     if levels.shape[0] % 2:
-        raise QuantizeError(f"A product of {levels.shape[0]} outputs cannot be packed in pairs. Choose int8.")
+        raise QuantizeError(
+            "A product of {shape} outputs cannot be packed in pairs.", "Choose int8.", shape=levels.shape[0]
+        )
     low, high = levels[0::2], levels[1::2]
     return ((low & 15) | (high << 4)).contiguous()
 

@@ -97,8 +97,9 @@ class TensorFile:
             if stream.read(len(self.header)) == self.header:
                 return True
         raise ExportError(
-            f"{self.file} already exists, from another model or in another format. "
-            "Choose another folder with --to, or remove it."
+            "{file} already exists, from another model or in another format.",
+            "Choose another folder with --to, or remove it.",
+            file=self.file,
         )
 
     def require_room(self) -> None:
@@ -109,8 +110,11 @@ class TensorFile:
         free = shutil.disk_usage(folder).free
         if missing > free:
             raise ExportError(
-                f"The disk of {self.file.parent} has {free / 1e9:.1f} GB free, and {missing / 1e9:.1f} GB "
-                "are needed. Free some space, or choose a folder on another disk with --to."
+                "The disk of {parent} has {free:.1f} GB free, and {missing:.1f} GB are needed.",
+                "Free some space, or choose a folder on another disk with --to.",
+                parent=self.file.parent,
+                free=free / 1e9,
+                missing=missing / 1e9,
             )
 
     def write(self, produce: Produce, progress: Progress | None = None) -> None:
@@ -126,7 +130,9 @@ class TensorFile:
                     for values in produce(name):
                         stream.write(_as_bytes(values, self.specs[name].dtype).data)
                     if stream.tell() != len(self.header) + end:
-                        raise BundleError(f"{name} does not have the size in the model's description.")
+                        raise BundleError(
+                            "{name} does not have the size in the model's description.", name=name
+                        )
                     if progress is not None:
                         progress(end / self.ends[-1])
                 stream.flush()
@@ -134,8 +140,11 @@ class TensorFile:
                 os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # `finish` reads the disk
         except OSError as error:
             raise ExportError(
-                f"{self.unfinished} cannot be written: {error.strerror or error}. Free some space or choose "
-                "another folder with --to; the same command resumes where it stopped."
+                "{unfinished} cannot be written: {strerror}.",
+                "Free some space or choose another folder with --to; the same command resumes where it "
+                "stopped.",
+                unfinished=self.unfinished,
+                strerror=error.strerror or error,
             ) from error
 
     def finish(self, produce: Produce, progress: Progress | None = None) -> None:
@@ -159,15 +168,21 @@ class TensorFile:
                 file.unlink()
         except OSError as error:
             raise ExportError(
-                f"{file} cannot be read again: {error.strerror or error}. Check the disk and run it again."
+                "{file} cannot be read again: {strerror}.",
+                "Check the disk and run it again.",
+                file=file,
+                strerror=error.strerror or error,
             ) from error
         if is_finished:
             raise ExportError(
-                f"{file} is damaged or of other weights. Remove it and run the same command again."
+                "{file} is damaged or of other weights.",
+                "Remove it and run the same command again.",
+                file=file,
             )
         raise ExportError(
-            f"{file} differs from the data written to it and was removed. Check the disk and memory "
-            "of this machine, and run the same command again."
+            "{file} differs from the data written to it and was removed.",
+            "Check the disk and memory of this machine, and run the same command again.",
+            file=file,
         )
 
     def _is_same(self, stream: BinaryIO, name: str, produce: Produce) -> bool:
@@ -202,13 +217,18 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         unfinished.replace(file)
     except OSError as error:
         raise ExportError(
-            f"{file} cannot be written: {error.strerror or error}. Free some space and run it again."
+            "{file} cannot be written: {strerror}.",
+            "Free some space and run it again.",
+            file=file,
+            strerror=error.strerror or error,
         ) from error
 
 
 def _as_bytes(values: Tensor, dtype: torch.dtype) -> NDArray[np.uint8]:
     if values.dtype != dtype:
-        raise BundleError(f"A tensor came in {values.dtype} where {dtype} was announced.")
+        raise BundleError(
+            "A tensor came in {dtype} where {announced} was announced.", dtype=values.dtype, announced=dtype
+        )
     array: NDArray[np.uint8] = values.contiguous().reshape(-1).view(torch.uint8).numpy()
     return array
 

@@ -31,8 +31,11 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
     trt = library.module
     if any(spec.dtype == torch.bfloat16 for spec in graph.inputs):
         raise EngineError(
-            f"{library.label} cannot build the {graph.name} in bfloat16, in which it has neither Mish nor "
-            "transposed convolutions. Use --codec-dtype float16 or float32."
+            "{label} cannot build the {graph} in bfloat16, in which it has neither Mish nor transposed "
+            "convolutions.",
+            "Use --codec-dtype float16 or float32.",
+            label=library.label,
+            graph=graph.name,
         )
     log = logger(library)
     log.last_error = ""
@@ -40,8 +43,12 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
     def require(done: Any, what: str) -> Any:
         if done is None or done is False:
             raise EngineError(
-                f"{library.label} cannot build the {graph.name}: {what} failed{reason(log)}. "
-                "Run the codec in torch, without --trt-codec."
+                "{label} cannot build the {graph}: {what} failed{reason}.",
+                "Run the codec in torch, without --trt-codec.",
+                label=library.label,
+                graph=graph.name,
+                what=what,
+                reason=reason(log),
             )
         return done
 
@@ -68,8 +75,10 @@ def build_engine(graph: Graph, onnx_file: Path, library: RuntimeLibrary, capabil
         target = getattr(trt.ComputeCapability, "SM" + capability.replace(".", ""), None)
         if target is None:
             raise EngineError(
-                f"{library.label} does not support compute capability {capability}. Run without "
-                "--trt-codec, or install TensorRT itself beside it (packaging/TENSORRT.md)."
+                "{label} does not support compute capability {capability}.",
+                "Run without --trt-codec, or install TensorRT itself beside it (packaging/TENSORRT.md).",
+                label=library.label,
+                capability=capability,
             )
         require(config.set_compute_capability(target, 0), f"choosing compute capability {capability}")
     return bytes(require(builder.build_serialized_network(network, config), "building"))
@@ -82,8 +91,12 @@ def check_network(graph: Graph, tensors: Sequence[EngineTensor]) -> None:
         names = [tensor.name for tensor in found]
         if names != [spec.name for spec in specs]:
             raise EngineError(
-                f"The {graph.name} was exported with the {kind} {names}, not "
-                f"{[spec.name for spec in specs]}. Update torch, or run without --trt-codec."
+                "The {graph} was exported with the {kind} {names}, not {expected}.",
+                "Update torch, or run without --trt-codec.",
+                graph=graph.name,
+                kind=kind,
+                names=names,
+                expected=[spec.name for spec in specs],
             )
         for spec, tensor in zip(specs, found, strict=True):
             check_tensor(graph, spec, tensor)
@@ -93,8 +106,14 @@ def check_tensor(graph: Graph, spec: GraphTensor, tensor: EngineTensor) -> None:
     """Raise EngineError unless a tensor of a network or an engine matches the graph."""
     if not spec.agrees(tensor.shape, is_output=spec in graph.outputs) or tensor.dtype != spec.dtype:
         raise EngineError(
-            f"{graph.name}: tensor {spec.name} is {tensor.dtype} {list(tensor.shape)}, not {spec.dtype} "
-            f"{list(spec.engine_shape)}. Delete the cached engine, or run without --trt-codec."
+            "{graph}: tensor {spec} is {dtype} {shape}, not {spec_dtype} {engine_shape}.",
+            "Delete the cached engine, or run without --trt-codec.",
+            graph=graph.name,
+            spec=spec.name,
+            dtype=tensor.dtype,
+            shape=list(tensor.shape),
+            spec_dtype=spec.dtype,
+            engine_shape=list(spec.engine_shape),
         )
 
 
@@ -135,7 +154,12 @@ class EngineRunner:
             if value.device != self._device
         ]
         if strangers:
-            raise ExecutorError(f"{graph.name}: input {strangers[0]} is not on {self._device}.")
+            raise ExecutorError(
+                "{graph}: input {strangers} is not on {device}.",
+                graph=graph.name,
+                strangers=strangers[0],
+                device=self._device,
+            )
         held = [value.contiguous() for value in inputs]  # an engine does not support strides
         with self._calling():
             self._context.set_inputs(
@@ -156,7 +180,10 @@ class EngineRunner:
         shape = self._context.output_shape(spec.name)
         if min(shape, default=1) < 1 or not spec.agrees(_opened(spec, shape), is_output=True):
             raise ExecutorError(
-                f"{spec.name}: the engine returns {list(shape)} instead of {list(spec.engine_shape)}"
+                "{spec}: the engine returns {shape} instead of {engine_shape}",
+                spec=spec.name,
+                shape=list(shape),
+                engine_shape=list(spec.engine_shape),
             )
         output = torch.empty(shape, dtype=spec.dtype, device=self._device)
         self._context.set_output(spec.name, output.data_ptr())
@@ -184,27 +211,42 @@ class EngineRunner:
         specs = [(spec, True) for spec in graph.inputs] + [(spec, False) for spec in graph.outputs]
         if strange := tensors.keys() ^ {spec.name for spec, _ in specs}:
             raise EngineError(
-                f"{graph.name}: the engine and the graph do not both have {', '.join(sorted(strange))}. "
-                "Delete the cached engine, or run without --trt-codec."
+                "{graph}: the engine and the graph do not both have {strange}.",
+                "Delete the cached engine, or run without --trt-codec.",
+                graph=graph.name,
+                strange=", ".join(sorted(strange)),
             )
         for spec, is_input in specs:
             tensor = tensors[spec.name]
             check_tensor(graph, spec, tensor)
             if tensor.is_input != is_input:
                 raise EngineError(
-                    f"{graph.name}: tensor {spec.name} is not an {'input' if is_input else 'output'}. "
-                    "Delete the cached engine."
+                    "{graph}: tensor {spec} is not an {expected}.",
+                    "Delete the cached engine.",
+                    graph=graph.name,
+                    spec=spec.name,
+                    expected="input" if is_input else "output",
                 )
             if tensor.is_on_host:
                 raise EngineError(
-                    f"{graph.name}: tensor {spec.name} is read on the host. Delete the cached engine."
+                    "{graph}: tensor {spec} is read on the host.",
+                    "Delete the cached engine.",
+                    graph=graph.name,
+                    spec=spec.name,
                 )
             if is_input and spec.dynamic:
                 least, _, most = tensor.ranges[0]
                 if (least, most) != (spec.at("least"), spec.at("most")):
                     raise EngineError(
-                        f"{graph.name}: the engine takes {spec.name} from {list(least)} to {list(most)}, not "
-                        f"{list(spec.at('least'))} to {list(spec.at('most'))}. Delete the cached engine."
+                        "{graph}: the engine takes {spec} from {least} to {most}, "
+                        "not {wanted_least} to {wanted_most}.",
+                        "Delete the cached engine.",
+                        graph=graph.name,
+                        spec=spec.name,
+                        least=list(least),
+                        most=list(most),
+                        wanted_least=list(spec.at("least")),
+                        wanted_most=list(spec.at("most")),
                     )
 
     @contextlib.contextmanager

@@ -118,7 +118,7 @@ class EngineEstimator:
         """Velocity of one Euler step; the new keys, values and rows go to the state."""
         cache, first = state.cache, step * self._blocks
         if not isinstance(cache, RingCache):
-            raise ExecutorError("An engine of the flow needs static caches. Use --device cuda.")
+            raise ExecutorError("An engine of the flow needs static caches.", "Use --device cuda.")
         velocity, new, *rows = self._runner(
             x,
             convolved,

@@ -161,14 +161,16 @@ def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
     plan = config.quantization
     if plan.kv_cache is not None:
         raise EngineError(
-            f"The checkpoint asks for keys and values in {plan.kv_cache}. With layers that stay plain the "
-            "library computes attention wrongly then. Quantize again and keep keys and values as they are."
+            "The checkpoint asks for keys and values in {kv_cache}.",
+            "With layers that stay plain the library computes attention wrongly then. Quantize again and "
+            "keep keys and values as they are.",
+            kv_cache=plan.kv_cache,
         )
     table = "vocab_embedding"
     if plan.algorithm == "W8A16" and not any(fnmatchcase(table, name) for name in plan.exclude_modules):
         raise EngineError(
-            "The checkpoint does not exclude vocab_embedding, and the library would round the table too. "
-            "Quantize again with that pattern among exclude_modules."
+            "The checkpoint does not exclude vocab_embedding, and the library would round the table too.",
+            "Quantize again with that pattern among exclude_modules.",
         )
     if not fused_mlp:
         return
@@ -179,9 +181,11 @@ def _check_quantization(config: CheckpointConfig, fused_mlp: bool) -> None:
         readings = {config.is_quantized(name), config.is_quantized(gate), _is_fused_quantized(config, name)}
         if len(readings) > 1:
             raise EngineError(
-                f"Whether {name} is quantized is read in two ways from exclude_modules "
-                f"{list(plan.exclude_modules)}: the library's MLP fusion accepts full names and a * at the "
-                "end. Write such patterns, or build with --no-fused-mlp."
+                "Whether {name} is quantized is read in two ways from exclude_modules {exclude_modules}: "
+                "the library's MLP fusion accepts full names and a * at the end.",
+                "Write such patterns, or build with --no-fused-mlp.",
+                name=name,
+                exclude_modules=list(plan.exclude_modules),
             )
 
 
@@ -197,24 +201,36 @@ def _is_fused_quantized(config: CheckpointConfig, name: str) -> bool:
 def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, most: int, best: int) -> None:
     block = options.tokens_per_block
     if block < 1 or block & (block - 1):
-        raise EngineError(f"tokens_per_block is {block}. Specify a power of two, such as 32.")
+        raise EngineError("tokens_per_block is {block}.", "Specify a power of two, such as 32.", block=block)
     if not 1 <= longest <= config.max_position_embeddings:
         raise EngineError(
-            f"max_seq_len is {longest}, and the model supports at most {config.max_position_embeddings} "
-            "rows. Give at most that length."
+            "max_seq_len is {longest}, and the model supports at most {max_position_embeddings} rows.",
+            "Give at most that length.",
+            longest=longest,
+            max_position_embeddings=config.max_position_embeddings,
         )
     if not block <= most <= longest:  # the library would raise it to a block
         raise EngineError(
-            f"max_num_tokens is {most}. Give at least tokens_per_block ({block}) and at most max_seq_len "
-            f"({longest})."
+            "max_num_tokens is {most}.",
+            "Give at least tokens_per_block ({block}) and at most max_seq_len ({longest}).",
+            most=most,
+            block=block,
+            longest=longest,
         )
     if not 1 <= options.max_batch_size <= most:  # a decode step has one row of each sequence
         raise EngineError(
-            f"max_batch_size is {options.max_batch_size}. Give at least 1 and at most max_num_tokens "
-            f"({most})."
+            "max_batch_size is {max_batch_size}.",
+            "Give at least 1 and at most max_num_tokens ({most}).",
+            max_batch_size=options.max_batch_size,
+            most=most,
         )
     if not 1 <= best <= most:
-        raise EngineError(f"opt_num_tokens is {best}. Give at least 1 and at most max_num_tokens ({most}).")
+        raise EngineError(
+            "opt_num_tokens is {best}.",
+            "Give at least 1 and at most max_num_tokens ({most}).",
+            best=best,
+            most=most,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +355,10 @@ def build_engine(plan: BuildPlan, directory: Path, options: BuildOptions, librar
         engine.save(str(unfinished))
     if not (unfinished / PLAN).is_file():
         raise EngineError(
-            "TensorRT returned no engine. The reason is in its messages above; if GPU memory ran out, "
-            f"close other programs or lower max_num_tokens ({plan.settings['max_num_tokens']})."
+            "TensorRT returned no engine.",
+            "The reason is in its messages above; if GPU memory ran out, close other programs or lower "
+            "max_num_tokens ({max_num_tokens}).",
+            max_num_tokens=plan.settings["max_num_tokens"],
         )
     made, note = EngineDirectory.open(unfinished), _note(plan.checkpoint.directory)
     _check_features(made)
@@ -375,15 +393,21 @@ def build_engine(plan: BuildPlan, directory: Path, options: BuildOptions, librar
 def _check_target(directory: Path, needed: int) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ExportError(
-            f"{directory} exists and is not empty. Choose another folder with --to, or remove it."
+            "{directory} exists and is not empty.",
+            "Choose another folder with --to, or remove it.",
+            directory=directory,
         )
     require_folder(directory.absolute().parent, "--to")
     parent = next(folder for folder in directory.absolute().parents if folder.is_dir())
     free = shutil.disk_usage(parent).free
     if free < needed:
         raise ExportError(
-            f"The disk of {parent} has {free / 1e9:.1f} GB free, and an engine of these weights takes up to "
-            f"{needed / 1e9:.1f} GB. Free some space, or choose a folder on another disk with --to."
+            "The disk of {parent} has {free:.1f} GB free, and an engine of these weights takes up to "
+            "{needed:.1f} GB.",
+            "Free some space, or choose a folder on another disk with --to.",
+            parent=parent,
+            free=free / 1e9,
+            needed=needed / 1e9,
         )
 
 
@@ -394,8 +418,11 @@ def _build_config(plan: BuildPlan, options: BuildOptions, unfinished: Path, libr
     ignored = sorted(name for name, value in plan.plugins.items() if getattr(plugins, name, None) != value)
     if ignored:
         raise EngineError(
-            f"TensorRT-LLM {library.version} does not take the plugin options {', '.join(ignored)}. "
-            f"Use release {VERSION} of it."
+            "TensorRT-LLM {version} does not take the plugin options {ignored}.",
+            "Use release {wanted_version} of it.",
+            version=library.version,
+            ignored=", ".join(ignored),
+            wanted_version=VERSION,
         )
     timings = options.timing_cache or unfinished / _TIMINGS
     timings.parent.mkdir(parents=True, exist_ok=True)
@@ -420,8 +447,14 @@ def _check_network(tensors: Sequence[EngineTensor], config: CheckpointConfig) ->
     is_meant = outputs.keys() == widths.keys() and all(outputs[n] in (-1, widths[n]) for n in widths)
     if not is_meant or windows != (config.num_hidden_layers,):
         raise EngineError(
-            f"TensorRT-LLM described another network than was meant: outputs {outputs} for {widths}, windows "
-            f"of {list(windows)} layers for {config.num_hidden_layers}. Use release {VERSION} of it."
+            "TensorRT-LLM described another network than was meant: outputs {outputs} for {widths}, "
+            "windows of {windows} layers for {num_hidden_layers}.",
+            "Use release {version} of it.",
+            outputs=outputs,
+            widths=widths,
+            windows=list(windows),
+            num_hidden_layers=config.num_hidden_layers,
+            version=VERSION,
         )
     return contract.name
 
@@ -435,8 +468,9 @@ def _check_features(engine: EngineDirectory) -> None:
     }
     if missing := [name for name, is_there in needed.items() if not is_there]:
         raise EngineError(
-            f"TensorRT-LLM built the engine without {' and '.join(missing)}, and a conversation needs that. "
-            "The reason is in its messages above."
+            "TensorRT-LLM built the engine without {missing}, and a conversation needs that.",
+            "The reason is in its messages above.",
+            missing=" and ".join(missing),
         )
 
 
@@ -458,8 +492,12 @@ def _calling(library: Library, what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise EngineError(
-            f"TensorRT-LLM {library.version} could not {what} ({type(error).__name__}: {error}). "
-            "Run `moss-voice doctor` to check the requirements on this machine."
+            "TensorRT-LLM {version} could not {what} ({kind}: {error}).",
+            "Run `moss-voice doctor` to check the requirements on this machine.",
+            version=library.version,
+            what=what,
+            kind=type(error).__name__,
+            error=error,
         ) from error
 
 
@@ -469,4 +507,6 @@ def _note(checkpoint: Path) -> dict[str, str | None]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
     except (OSError, ValueError) as error:
-        raise BundleError(f"{file} cannot be read: {error}. Convert the model again.") from error
+        raise BundleError(
+            "{file} cannot be read: {error}.", "Convert the model again.", file=file, error=error
+        ) from error

@@ -101,9 +101,12 @@ def choose_contract(tensors: Iterable[EngineTensor]) -> Contract:
         problems.append((strange, contract))
     strange, nearest = min(problems, key=lambda problem: len(problem[0]))
     raise EngineError(
-        f"The engine's {len(ranks)} inputs are neither those of TensorRT-LLM 1.x nor those of 0.13; unlike "
-        f"{nearest.name} it {', '.join(strange)}. Build it with release 1.2.1 and its GPT attention plugin, "
-        "a paged KV cache and packed input."
+        "The engine's {count} inputs are neither those of TensorRT-LLM 1.x nor those of 0.13; unlike "
+        "{nearest} it {strange}.",
+        "Build it with release 1.2.1 and its GPT attention plugin, a paged KV cache and packed input.",
+        count=len(ranks),
+        nearest=nearest.name,
+        strange=", ".join(strange),
     )
 
 
@@ -148,7 +151,11 @@ def check_tensors(
         if found[name].dtype not in (torch.float32, torch.float16, torch.bfloat16):
             problems.append(f"{name}: expected floating-point numbers, got {found[name].dtype}")
     if problems:
-        raise EngineError(f"The engine does not fit this bundle: {'; '.join(sorted(problems))}. {BUILD_ANEW}")
+        raise EngineError(
+            "The engine does not fit this bundle: {problems}.",
+            BUILD_ANEW,
+            problems="; ".join(sorted(problems)),
+        )
 
 
 def profile_for(tensors: Iterable[EngineTensor], rows: int) -> int:
@@ -160,7 +167,7 @@ def profile_for(tensors: Iterable[EngineTensor], rows: int) -> int:
         if least[0] <= rows <= most[0]
     ]
     if not fitting:
-        raise EngineError(f"No profile of the engine supports {rows} rows at once. {BUILD_ANEW}")
+        raise EngineError("No profile of the engine supports {rows} rows at once.", BUILD_ANEW, rows=rows)
     return min(fitting)[1]
 
 

@@ -97,7 +97,10 @@ class EngineDirectory:
         plan = directory / PLAN
         if not plan.is_file():
             raise EngineError(
-                f"{directory} holds no engine: {PLAN} is missing. Build one with `moss-voice trt build`."
+                "{directory} holds no engine: {plan} is missing.",
+                "Build one with `moss-voice trt build`.",
+                directory=directory,
+                plan=PLAN,
             )
         config = _json(directory / CONFIG)
         build = _table(config, "build_config", directory)
@@ -109,7 +112,7 @@ class EngineDirectory:
                 _table(config, "pretrained_config", directory), f"{directory / CONFIG}"
             )
         except BundleError as error:
-            raise EngineError(f"{error.what_is_wrong} {_AGAIN}") from error
+            raise EngineError("{problem}", _AGAIN, problem=error.what_is_wrong) from error
         kv_cache_type = str(build.get("kv_cache_type") or "PAGED").rpartition(".")[2].upper()
         opened = cls(
             path=directory,
@@ -209,15 +212,25 @@ def _check_provenance(engine: EngineDirectory) -> None:
         return
     if engine.plan.stat().st_size != note.plan_bytes:
         raise EngineError(
-            f"{engine.plan} has {engine.plan.stat().st_size} bytes instead of {note.plan_bytes}: it was "
-            f"truncated or replaced. Copy it again, or rebuild it with `moss-voice trt build`."
+            "{plan} has {size} bytes instead of {plan_bytes}: it was truncated or replaced.",
+            "Copy it again, or rebuild it with `moss-voice trt build`.",
+            plan=engine.plan,
+            size=engine.plan.stat().st_size,
+            plan_bytes=note.plan_bytes,
         )
     for name in ("tokens_per_block", "max_seq_len", "max_num_tokens", "max_batch_size"):
         noted, configured = getattr(note, name), getattr(engine, name)
         if noted != configured:
             raise EngineError(
-                f"{engine.path} mixes files of two builds: {name} is {configured} in {CONFIG} and {noted} in "
-                f"{ABOUT}. {_AGAIN}"
+                "{path} mixes files of two builds: {name} is {configured} in {config} and {noted} in "
+                "{about}.",
+                _AGAIN,
+                path=engine.path,
+                name=name,
+                configured=configured,
+                config=CONFIG,
+                noted=noted,
+                about=ABOUT,
             )
 
 
@@ -230,7 +243,9 @@ def _provenance(directory: Path) -> Provenance | None:
     try:
         return Provenance(**known | {name: tuple(known.get(name, ())) for name in ("inputs", "outputs")})
     except TypeError as error:
-        raise EngineError(f"{file} does not describe an engine ({error}). {_AGAIN}") from error
+        raise EngineError(
+            "{file} does not describe an engine ({error}).", _AGAIN, file=file, error=error
+        ) from error
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -238,24 +253,38 @@ def _json(file: Path) -> dict[str, Any]:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EngineError(
-            f"{file.parent} holds an incomplete engine: {file.name} is missing. {_AGAIN}"
+            "{parent} holds an incomplete engine: {file} is missing.",
+            _AGAIN,
+            parent=file.parent,
+            file=file.name,
         ) from error
     except (OSError, ValueError) as error:
-        raise EngineError(f"{file} cannot be read: {error}. {_AGAIN}") from error
+        raise EngineError("{file} cannot be read: {error}.", _AGAIN, file=file, error=error) from error
     if not isinstance(values, dict):
-        raise EngineError(f"{file} holds no JSON object. {_AGAIN}")
+        raise EngineError("{file} holds no JSON object.", _AGAIN, file=file)
     return values
 
 
 def _table(values: Mapping[str, Any], key: str, directory: Path) -> dict[str, Any]:
     table = values.get(key)
     if not isinstance(table, dict):
-        raise EngineError(f"{directory / CONFIG} has no table {key}; it is not that of an engine. {_AGAIN}")
+        raise EngineError(
+            "{directory} has no table {key}; it is not that of an engine.",
+            _AGAIN,
+            directory=directory / CONFIG,
+            key=key,
+        )
     return table
 
 
 def _size(table: Mapping[str, Any], key: str, directory: Path, default: int | None = None) -> int:
     value = table.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise EngineError(f"{directory / CONFIG} has {key} = {value!r}, not a size. {_AGAIN}")
+        raise EngineError(
+            "{directory} has {key} = {value!r}, not a size.",
+            _AGAIN,
+            directory=directory / CONFIG,
+            key=key,
+            value=value,
+        )
     return value

@@ -141,8 +141,11 @@ class TrtllmExecutor:
         check_tensors(session.tensors, self.contract, self.limits, self._widths)
         if self.requires_block_aligned_prefill and max_num_tokens < cache.tokens_per_block:
             raise EngineError(
-                f"The engine takes {max_num_tokens} rows at once, fewer than a block of "
-                f"{cache.tokens_per_block}, from whose start it must continue. {BUILD_ANEW}"
+                "The engine takes {max_num_tokens} rows at once, fewer than a block of "
+                "{tokens_per_block}, from whose start it must continue.",
+                BUILD_ANEW,
+                max_num_tokens=max_num_tokens,
+                tokens_per_block=cache.tokens_per_block,
             )
         self._spec, self._known = step_spec(self.limits), StepMemory()
         self._builder = StepInputBuilder(self.limits, cache)
@@ -193,7 +196,7 @@ class TrtllmExecutor:
         `audio_logits` [sequences, audio_vocab] in float32. Raises ExecutorError if a tensor does not match
         its declaration."""
         if self._session is None:
-            raise ExecutorError("The engine is closed. Load it again.")
+            raise ExecutorError("The engine is closed.", "Load it again.")
         lengths = check_step(self._spec, self.limits, tensors, self._known)
         if tensors["host_kv_cache_pool_pointers"].tolist() != [[self.cache.pool.data_ptr(), 0]]:
             raise ExecutorError(
@@ -214,7 +217,9 @@ class TrtllmExecutor:
             raise
         except RuntimeError as error:  # torch reports CUDA errors like this
             reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise ExecutorError(f"The GPU failed in a step ({reason}). Start the program again.") from error
+            raise ExecutorError(
+                "The GPU failed in a step ({reason}).", "Start the program again.", reason=reason
+            ) from error
         outputs = self._outputs.values(len(lengths))
         for name, width in self._widths.items():
             for logits in outputs[name]:

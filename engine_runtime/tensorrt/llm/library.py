@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from engine_runtime.errors import EngineError
+from engine_runtime.errors import EngineError, Problem
 
 VERSION = "1.2.1"
 """The last stable release with TensorRT engines and the Python Model API."""
@@ -66,7 +66,7 @@ def load_library() -> Library:
             for name in own
         }
     except Exception as error:  # any error: a missing driver, MPI, another release of a dependency
-        raise EngineError(how_to_get(error)) from error
+        raise EngineError.from_problem(how_to_get(error)) from error
     check_version(version)
     return Library(version=version, **names)
 
@@ -80,7 +80,7 @@ def load_plugins() -> None:
     try:
         import tensorrt_llm  # noqa: F401  importing it registers them
     except Exception as error:
-        raise EngineError(how_to_get(error)) from error
+        raise EngineError.from_problem(how_to_get(error)) from error
 
 
 def _check_installed(*, builds: bool) -> None:
@@ -97,30 +97,47 @@ def check_version(version: str, *, builds: bool = True) -> None:
     release = number.release[:2]
     if release > _RELEASE:
         raise EngineError(
-            f"TensorRT-LLM {version} no longer builds TensorRT engines or runs them: {VERSION} is the last "
-            f"release that does. {_how_to_install()}"
+            "TensorRT-LLM {version} no longer builds TensorRT engines or runs them: {wanted_version} is "
+            "the last release that does.",
+            "{remedy}",
+            version=version,
+            wanted_version=VERSION,
+            remedy=_how_to_install(),
         )
     if release[0] == 0:
         if builds:
             raise EngineError(
-                f"Engines cannot be built with TensorRT-LLM {version}: the attention of 0.13 normalizes "
-                "queries and keys wrongly with grouped-query attention, and no release before 1.0 is known "
-                f"to be correct. Build with {VERSION}; engines that 0.13 built still run. {_how_to_install()}"
+                "Engines cannot be built with TensorRT-LLM {version}: the attention of 0.13 normalizes "
+                "queries and keys wrongly with grouped-query attention, and no release before 1.0 is "
+                "known to be correct.",
+                "Build with {wanted_version}; engines that 0.13 built still run. {remedy}",
+                version=version,
+                wanted_version=VERSION,
+                remedy=_how_to_install(),
             )
     elif release != _RELEASE or number.is_prerelease:
         raise EngineError(
-            f"TensorRT-LLM {version} is not supported: this program was written for {VERSION} and never "
-            f"tried with it. {_how_to_install()}"
+            "TensorRT-LLM {version} is not supported: this program was written for {wanted_version} and "
+            "never tried with it.",
+            "{remedy}",
+            version=version,
+            wanted_version=VERSION,
+            remedy=_how_to_install(),
         )
 
 
-def how_to_get(error: BaseException | None = None) -> str:
+def how_to_get(error: BaseException | None = None) -> Problem:
     """Instructions for a working TensorRT-LLM on this machine; `error` is the error of its import."""
+    remedy = " ".join([*_misfits(), _how_to_install()])
     if error is None or (isinstance(error, ModuleNotFoundError) and error.name == "tensorrt_llm"):
-        problem = "TensorRT-LLM is not installed"
-    else:
-        problem = f"TensorRT-LLM cannot be loaded ({type(error).__name__}: {error})"
-    return " ".join([f"{problem}.", *_misfits(), _how_to_install()])
+        return Problem("TensorRT-LLM is not installed.", "{remedy}", remedy=remedy)
+    return Problem(
+        "TensorRT-LLM cannot be loaded ({kind}: {error}).",
+        "{remedy}",
+        kind=type(error).__name__,
+        error=error,
+        remedy=remedy,
+    )
 
 
 def _misfits() -> list[str]:

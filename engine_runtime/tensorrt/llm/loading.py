@@ -69,10 +69,16 @@ def _check_memory(
     needed = plan_bytes + kv_bytes + codec_bytes + step_bytes
     if needed > available:
         raise AcceleratorError(
-            f"The GPU has {available / 1e9:.1f} GB for the model, but {needed / 1e9:.1f} GB are needed: "
-            f"engine {plan_bytes / 1e9:.1f}, keys and values {kv_bytes / 1e9:.1f}, codec "
-            f"{codec_bytes / 1e9:.1f}, activations and libraries {step_bytes / 1e9:.1f}. Build an engine in "
-            "8 or 4 bits (`moss-voice trt quantize`), or free memory."
+            "The GPU has {available:.1f} GB for the model, but {needed:.1f} GB are needed: engine "
+            "{plan_bytes:.1f}, keys and values {kv_bytes:.1f}, codec {codec_bytes:.1f}, activations and "
+            "libraries {step_bytes:.1f}.",
+            "Build an engine in 8 or 4 bits (`moss-voice trt quantize`), or free memory.",
+            available=available / 1e9,
+            needed=needed / 1e9,
+            plan_bytes=plan_bytes / 1e9,
+            kv_bytes=kv_bytes / 1e9,
+            codec_bytes=codec_bytes / 1e9,
+            step_bytes=step_bytes / 1e9,
         )
 
 
@@ -198,8 +204,8 @@ def check_device(device: torch.device) -> None:
     """EngineError unless an engine can run there."""
     if device.type != "cuda":
         raise EngineError(
-            "A TensorRT-LLM engine runs on an NVIDIA GPU only. Add --device cuda, or leave out "
-            "--backend trtllm."
+            "A TensorRT-LLM engine runs on an NVIDIA GPU only.",
+            "Add --device cuda, or leave out --backend trtllm.",
         )
 
 
@@ -215,9 +221,12 @@ def _check_options(engine: EngineDirectory, options: EngineOptions) -> None:
     }
     if chosen := [option for option, is_chosen in built.items() if is_chosen]:
         raise EngineError(
-            f"{' and '.join(chosen)} cannot be set for an engine; this one has {engine.precision}, and "
-            f"{engine.max_num_tokens} tokens a call. "
-            "Remove it from the command line, or build another engine."
+            "{chosen} cannot be set for an engine; this one has {precision}, and {max_num_tokens} tokens "
+            "a call.",
+            "Remove it from the command line, or build another engine.",
+            chosen=" and ".join(chosen),
+            precision=engine.precision,
+            max_num_tokens=engine.max_num_tokens,
         )
 
 
@@ -234,7 +243,12 @@ def _check_build(engine: EngineDirectory) -> None:
         or quantization.algorithm == "FP8",
     }
     if missing := [what for what, is_there in needed.items() if not is_there]:
-        raise EngineError(f"{engine.path} was built without {' and without '.join(missing)}. {BUILD_ANEW}")
+        raise EngineError(
+            "{path} was built without {missing}.",
+            BUILD_ANEW,
+            path=engine.path,
+            missing=" and without ".join(missing),
+        )
 
 
 def _check_sizes(engine: EngineDirectory, bundle: Bundle, config: MossLMConfig) -> None:
@@ -248,8 +262,11 @@ def _check_sizes(engine: EngineDirectory, bundle: Bundle, config: MossLMConfig) 
     ]
     if differing:
         raise EngineError(
-            f"{engine.path} does not fit bundle {bundle.name}: {'; '.join(differing)}. Use the engine and "
-            "the bundle of one model."
+            "{path} does not fit bundle {bundle}: {differing}.",
+            "Use the engine and the bundle of one model.",
+            path=engine.path,
+            bundle=bundle.name,
+            differing="; ".join(differing),
         )
 
 
@@ -257,6 +274,9 @@ def _check_weights(engine: EngineDirectory, bundle: Bundle) -> None:
     if engine.lm_fingerprint not in (None, lm_fingerprint(bundle)):
         made_of = engine.bundle_name or "another one"
         raise EngineError(
-            f"{engine.path} was built from other weights (of bundle {made_of}) than bundle {bundle.name} "
-            "has. Convert and build that bundle, or use the one that the engine was built from."
+            "{path} was built from other weights (of bundle {made_of}) than bundle {bundle} has.",
+            "Convert and build that bundle, or use the one that the engine was built from.",
+            path=engine.path,
+            made_of=made_of,
+            bundle=bundle.name,
         )

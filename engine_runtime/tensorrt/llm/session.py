@@ -167,8 +167,11 @@ class EngineSession:
                 self.engine = TensorRTEngine(content, library)
             except EngineError as error:
                 raise EngineError(
-                    f"{plan}: {error} An engine runs with the TensorRT release and on the kind of GPU that "
-                    "it was built with: build it here with `moss-voice trt build`."
+                    "{plan}: {error}",
+                    "An engine runs with the TensorRT release and on the kind of GPU that "
+                    "it was built with: build it here with `moss-voice trt build`.",
+                    plan=plan,
+                    error=error,
                 ) from error
         self.load_s = time.perf_counter() - began
         self.tensors = self.engine.tensors
@@ -183,7 +186,7 @@ class EngineSession:
             context = self.engine.new_context(self._activations)
         except EngineError as error:
             raise EngineError(
-                f"{error} Free GPU memory, or build an engine with a smaller max_num_tokens."
+                "{error}", "Free GPU memory, or build an engine with a smaller max_num_tokens.", error=error
             ) from error
         context.set_profile(profile, stream)
         return context
@@ -214,8 +217,11 @@ def bind(context: ExecutionContext, inputs: Iterable[Binding], outputs: Iterable
         shape = context.output_shape(binding.name)
         if shape != binding.shape:
             raise ExecutorError(
-                f"{binding.name}: the engine returns {list(shape)} instead of {list(binding.shape)}. It "
-                "must gather the last row before its heads: rebuild it with `moss-voice trt build`."
+                "{binding}: the engine returns {shape} instead of {binding_shape}.",
+                "It must gather the last row before its heads: rebuild it with `moss-voice trt build`.",
+                binding=binding.name,
+                shape=list(shape),
+                binding_shape=list(binding.shape),
             )
         context.set_output(binding.name, binding.address)
 
@@ -227,7 +233,9 @@ def _mapped(plan: Path) -> Iterator[mmap.mmap]:
         with plan.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
-        raise EngineError(f"{plan} cannot be read: {error}. Build the engine anew.") from error
+        raise EngineError(
+            "{plan} cannot be read: {error}.", "Build the engine anew.", plan=plan, error=error
+        ) from error
     try:
         yield content
     finally:

@@ -56,7 +56,8 @@ class StepMemory:
         if len(tensors) > len(spec) or not tensors.keys() <= {entry.name for entry in spec}:
             unknown = sorted(set(tensors) - {entry.name for entry in spec})
             raise ExecutorError(
-                f"{unknown[0]}: unknown input; the executor and its caller have different versions"
+                "{unknown}: unknown input; the executor and its caller have different versions",
+                unknown=unknown[0],
             )
         for entry in spec:
             _check_form(entry, tensors.get(entry.name), sequences)
@@ -95,7 +96,9 @@ def check_step(
     sequences = 1 if types is None or types.dim() != 1 else len(types)
     if not 1 <= sequences <= limits.max_batch_size:
         raise ExecutorError(
-            f"host_request_types: expected 1 to {limits.max_batch_size} sequences, got {sequences}"
+            "host_request_types: expected 1 to {max_batch_size} sequences, got {sequences}",
+            max_batch_size=limits.max_batch_size,
+            sequences=sequences,
         )
     memory.check_forms(spec, tensors, sequences)
     lengths = _read_lengths(tensors, limits)
@@ -106,38 +109,67 @@ def check_step(
 
 def _check_form(entry: TensorSpec, value: Tensor | None, sequences: int) -> None:
     if value is None:
-        raise ExecutorError(f"{entry.name}: address is not set; every input of a step is required")
+        raise ExecutorError(
+            "{entry}: address is not set; every input of a step is required", entry=entry.name
+        )
     if value.dtype != entry.dtype:
-        raise ExecutorError(f"{entry.name}: expected {entry.dtype}, got {value.dtype}")
+        raise ExecutorError(
+            "{entry}: expected {dtype}, got {value_dtype}",
+            entry=entry.name,
+            dtype=entry.dtype,
+            value_dtype=value.dtype,
+        )
     if value.dim() != len(entry.shape):
-        raise ExecutorError(f"{entry.name}: expected rank {len(entry.shape)}, got shape {list(value.shape)}")
+        raise ExecutorError(
+            "{entry}: expected rank {count}, got shape {shape}",
+            entry=entry.name,
+            count=len(entry.shape),
+            shape=list(value.shape),
+        )
     rows = max(value.shape[0], 1) if "rows" in entry.shape else 1
     if tuple(value.shape) != entry.sized(rows, sequences):
         sizes = zip(entry.shape, entry.sized(0, sequences), strict=True)
         wanted = [size if size == "rows" else count for size, count in sizes]
-        raise ExecutorError(f"{entry.name}: expected shape {wanted}, got {list(value.shape)}")
+        raise ExecutorError(
+            "{entry}: expected shape {wanted}, got {shape}",
+            entry=entry.name,
+            wanted=wanted,
+            shape=list(value.shape),
+        )
     if entry.place == "host" and value.device.type != "cpu":
-        raise ExecutorError(f"{entry.name}: must lie in host memory, got {value.device}")
+        raise ExecutorError(
+            "{entry}: must lie in host memory, got {device}", entry=entry.name, device=value.device
+        )
 
 
 def _read_lengths(tensors: StepTensors, limits: ExecutorLimits) -> StepLengths:
     rows = tensors["input_ids"].shape[0]
     types, context_lengths = tensors["host_request_types"].tolist(), tensors["host_context_lengths"].tolist()
     if not set(types) <= {CONTEXT, GENERATION}:
-        raise ExecutorError(f"host_request_types: expected 0 (context) or 1 (generation), got {types}")
+        raise ExecutorError(
+            "host_request_types: expected 0 (context) or 1 (generation), got {types}", types=types
+        )
     if types != sorted(types):
         raise ExecutorError(
             "host_request_types: context requests must come before generation requests in a step"
         )
     if rows > limits.max_num_tokens:
-        raise ExecutorError(f"input_ids: {rows} rows exceed max_num_tokens {limits.max_num_tokens}")
+        raise ExecutorError(
+            "input_ids: {rows} rows exceed max_num_tokens {max_num_tokens}",
+            rows=rows,
+            max_num_tokens=limits.max_num_tokens,
+        )
     new = [n if kind == CONTEXT else 1 for kind, n in zip(types, context_lengths, strict=True)]
     if sum(new) != rows or min(new) < 1:
         if CONTEXT in types:
             raise ExecutorError(
-                f"host_context_lengths: the sequences have {new} new rows, but input_ids has {rows}"
+                "host_context_lengths: the sequences have {new} new rows, but input_ids has {rows}",
+                new=new,
+                rows=rows,
             )
-        raise ExecutorError(f"input_ids: a generation step takes exactly 1 row per sequence, got {rows}")
+        raise ExecutorError(
+            "input_ids: a generation step takes exactly 1 row per sequence, got {rows}", rows=rows
+        )
     return tuple(
         _lengths_of(kind, n, past_or_total, limits)
         for kind, n, past_or_total in zip(
@@ -155,8 +187,11 @@ def _lengths_of(
     past = total - num_new
     if past < 0 or total > limits.max_seq_len:
         raise ExecutorError(
-            f"host_past_key_value_lengths: {past_or_total} does not fit {num_new} new rows "
-            f"and a sequence of at most {limits.max_seq_len}"
+            "host_past_key_value_lengths: {past_or_total} does not fit {num_new} new rows and a sequence "
+            "of at most {max_seq_len}",
+            past_or_total=past_or_total,
+            num_new=num_new,
+            max_seq_len=limits.max_seq_len,
         )
     return SequenceLengths(past, total)
 
@@ -166,7 +201,9 @@ def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengt
     ids, positions = tensors["input_ids"], tensors["position_ids"]
     if positions.shape[0] != num_new:
         raise ExecutorError(
-            f"position_ids: expected {num_new} values as in input_ids, got {positions.shape[0]}"
+            "position_ids: expected {num_new} values as in input_ids, got {shape}",
+            num_new=num_new,
+            shape=positions.shape[0],
         )
     # NOTE: values in device memory are read only where that needs no synchronization with a GPU.
     if ids.device.type != "cpu":
@@ -175,15 +212,22 @@ def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengt
     low, high = min(values), max(values)
     if low < 0 or high >= limits.text_vocab + limits.audio_vocab:
         raise ExecutorError(
-            f"input_ids: ids {low}..{high} leave the merged vocabulary of "
-            f"{limits.text_vocab} + {limits.audio_vocab}"
+            "input_ids: ids {low}..{high} leave the merged vocabulary of {text_vocab} + {audio_vocab}",
+            low=low,
+            high=high,
+            text_vocab=limits.text_vocab,
+            audio_vocab=limits.audio_vocab,
         )
     ends = list(accumulate(one.num_new for one in lengths))
     values = positions.tolist()
     for end, one in zip(ends, lengths, strict=True):
         if values[end - one.num_new] != one.past or values[end - 1] != one.total - 1:
             raise ExecutorError(
-                f"position_ids: expected {one.past}..{one.total - 1} in rows {end - one.num_new}..{end - 1}"
+                "position_ids: expected {past}..{total} in rows {first}..{last}",
+                past=one.past,
+                total=one.total - 1,
+                first=end - one.num_new,
+                last=end - 1,
             )
     _check_values(tensors, "last_token_ids", ends)
     _check_values(tensors, "sequence_length", [one.total for one in lengths])
@@ -193,7 +237,9 @@ def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengt
 def _check_values(tensors: StepTensors, name: str, wanted: list[int]) -> None:
     got = tensors[name].tolist()
     if got != wanted:
-        raise ExecutorError(f"{name}: expected {wanted} for this step, got {got}")
+        raise ExecutorError(
+            "{name}: expected {wanted} for this step, got {got}", name=name, wanted=wanted, got=got
+        )
 
 
 def _check_cache(
@@ -210,14 +256,14 @@ def _check_cache(
     name, mapping = "host_kv_cache_pool_mapping", tensors["host_kv_cache_pool_mapping"]
     if not memory.holds(name, mapping, ()):
         if mapping.tolist() != [[0, layer] for layer in range(limits.num_layers)]:
-            raise ExecutorError(f"{name}: expected (0, layer) for every layer")
+            raise ExecutorError("{name}: expected (0, layer) for every layer", name=name)
         memory.note(name, mapping, ())
     name, windows = "host_max_attention_window_sizes", tensors["host_max_attention_window_sizes"]
     longest = max(one.total for one in lengths)
     if not memory.holds(name, windows, [(0, longest)]):
         shortest = min(windows.tolist())
         if shortest < longest:
-            raise ExecutorError(f"{name}: a window is shorter than the sequence")
+            raise ExecutorError("{name}: a window is shorter than the sequence", name=name)
         memory.note(name, windows, [(0, shortest)])
     if int(tensors["host_sink_token_length"]) != 0:
         raise ExecutorError("host_sink_token_length: sink tokens are not supported, expected 0")
@@ -236,14 +282,17 @@ def _check_offsets(name: str, offsets: Tensor, limits: ExecutorLimits, extents: 
         if not is_right.all():
             wrong = table[:, int(np.argmin(is_right))].tolist()
             raise ExecutorError(
-                f"{name}: {tuple(wrong)} is not a (K, V) offset of {limits.num_blocks} blocks"
+                "{name}: {wrong} is not a (K, V) offset of {num_blocks} blocks",
+                name=name,
+                wrong=tuple(wrong),
+                num_blocks=limits.num_blocks,
             )
         blocks = k_offsets // stride
         if len(np.unique(blocks)) != end:
             raise ExecutorError(
-                f"{name}: a block is listed twice; K/V of different rows would overwrite each other"
+                "{name}: a block is listed twice; K/V of different rows would overwrite each other", name=name
             )
         uses[blocks] += 1
         written.append(blocks[first_written:])
     if (uses[np.concatenate(written)] > 1).any():
-        raise ExecutorError(f"{name}: a sequence would write to a block of another one")
+        raise ExecutorError("{name}: a sequence would write to a block of another one", name=name)

@@ -24,7 +24,7 @@ def test_without_the_library_it_says_how_to_get_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def missing() -> library.Library:
-        raise EngineError(library.how_to_get())
+        raise EngineError.from_problem(library.how_to_get())
 
     monkeypatch.setattr(library, "load_library", missing)
     assert main(["trt", "build", str(checkpoint), "--to", str(tmp_path / "engine")]) == 1

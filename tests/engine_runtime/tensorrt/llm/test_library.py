@@ -74,20 +74,20 @@ def test_it_names_what_of_this_machine_does_not_fit(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(platform, "system", lambda: "Windows")
     monkeypatch.setattr(platform, "machine", lambda: "AMD64")
     monkeypatch.setattr(sys, "version_info", (3, 11, 4))
-    text = library.how_to_get()
+    text = str(library.how_to_get())
     assert "this is Windows on AMD64" in text
     assert "no wheel for Python 3.11" in text
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(sys, "version_info", (3, 12, 1))
-    assert "this is" not in library.how_to_get()
-    assert "no wheel" not in library.how_to_get()
+    assert "this is" not in str(library.how_to_get())
+    assert "no wheel" not in str(library.how_to_get())
 
 
 def test_a_library_that_does_not_load_is_not_called_missing() -> None:
-    text = library.how_to_get(OSError("libcuda.so.1: cannot open shared object file"))
+    text = str(library.how_to_get(OSError("libcuda.so.1: cannot open shared object file")))
     assert text.startswith("TensorRT-LLM cannot be loaded (OSError: libcuda.so.1")
-    text = library.how_to_get(ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py"))
+    text = str(library.how_to_get(ModuleNotFoundError("No module named 'mpi4py'", name="mpi4py")))
     assert text.startswith("TensorRT-LLM cannot be loaded (ModuleNotFoundError: No module named 'mpi4py'")
 
 
