@@ -2,15 +2,17 @@
 
 In: commands, captured sound, results of the engine. Out: events, jobs for the engine, reply sound. One `step`
 is a round; between rounds the thread waits for the clock. Nothing in a round blocks longer than a device
-takes to open.
+takes to open. Questions wait until the engine is ready; what cannot be done is answered by ErrorRaised.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.audio.devices import DeviceList
@@ -19,7 +21,30 @@ from app.audio.supervisor import DeviceSupervisor
 from app.heap import FreedMemory
 from app.session.capture import Capture
 from app.session.clocks import Clock
-from app.session.command_runner import CommandRunner
+from app.session.commands import (
+    ApplySettings,
+    AskText,
+    CancelTurn,
+    CheckLoudspeaker,
+    CheckMicrophone,
+    Command,
+    ContinueConversation,
+    DeleteTurn,
+    HoldToTalk,
+    LoadEngine,
+    Mute,
+    NewConversation,
+    PlayAgain,
+    PlayRecording,
+    PlaySample,
+    RescanDevices,
+    RetryTurn,
+    SetDevices,
+    SetReply,
+    SetVolume,
+    Start,
+    Stop,
+)
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_jobs import (
     EngineLost,
@@ -50,7 +75,7 @@ from app.session.sound_check import SoundCheck
 from app.session.sources import Sources
 from app.session.standstill import Standstill
 from app.session.turn_control import TurnControl
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import AudioInputError, MossVoiceError
 
 _MAX_FAILURES = 3
 _LAST_WORK_S = 1.0
@@ -92,17 +117,19 @@ class DialogLoop:
         self._sources.hears_samples = settings.hear_samples
         self._sound_check = SoundCheck(capture, self._playback, clock, emit)
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
-        self._runner = CommandRunner(
-            self.turns,
-            self._sources,
-            self._sound_check,
-            capture,
-            supervisor.audio_out,
-            recorder,
-            clock,
-            emit,
-        )
-        self.commands = self._runner.commands
+        self._audio_out = supervisor.audio_out
+        self.commands: SimpleQueue[Command] = SimpleQueue()
+        """What the user wants, in order. Any thread may fill it."""
+        self._waiting: deque[AskText | PlaySample] = deque()
+        """What was asked before the engine was ready."""
+        self._continued = Path()
+        """The folder of the conversation that the engine is to continue."""
+        self._is_loaded = False
+        """Whether the engine is ready."""
+        self._has_failed = False
+        """Whether there is no engine, and none is being loaded."""
+        self._loads = 1
+        """Engines that were requested and have neither come nor failed; only the last one counts."""
         self._state: StateChanged | None = None
         self._failures = 0
         self._freed = FreedMemory(lambda: clock.now_ns() / 1e9, with_cycles=False)
@@ -119,7 +146,7 @@ class DialogLoop:
             except Exception as error:
                 self._survive(error)
             self._clock.tick(self._pending.idle, is_active=self._is_active)
-        self._runner.stop()
+        self._stop()
         self._report_state(SessionState.STOPPED)
         if self._recorder.is_on:
             self._pending.idle.wait(_LAST_WORK_S)  # what was heard of the last reply
@@ -130,7 +157,7 @@ class DialogLoop:
         """One round."""
         now_ns = self._clock.now_ns()
         turns, sources = self.turns, self._sources
-        self._runner.run_all()
+        self._take_commands()
         state = turns.state
         is_answering = state not in (None, SessionState.HEARING)
         is_held = is_answering and turns.settings.holds_samples
@@ -142,7 +169,7 @@ class DialogLoop:
             if self._sound_check.is_active:
                 self._sound_check.hear(frame.probability)
                 frame = replace(frame, probability=0.0)
-            if self._runner.is_loaded:
+            if self._is_loaded:
                 turns.hear(frame)
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem, _ECHO_ADVICE))
@@ -191,6 +218,138 @@ class DialogLoop:
             )
         self._sources.reopen()
 
+    # ---- commands ----
+
+    def _take_commands(self) -> None:
+        while True:
+            try:
+                command = self.commands.get_nowait()
+            except Empty:
+                return
+            self._recorder.note(command)
+            try:
+                self._carry_out(command)
+            except MossVoiceError as error:
+                self._emit(ErrorRaised(error.what_is_wrong, error.what_to_do))
+
+    def _carry_out(self, command: Command) -> None:
+        turns, sources = self.turns, self._sources
+        match command:
+            case Start():
+                self._start()
+            case Stop():
+                self._stop()
+            case Mute(on):
+                sources.is_muted = on
+            case HoldToTalk(on):
+                self._hold(on)
+            case SetDevices(audio_in, audio_out):
+                self._apply(replace(turns.settings, input_device=audio_in, output_device=audio_out))
+            case ApplySettings(settings):
+                self._apply(settings)
+            case SetVolume(volume):
+                self._apply(replace(turns.settings, volume=volume))
+            case CheckMicrophone() | CheckLoudspeaker():
+                self._check_sound(command)
+            case SetReply(modality):
+                turns.apply(replace(turns.settings, reply=modality))
+            case RescanDevices():
+                sources.look_again()
+            case CancelTurn():
+                self._sound_check.cancel()
+                turns.cancel("user")
+                sources.end_sample()
+            case PlayRecording():
+                sources.open_output(turns.settings)
+                turns.play_recording(command)
+            case RetryTurn():
+                sources.end_sample()
+                sources.open_output(turns.settings)
+                turns.retry(command)
+            case DeleteTurn(turn_id):
+                turns.delete(turn_id)
+            case ContinueConversation():
+                self._continued = command.folder
+                turns.continue_conversation(command)
+            case LoadEngine(factory):
+                self._sound_check.cancel()
+                sources.end_sample()
+                self._is_loaded = self._has_failed = False
+                self._loads += 1
+                turns.load_engine(factory)
+            case NewConversation():
+                sources.end_sample()
+                turns.new_conversation()
+                self._recorder.end(is_ended=True)
+            case PlayAgain(turn_id):
+                sources.open_output(turns.settings)
+                turns.repeat(turn_id)
+            case AskText() | PlaySample():
+                self._ask(command)
+
+    def _ask(self, command: AskText | PlaySample) -> None:
+        if self._has_failed:
+            self._refuse()
+        elif not self._is_loaded:
+            self._waiting.append(command)
+        elif isinstance(command, AskText):
+            self._sources.open_output(self.turns.settings)
+            self.turns.ask(command.text)
+        else:
+            sample = self._sources.load_sample(command.path)
+            self.turns.cancel("replaced")
+            self._sources.open_output(self.turns.settings)
+            self._sources.begin_sample(sample, self._clock.now_ns())
+
+    def _hold(self, on: bool) -> None:
+        if on:
+            if not self._is_loaded:
+                raise AudioInputError("The model is not loaded yet. Wait until it is ready.")
+            self._sources.require_microphone()
+            if self._sources.has_sample:
+                self.turns.cancel("replaced")
+                self._sources.end_sample()
+        self.turns.hold(on)
+
+    def _start(self) -> None:
+        if self._has_failed:
+            self._refuse()
+            return
+        self._sources.is_listening = True
+        self._sources.open(self.turns.settings)
+
+    def _check_sound(self, command: CheckMicrophone | CheckLoudspeaker) -> None:
+        self.turns.cancel("replaced")
+        self._sources.end_sample()
+        if isinstance(command, CheckMicrophone):
+            self._sources.require_microphone()
+            self._sound_check.record()
+        else:
+            self._sources.open_output(self.turns.settings)
+            self._sound_check.play_chime()
+
+    def _stop(self) -> None:
+        """End what is going on, and close the devices."""
+        self._sound_check.cancel()
+        self.turns.cancel("stopped")
+        self._waiting.clear()
+        self._sources.is_listening = False
+        self._sources.end_sample()
+        self._sources.close()
+
+    def _apply(self, settings: SessionSettings) -> None:
+        before = self.turns.settings
+        self.turns.apply(settings)
+        self._recorder.apply(settings)
+        self._capture.apply(settings.audio_processing)
+        self._audio_out.gain = gain_of(settings.volume)
+        self._sources.hears_samples = settings.hear_samples
+        if _device_choice(before) != _device_choice(settings):
+            self._sources.use(settings)
+
+    def _refuse(self) -> None:
+        self._emit(ErrorRaised("There is no engine to answer.", "Choose a model that works in the settings."))
+
     # ---- the engine ----
 
     def _take_results(self) -> None:
@@ -200,7 +359,8 @@ class DialogLoop:
             except Empty:
                 return
             if isinstance(result, Loaded | LoadFailed):
-                if self._runner.settle_load():
+                self._loads -= 1
+                if self._loads == 0:
                     self._settle(result)
             elif isinstance(result, EngineNotice):
                 self._emit(result)
@@ -209,13 +369,13 @@ class DialogLoop:
                 if result.message:
                     self._emit(ErrorRaised(result.message, result.what_to_do))
             elif isinstance(result, EngineLost):
-                if self._runner.is_loaded:
+                if self._is_loaded:
                     self._give_up(result)
             elif isinstance(result, HistoryChanged):
                 self._recorder.remember(result.snapshot)
             elif isinstance(result, Restored):
                 self._recorder.settle(is_continued=True)
-                self._emit(ConversationContinued(self._runner.continued))
+                self._emit(ConversationContinued(self._continued))
             elif isinstance(result, RestoreFailed):
                 self._recorder.settle(is_continued=False)
                 self._emit(ErrorRaised(result.message, result.what_to_do))
@@ -240,13 +400,21 @@ class DialogLoop:
                 engine.flow_steps,
             )
         )
-        self._runner.use_engine()
+        self._is_loaded = True
+        waiting, self._waiting = self._waiting, deque()
+        for command in waiting:
+            self.commands.put(command)
 
     def _give_up(self, problem: LoadFailed | EngineLost) -> None:
         """There is no engine until another one is loaded."""
         self._recorder.lose_engine()
         self._emit(ErrorRaised(problem.message, problem.what_to_do, is_fatal=True))
-        self._runner.fail()
+        self._fail()
+
+    def _fail(self) -> None:
+        """There is no engine: stop, and refuse questions until another one is loaded."""
+        self._has_failed = True
+        self._stop()
 
     # ---- state ----
 
@@ -258,9 +426,9 @@ class DialogLoop:
             self._emit(changed)
 
     def _present_state(self) -> SessionState:
-        if self._runner.has_failed:
+        if self._has_failed:
             return SessionState.ERROR
-        if not self._runner.is_loaded:
+        if not self._is_loaded:
             return SessionState.LOADING
         is_listening = self._sources.is_listening or self._sources.has_sample
         return self.turns.state or (SessionState.LISTENING if is_listening else SessionState.STOPPED)
@@ -277,5 +445,9 @@ class DialogLoop:
         self._emit(ErrorRaised(what, advice, is_fatal=is_fatal))
         self.turns.cancel("error")
         if is_fatal:
-            self._runner.fail()
+            self._fail()
             self._report_state()
+
+
+def _device_choice(settings: SessionSettings) -> tuple[str | None, str | None, float]:
+    return settings.input_device, settings.output_device, settings.device_latency_s
