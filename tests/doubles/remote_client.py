@@ -27,8 +27,12 @@ class RemoteClient:
         """`server` is an address, or what makes the engine."""
         self.results: list[Result] = []
         self.pending = PendingWork()
-        engine = ServerEngine(server, give_up_s=give_up_s) if isinstance(server, ServerAddress) else None
-        source = server if engine is None else lambda: engine
+        source: EngineSource
+        if isinstance(server, ServerAddress):
+            engine = ServerEngine(server, give_up_s=give_up_s)
+            source = lambda: engine  # noqa: E731
+        else:
+            source = server
         self._host = EngineHost(source, pending=self.pending)
         self._incoming: SimpleQueue[Result] = SimpleQueue()
         self.slot = self._host.open_slot(self._incoming.put)

@@ -61,7 +61,7 @@ class EngineWorld:
                 ),
             )
 
-        engine.save = save_plan  # type: ignore[method-assign]
+        engine.save = save_plan  # type: ignore[method-assign, assignment]
         return engine
 
     def build(
@@ -84,7 +84,7 @@ class EngineWorld:
         if model is None:
             model = MossLM(config)
             load_weights(model, bundle.lm.weights)
-        sizes = {
+        sizes: dict[str, Any] = {
             "max_seq_len": max_seq_len,
             "max_num_tokens": max_num_tokens,
             "max_batch_size": max_batch_size,

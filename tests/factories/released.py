@@ -86,7 +86,8 @@ def _write_lm(folder: Path) -> None:
 
 
 def _write_shards(tensors: dict[str, torch.Tensor], folder: Path, count: int) -> None:
-    names, places = sorted(tensors), {}
+    names = sorted(tensors)
+    places: dict[str, str] = {}
     for index in range(count):
         file = f"model-{index + 1:05d}-of-{count:05d}.safetensors"
         part = {name: tensors[name].contiguous() for name in names[index::count]}

@@ -103,9 +103,9 @@ def make_cuda_paged(
     dtype: torch.dtype = torch.float32,
     kv_dtype: torch.dtype | None = None,
     device: str = "cpu",
-    **choices: bool | None,
+    **options: Any,
 ) -> PagedLM:
-    """The model on the executor for GPUs, by default on the CPU."""
+    """The model on the executor for GPUs, by default on the CPU. `options` are those of CudaExecutor."""
     on = torch.device(device)
     network = build_network(
         model.config,
@@ -116,7 +116,7 @@ def make_cuda_paged(
         max_seq_len=max_seq_len,
     )
     cache = KVCache(model.config, num_blocks, tokens_per_block, dtype=dtype, kv_dtype=kv_dtype, device=on)
-    executor = CudaExecutor(network, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, **choices)
+    executor = CudaExecutor(network, cache, max_seq_len=max_seq_len, max_num_tokens=chunk, **options)
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block))
 
 

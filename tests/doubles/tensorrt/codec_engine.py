@@ -12,7 +12,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,11 +62,12 @@ def double_library(faults: Faults | None = None, is_rtx: bool = True) -> Runtime
     return RuntimeLibrary(_Module(faults or Faults(), is_rtx), is_rtx)
 
 
-class _Module(SimpleNamespace):
-    """The result of `import tensorrt_rtx`. Hashable, like a module."""
+class _Module(ModuleType):
+    """The result of `import tensorrt_rtx`."""
 
     def __init__(self, faults: Faults, is_rtx: bool) -> None:
-        super().__init__(
+        super().__init__("tensorrt_rtx")
+        vars(self).update(
             __version__="0.0-double",
             ILogger=ILogger,
             DataType=DataType,
@@ -79,12 +80,6 @@ class _Module(SimpleNamespace):
             OnnxParser=lambda network, log: _Parser(faults, network),
             Runtime=lambda log: _Runtime(faults, log),
         )
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 class _Tensor:
@@ -236,16 +231,26 @@ class Engine(ListedEngine):
         return None if self._faults.hits("context", "out of memory") else Context(self._faults, self)
 
 
+class _RuntimeCache:
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def serialize(self) -> bytes:
+        return b"compiled"
+
+    def deserialize(self, blob: bytes) -> bool:
+        self._faults.compiled.append(blob)
+        return True
+
+
 class _RuntimeConfig:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
-    def create_runtime_cache(self) -> SimpleNamespace:
-        return SimpleNamespace(
-            serialize=lambda: b"compiled", deserialize=lambda blob: self._faults.compiled.append(blob) or True
-        )
+    def create_runtime_cache(self) -> _RuntimeCache:
+        return _RuntimeCache(self._faults)
 
-    def set_runtime_cache(self, cache: SimpleNamespace) -> bool | None:
+    def set_runtime_cache(self, cache: _RuntimeCache) -> bool | None:
         return False if self._faults.hits("runtime cache") else None
 
 
@@ -291,4 +296,4 @@ class Context(BoundContext):
     def _memory(self, name: str, shape: Shape) -> np.ndarray[Any, Any]:
         kind = np.dtype(_NUMPY[self.engine.tensors[name].dtype])
         bytes_there = (ctypes.c_char * (math.prod(shape) * kind.itemsize)).from_address(self.addresses[name])
-        return np.frombuffer(bytes_there, kind).reshape(shape)
+        return np.ndarray(shape, kind, memoryview(bytes_there))

@@ -10,14 +10,14 @@ rows that the host says, each one after it has one row. `compute` checks nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine_runtime.models.moss_lm import Layer, MossLM, rotary_tables, rotate
+from engine_runtime.models.moss_lm import Block, Layer, MossLM, rotary_tables, rotate
 from tests.doubles.tensorrt.model_api.graph import Network
 from tests.doubles.tensorrt.paged_cache import attend
 
@@ -75,13 +75,13 @@ def compute(
     call, network = _Call(device, host, slots), build.model.model
     indices = iter(build.layer_indices or ())
     x = F.embedding(device["input_ids"].long(), build.table)
-    for layer in network.shared_block.layers:
+    for layer in _layers(network.shared_block):
         x = _layer(build, layer, next(indices), x, call)
     text = audio = x
-    for layer in network.text_block.layers:
+    for layer in _layers(network.text_block):
         text = _layer(build, layer, next(indices), text, call)
     audio = audio + build.linearised * text
-    for layer in network.audio_block.layers:
+    for layer in _layers(network.audio_block):
         audio = _layer(build, layer, next(indices), audio, call)
     if build.gathers_last_row:
         last = device["last_token_ids"].long() - 1
@@ -92,9 +92,14 @@ def compute(
     }
 
 
+def _layers(block: Block) -> Iterator[Layer]:
+    return (layer for layer in block.layers if isinstance(layer, Layer))
+
+
 def _layer(build: Build, layer: Layer, index: int, x: Tensor, call: _Call) -> Tensor:
     x = x + layer.self_attn.o_proj(_attention(build, layer, index, layer.input_layernorm(x), call))
-    return x + layer.mlp(layer.post_attention_layernorm(x))
+    out: Tensor = x + layer.mlp(layer.post_attention_layernorm(x))
+    return out
 
 
 def _attention(build: Build, layer: Layer, index: int, h: Tensor, call: _Call) -> Tensor:

@@ -143,7 +143,7 @@ class Context(BoundContext):
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
         self.profile = profile
-        return 0 <= profile < self.engine.num_optimization_profiles
+        return profile in range(self.engine.num_optimization_profiles)
 
     def set_input_shape(self, name: str, shape: Shape) -> bool:
         assert not self.is_captured, "a context was changed after it was captured"
@@ -257,7 +257,8 @@ class CapturedCalls:
     def run(self, key: Hashable, function: Callable[[], None]) -> None:
         if key not in self.captured_graphs:
             function()  # warm-up
-            self.trt.capturing = launches = []
+            launches: list[Callable[[], None]] = []
+            self.trt.capturing = launches
             try:
                 function()
             finally:

@@ -38,7 +38,8 @@ def attend(
         cached = torch.arange(longest, device=q.device)
         k, v = (slots[own[cached // size] + first, :, cached % size] for own in offsets)
     seen = (cached <= positions[:, None]) & (cached > positions[:, None] - window) & (cached < total)
+    q_heads, k_heads, v_heads = (x.float().transpose(0, 1)[None] for x in (q, k, v))
     out = F.scaled_dot_product_attention(
-        *(x.float().transpose(0, 1)[None] for x in (q, k, v)), attn_mask=seen[None, None], enable_gqa=True
+        q_heads, k_heads, v_heads, attn_mask=seen[None, None], enable_gqa=True
     )
     return out[0].transpose(0, 1).to(q.dtype)

@@ -43,10 +43,12 @@ class ListedEngine:
         return TensorIOMode.OUTPUT if name in self.outputs else TensorIOMode.INPUT
 
     def get_tensor_dtype(self, name: str) -> DataType:
-        return self.tensors[name].dtype
+        dtype: DataType = self.tensors[name].dtype
+        return dtype
 
     def get_tensor_shape(self, name: str) -> Shape:
-        return self.tensors[name].shape
+        shape: Shape = self.tensors[name].shape
+        return shape
 
     def get_tensor_location(self, name: str) -> TensorLocation:
         return TensorLocation.DEVICE  # of host inputs too: a plugin reads them, not the library

@@ -189,7 +189,7 @@ class GatedMLP(Module):
         self.proj: Linear = RowLinear(ffn_hidden_size, hidden_size, bias=bias, dtype=dtype)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.proj(_silu(self.fc(hidden_states)) * self.gate(hidden_states))
+        return self.proj.forward(_silu(self.fc(hidden_states)) * self.gate(hidden_states))
 
 
 class FusedGatedMLP(Module):
@@ -211,7 +211,7 @@ class FusedGatedMLP(Module):
             )
             for first in (0, half)
         )
-        return self.proj(_silu(fc) * gate)
+        return self.proj.forward(_silu(fc) * gate)
 
 
 def _silu(x: Tensor) -> Tensor:

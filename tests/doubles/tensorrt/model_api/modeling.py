@@ -109,11 +109,8 @@ class PretrainedConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Only what this class knows: a subclass has to add its own keys."""
-        known = {
-            name: copy.deepcopy(value)
-            for name, value in vars(self).items()
-            if name in PretrainedConfig.__init__.__kwdefaults__ | dict.fromkeys(_REQUIRED)
-        }
+        known_keys = {*(PretrainedConfig.__init__.__kwdefaults__ or ()), *_REQUIRED}
+        known = {name: copy.deepcopy(value) for name, value in vars(self).items() if name in known_keys}
         return known | {
             "position_embedding_type": str(self.position_embedding_type),
             "quantization": asdict(self.quantization),
