@@ -163,7 +163,7 @@ def course(length_ms: float, silence_ms: float, probability: float | None = None
 
 
 COURSES = {
-    "quieter than the user for `bystander_ms`": course(1_500, 0, is_bystander=True, may_interrupt=False),
+    "quieter than the user for `bystander_ms`": course(320, 0, is_bystander=True, may_interrupt=False),
     "interruption was switched off meanwhile": course(1_500, 0, may_interrupt=False),
     "`continuation_ms` of a user who was cut off": course(256, 300, is_continuation=True),
     "`boundary_ms`, while the user still speaks": course(1_000, 0, 0.0),

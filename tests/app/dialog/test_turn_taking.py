@@ -162,6 +162,7 @@ def test_frames_need_a_length() -> None:
         {"end_threshold": 0.0},
         {"barge_in_threshold": 1.5},
         {"start_ms": 500},
+        {"start_ms": 0},
         {"tail_ms": 100},
         {"speculate_ms": 161},
         {"pause_ms": 900},
@@ -174,6 +175,11 @@ def test_frames_need_a_length() -> None:
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"need|must"):
         replace(DEFAULT, **change)  # type: ignore[arg-type]
+
+
+def test_a_threshold_may_be_certainty() -> None:
+    certain = replace(DEFAULT, start_threshold=1.0, barge_in_threshold=1.0, barge_in_clear=1.0)
+    assert certain.barge_in_threshold == 1.0
 
 
 # ---- properties ----
