@@ -64,13 +64,13 @@ class UserTurn:
 
     turn_id: int
     modality: Modality
-    """Of the reply."""
+    """Modality of the reply."""
     scope: CancelScope = field(default_factory=CancelScope)
     """Cancelled when the turn is dropped or its reply stopped."""
     commit: CancelScope | None = None
     """Scope of the latest commit, within `scope`; None while the user has the turn."""
     max_new: int | None = None
-    """Limit of the reply, as in `Commit`."""
+    """Longest reply in codes or text tokens; None for the bundle's limit."""
     user_codes: int = 0
     last_speech_ns: int | None = None
     """When the user spoke last, by the session's clock; None for a typed question."""
@@ -80,9 +80,11 @@ class UserTurn:
 
 @dataclass(frozen=True, slots=True)
 class StoppedReply:
-    """How a reply was stopped. cut: that much of it was heard, in samples and characters as in `Interrupt`;
-    complete: all of it was, so that nothing is to be cut; unheard: nothing was, and the question waits for
-    another reply."""
+    """How far a reply was heard when it was stopped.
+
+    cut: up to a number of samples, or of characters of a text reply; complete: to its end, so that nothing is
+    to be cut; unheard: not at all, and the question waits for another reply.
+    """
 
     outcome: Literal["cut", "complete", "unheard"]
     samples: int = 0
@@ -100,50 +102,50 @@ class DriverSettings:
     speculate: SpeculationMode = "auto"
     """Whether a reply is made and held before the turn is confirmed."""
     seed: int | None = None
-    """Of the sampling, None for the bundle's."""
+    """Sampling seed; None for the bundle's."""
     reports_stages: bool = False
-    """As in `Commit`."""
+    """Whether `ReplyMade` has the durations of the stages."""
 
 
 class TurnHooks(Protocol):
-    """What a turn and its reply mean to the user of the driver."""
+    """What window and server do when a turn or its reply changes."""
 
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
-        """The user speaks, or pressed the button: audio from `start_ms` of the stream on is a turn's. It is
-        the one before, if that was not answered."""
+        """The user speaks, or pressed the button: the audio from `start_ms` of the stream on belongs to
+        `turn`, which is the previous one if that was not answered."""
 
     def turn_committed(self, turn: UserTurn, event: TurnEvent) -> bool:
-        """The user has finished to speak; whether a reply is to be made now."""
+        """The user has finished speaking; returns whether to reply now."""
 
     def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
-        """The user continues before the reply is heard: there was no reply."""
+        """The user continues before the reply was heard: discard the reply."""
 
     def turn_stopped(self, turn: UserTurn, reason: CancelReason, stopped: StoppedReply | None) -> None:
-        """The turn is over before its end: dropped if there is no reply, else with its reply cut."""
+        """The turn ended early: its reply was cut, or without a reply (`stopped` is None) it is dropped."""
 
     def turn_failed(self, failure: TurnFailed) -> None:
         """The engine has dropped a turn."""
 
     def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
-        """A reply was requested, or a held one confirmed: that has events already."""
+        """A reply was requested, or `held` was confirmed, which already has events."""
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
         """The next event of the reply."""
 
     def reply_made(self, made: ReplyMade) -> None:
-        """All of the reply was made, if it is spoken."""
+        """The engine has made all of a spoken reply."""
 
     def pause_reply(self, event: TurnEvent) -> None:
         """The user speaks over the reply."""
 
     def resume_reply(self) -> None:
-        """That was no turn."""
+        """What the user said over the reply was no turn."""
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
         """Stop the reply; None if none was begun."""
 
     def speculated(self, stats: SpeculationStats) -> None:
-        """What speculation brought so far has changed."""
+        """A speculative reply was made, confirmed or discarded."""
 
 
 class TurnDriver:
@@ -254,7 +256,7 @@ class TurnDriver:
             self._carry_out(event)
 
     def release(self, at_ms: float) -> None:
-        """It came up."""
+        """The button came up at this time of the stream."""
         self._taking.release(at_ms)
 
     def forget_speech(self) -> None:
@@ -351,12 +353,12 @@ class TurnDriver:
         speculation.begin(commit, event, self.timing)
 
     def _roll_back_if_continued(self) -> None:
-        """Speech after the pause: it is given to the engine after the pause, and the reply was none."""
+        """Discard the held reply if the user has spoken since the pause that it answers."""
         if self._speculation.is_overtaken(self._taking.speech_end_ms):
             self.roll_back()
 
     def roll_back(self) -> None:
-        """The turn has more than the held reply knows: discard that, if there is one."""
+        """Discard the held reply, if there is one: the turn is not what it answers."""
         if self._speculation.is_held:
             held = self._speculation.roll_back()
             self.report("roll_back", held.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)
@@ -400,8 +402,8 @@ class TurnDriver:
         )
 
     def _take_prediction(self, scope: CancelScope, prediction: TurnEndPrediction) -> None:
-        """What the language model says about the pause that the reply of this commit is for; it says nothing
-        about a turn that is committed."""
+        """The language model's answer about the pause of a held reply; for a confirmed one it comes too
+        late."""
         held = self._speculation.held_of(scope)
         if held is None or self._settings.turn_taking.policy is None:
             return
@@ -433,19 +435,19 @@ class TurnDriver:
     # ---- turns that are not opened or ended by voice ----
 
     def open(self, on_open: Callable[[UserTurn], None] = lambda turn: None) -> UserTurn:
-        """A turn begins otherwise than by voice; `on_open` gets it before the engine does."""
+        """Open a turn that does not begin with speech; `on_open` gets it before the engine does."""
         turn = self._next_turn()
         on_open(turn)
         self._jobs.submit(OpenTurn(turn.turn_id, turn.modality, turn.scope))
         return turn
 
     def reserve_turn_id(self) -> int:
-        """The id of an exchange that was held elsewhere."""
+        """A turn id for an exchange that was held elsewhere."""
         self._count += 1
         return self._count
 
     def finish_speech(self) -> None:
-        """The user's speech ends here, as another one decides: hand over the rest, and hear no turn."""
+        """End the speech of the turn without an answer: hand over the rest of it."""
         if self.turn is not None:
             self.roll_back()
             self._feed.finish(self.turn.turn_id, self.speech_end_ms)
@@ -526,7 +528,7 @@ class TurnDriver:
         )
 
     def _reply(self, turn: UserTurn) -> None:
-        """The turn is complete: its speculative reply is confirmed, or a reply is made."""
+        """Confirm the held reply, or request one."""
         if self._speculation.is_held:
             held = self._speculation.confirm()
             turn.commit = held.scope
@@ -537,7 +539,7 @@ class TurnDriver:
         self._jobs.submit(self._new_commit(turn, turn.commit))
 
     def _take_back(self, turn: UserTurn) -> None:
-        """The commit was none: the turn is the user's again."""
+        """Revert the commit: the user has the turn again."""
         commit, turn.commit = turn.commit, None
         if commit is not None:
             commit.cancel()
