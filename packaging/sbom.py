@@ -55,24 +55,31 @@ LIBRARIES = {
     "libquadmath": "LGPL-2.1-or-later",
     "libscipy_openblas": "BSD-3-Clause",
     "libshiboken6": "LGPL-3.0-only",
+    "libsndfile": "LGPL-2.1-or-later",
 }
 """Of libraries inside of packages, by the beginning of their names; the others have that of their package."""
 SOURCES = {
+    "numpy": "https://ftp.gnu.org/gnu/gcc/ (libquadmath)",
     "pyside6-essentials": (
         "https://download.qt.io/official_releases/QtForPython/pyside6/PySide6-{version}-src/ and, for Qt "
         "itself, https://download.qt.io/official_releases/qt/{minor}/{version}/"
     ),
     "shiboken6": "https://download.qt.io/official_releases/QtForPython/pyside6/PySide6-{version}-src/",
     "python-xlib": "_internal/Xlib, and https://pypi.org/project/python-xlib/{version}/#files",
+    "soundfile": (
+        "https://github.com/bastibe/libsndfile-binaries (of libsndfile with all that is linked into it)"
+    ),
     "soxr": "https://pypi.org/project/soxr/{version}/#files (with libsoxr inside)",
     "tqdm": "_internal/tqdm, and https://pypi.org/project/tqdm/{version}/#files",
 }
-"""Where the source of packages under LGPL or MPL is. The build fails for one that is not listed."""
+"""Where the source of packages under LGPL or MPL is, or of such libraries inside of them. The build fails for
+one that is not listed."""
 COPYLEFT = re.compile(r"LGPL|MPL")
 INCOMPLETE = (
     "Not listed: what is linked statically into these files, such as OpenSSL into Python's ssl module where "
     "its build does so, oneDNN and others into torch, abseil and others into onnxruntime, Rust crates into "
-    "tokenizers, safetensors, hf-xet and pydantic-core, WebRTC into pywebrtc-audio."
+    "tokenizers, safetensors, hf-xet and pydantic-core, WebRTC into pywebrtc-audio, FLAC, Ogg, Vorbis, "
+    "Opus, mpg123 and LAME into libsndfile."
 )
 _LIBRARY = re.compile(r"\.so(\.|$)")
 
@@ -316,12 +323,13 @@ def _is_model(part: Part) -> bool:
 def sources(parts: list[Part]) -> Iterator[str]:
     """A line for each package under the LGPL or the MPL. UnknownLicenceError for one without an address."""
     for part in parts:
-        if part.purl.type != "pypi" or not COPYLEFT.search(part.licence):
+        licences = [one.licence for one in (part, *part.files) if COPYLEFT.search(one.licence)]
+        if part.purl.type != "pypi" or not licences:
             continue
         address = SOURCES.get(normalized(part.name))
         if address is None:
             raise UnknownLicenceError(
-                f"{part.name} is under {part.licence}: add the address of its source to SOURCES in sbom.py."
+                f"{part.name} is under {licences[0]}: add the address of its source to SOURCES in sbom.py."
             )
         minor = ".".join(part.version.split(".")[:2])
         yield f"  {part.name} {part.version}: {address.format(version=part.version, minor=minor)}"

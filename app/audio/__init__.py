@@ -1,2 +1,1 @@
-"""Sound in and out: rings, resampling, WAV files, devices, streams. numpy and sounddevice only, no Qt, no
-torch."""
+"""Sound in and out: rings, resampling, sound files, devices, streams. No Qt, no torch."""

@@ -60,7 +60,7 @@ class WavMicrophone:
         """Open the file (AudioInputError if it cannot be used). `listener` gets every block that is captured,
         and silence while the file waits."""
         self._reader = WavReader(path)
-        self.sample_rate = self._reader.format.sample_rate
+        self.sample_rate = self._reader.sample_rate
         self.ring = Ring(int(_RING_SECONDS * self.sample_rate))
         self.name = ""
         self.latency_s = 0.0
@@ -76,7 +76,7 @@ class WavMicrophone:
     @property
     def seconds(self) -> float:
         """Length of the file."""
-        return self._reader.format.seconds
+        return self._reader.seconds
 
     @property
     def file_seconds(self) -> float:
@@ -91,7 +91,7 @@ class WavMicrophone:
     @property
     def is_finished(self) -> bool:
         """Whether the complete file was delivered."""
-        return self._file_frames >= self._reader.format.frames
+        return self._file_frames >= self._reader.frames
 
     def file_position_s(self, index: float) -> float:
         """Place in the file of sample `index` of the ring; samples after the file map to its end."""

@@ -34,7 +34,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_server_options(parser)
     add_server_bench_options(parser)
     parser.add_argument(
-        "--in", dest="question", type=paths.user_path, metavar="WAV", help="question (default: a sample)"
+        "--in",
+        dest="question",
+        type=paths.user_path,
+        metavar="FILE",
+        help="question (WAV or FLAC; default: a sample)",
     )
     parser.add_argument(
         "--runs",

@@ -30,9 +30,9 @@ _MOST_MINUTES = 24 * 60
 _FORMAT = f"""\
 recorded scenarios (--duplex-in):
 
-For each scenario a NAME.wav and a NAME.json. The WAV file has the user's channel, any rate, at most ten
-minutes; of a stereo file the left channel is taken. The assistant's channel is made by the session. The JSON
-file annotates it, with times in seconds from the beginning of the file:
+For each scenario a NAME.wav (or .flac) and a NAME.json. The recording has the user's channel, any rate, at
+most ten minutes; of a stereo file the left channel is taken. The assistant's channel is made by the session.
+The JSON file annotates it, with times in seconds from the beginning of the file:
 
   {{"segments": [{{"kind": "turn", "start_s": 1.2, "end_s": 4.0, "pauses": [[2.1, 2.9]]}}, ...],
    "group": "interruptions",

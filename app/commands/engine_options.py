@@ -50,10 +50,11 @@ def add_engine_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
     parser.add_argument(
         "--voice",
         type=paths.user_path,
-        metavar="WAV",
+        metavar="FILE",
         default=default(None),
-        help="speak in the voice of this recording: at least 3.2 s of speech, of which the first 6 s are "
-        "used (bundles with a speaker encoder); its voice print stays in the cache until `voices --remove`",
+        help="speak in the voice of this recording (WAV or FLAC): at least 3.2 s of speech, of which the "
+        "first 6 s are used (bundles with a speaker encoder); its voice print stays in the cache until "
+        "`voices --remove`",
     )
     parser.add_argument("--device", default=default(None), help=_DEVICE_HELP)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Questions for measurements: WAV files at the rate of an engine, and lines of text."""
+"""Questions for measurements: sound files at the rate of an engine, and lines of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from app import paths
 from app.audio.resample import Resampler
-from app.audio.wav import check_wav, read_wav
+from app.audio.wav import SUFFIXES, check_wav, read_wav
 from engine_runtime.errors import AudioInputError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MAX_SECONDS = 30
 
 
 def read_question(path: Path, rate: int) -> Pcm:
-    """Mono samples of a WAV file at `rate`. Raises AudioInputError."""
+    """Mono samples of a sound file at `rate`. Raises AudioInputError."""
     pcm, wav_rate = read_wav(path, max_seconds=MAX_SECONDS)
     resampler = Resampler(wav_rate, rate, "HQ")
     converted: Pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
@@ -71,8 +71,8 @@ def sample_paths() -> list[Path]:
 
 
 def _folder_paths(folder: Path) -> list[Path]:
-    """The WAV files of a folder, by name. Raises AudioInputError if there are none."""
-    found = sorted(path for path in folder.glob("*") if path.suffix.lower() == ".wav")
+    """The recordings of a folder, by name. Raises AudioInputError if there are none."""
+    found = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
     if not found:
-        raise AudioInputError(f"There is no WAV file in {folder}. Specify a folder with recordings.")
+        raise AudioInputError(f"There is no WAV or FLAC file in {folder}. Specify a folder with recordings.")
     return found

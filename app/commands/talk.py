@@ -49,7 +49,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_turn_options(parser)
     add_server_options(parser)
     parser.add_argument(
-        "--in", dest="question", type=paths.user_path, metavar="WAV", help="recording with questions"
+        "--in",
+        dest="question",
+        type=paths.user_path,
+        metavar="FILE",
+        help="recording with questions (WAV or FLAC)",
     )
     parser.add_argument("--text", help="a typed question instead of a recording")
     parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the replies alone")

@@ -1,4 +1,4 @@
-"""Recorded scenarios as files: a folder with NAME.wav and NAME.json for each.
+"""Recorded scenarios as files: a folder with NAME.wav (or NAME.flac) and NAME.json for each.
 
 In: such a folder -> scenarios to simulate. Out: a simulated conversation -> such files. app/MANUAL.md
 describes them. Any thread.
@@ -16,7 +16,7 @@ import numpy as np
 
 from app.audio.levels import dbfs
 from app.audio.resample import Resampler
-from app.audio.wav import WavReader, write_wav
+from app.audio.wav import SUFFIXES, WavReader, write_wav
 from app.duplex.room import RATE
 from app.duplex.scenario import RecordedScenario, RoomConditions
 from app.duplex.segments import KINDS, UserSegment
@@ -59,11 +59,11 @@ def write_record(folder: Path, name: str, record: DuplexRecord) -> None:
 
 def read_scenarios(folder: Path) -> list[RecordedScenario]:
     """All scenarios of the folder, by name. AudioInputError states what is wrong with which file."""
-    sounds = sorted(path for path in folder.glob("*") if path.suffix.lower() == ".wav")
+    sounds = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
     if not sounds:
         raise AudioInputError(
-            f"There is no WAV file in {folder}. Specify a folder with recorded scenarios; `moss-voice bench "
-            "--help` describes them."
+            f"There is no WAV or FLAC file in {folder}. Specify a folder with recorded scenarios; "
+            "`moss-voice bench --help` describes them."
         )
     return [_read(sound) for sound in sounds]
 
@@ -77,9 +77,9 @@ def _read(sound: Path) -> RecordedScenario:
     except (OSError, ValueError, RecursionError) as error:
         raise AudioInputError(f"{path} cannot be read as JSON: {error}. Correct it.") from error
     with WavReader(sound, channel=0) as reader:
-        if reader.format.seconds > MOST_S:
+        if reader.seconds > MOST_S:
             raise AudioInputError(f"{sound} lasts more than the {MOST_S:.0f} s allowed here. Cut it first.")
-        pcm, rate = reader.read(reader.format.frames), reader.format.sample_rate
+        pcm, rate = reader.read(reader.frames), reader.sample_rate
     resampler = Resampler(rate, RATE)
     pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
     try:

@@ -33,7 +33,7 @@ class RecordedMicrophone:
         """AudioInputError if the file cannot be used. `commands` are sent when they are due, oldest first.
         `late_s` of silence come before all."""
         self._reader = WavReader(file, channel=0) if file is not None else None
-        self.sample_rate = self._reader.format.sample_rate if self._reader is not None else DEVICE_RATE_HZ
+        self.sample_rate = self._reader.sample_rate if self._reader is not None else DEVICE_RATE_HZ
         self.ring = Ring(int(_RING_SECONDS * self.sample_rate))
         self.name = ""
         self.latency_s = 0.0

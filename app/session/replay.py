@@ -181,9 +181,9 @@ def _write_captured(folder: Path, target: Path) -> None:
     )
     gaps = [(gap.frame, gap.frames) for gap in found if gap is not None and min(gap.frame, gap.frames) >= 0]
     with WavReader(folder / SOUND, channel=0) as reader:
-        captured = GrowingWav(target, reader.format.sample_rate, 1)
+        captured = GrowingWav(target, reader.sample_rate, 1)
         position = 0
-        for frame, frames in [*gaps, (reader.format.frames, 0)]:
+        for frame, frames in [*gaps, (reader.frames, 0)]:
             for block in _blocks(reader, frame - position):
                 captured.append(block[:, None])
             reader.skip(frames)
@@ -194,7 +194,7 @@ def _write_captured(folder: Path, target: Path) -> None:
 def _blocks(reader: WavReader, frames: int) -> Iterator[Pcm]:
     """The next `frames` samples, in blocks of a second."""
     while frames > 0:
-        block = reader.read(min(frames, reader.format.sample_rate))
+        block = reader.read(min(frames, reader.sample_rate))
         if not len(block):
             return
         yield block

@@ -230,7 +230,7 @@ class TurnControl:
     def play_recording(self, command: PlayRecording) -> None:
         """Play a part of a recording. AudioInputError if it cannot be read."""
         with WavReader(command.path) as reader:
-            rate = reader.format.sample_rate
+            rate = reader.sample_rate
             reader.skip(max(round(command.start_s * rate), 0))
             sound = reader.read(round(min(command.seconds, _MOST_PLAYED_S) * rate))
         self.play(TranscriptTurn(0, sample_rate=rate, chunks=[sound]))

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from app.audio.wav import read_beginning, write_wav
+from app.audio.wav import SUFFIXES, read_beginning, write_wav
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.bundle.weights import LoadProgress
@@ -120,9 +120,11 @@ def judge(
 
 def read_recordings(folder: Path, rate: int) -> list[Pcm]:
     """The first recordings of a folder, each as far as it is judged. MossVoiceError if there is none."""
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() == ".wav")[:MOST_RECORDINGS]
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)[:MOST_RECORDINGS]
     if not files:
-        raise MossVoiceError(f"There is no WAV file in {folder}.", "Give a folder with recordings of speech.")
+        raise MossVoiceError(
+            f"There is no WAV or FLAC file in {folder}.", "Give a folder with recordings of speech."
+        )
     return [resample(pcm, found, rate) for pcm, found in (read_beginning(file, MOST_S) for file in files)]
 
 
@@ -132,7 +134,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("vocoder", type=Path, help="vocoder file")
-    parser.add_argument("recordings", type=Path, help="folder of WAV files, such as OUT/held_out")
+    parser.add_argument("recordings", type=Path, help="folder of recordings, such as OUT/held_out")
     parser.add_argument("--bundle", default="moss-speech", help="folder or name of the bundle that it is for")
     parser.add_argument("--own", action="store_true", help="judge the vocoder of the bundle, too")
     parser.add_argument("--copies", type=Path, default=Path("copies"), help="folder for the copies")

@@ -1,4 +1,4 @@
-"""A folder of recordings as training data: WAV files of any rate -> samples at the codec's rate.
+"""A folder of recordings as training data: WAV and FLAC files of any rate -> samples at the codec's rate.
 
 In: a folder, searched through, and a folder to write to. Out: random segments. The samples are written to
 one file once, which is mapped and not read, so that there may be more of them than memory. One piece of
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from app.audio.wav import WavReader, write_wav
+from app.audio.wav import SUFFIXES, WavReader, write_wav
 from engine_runtime.codec.resample import resample
 from engine_runtime.errors import AudioInputError, MossVoiceError
 from engine_runtime.types import Pcm
@@ -35,10 +35,12 @@ class SpeechFolder:
         """Raises MossVoiceError for a folder without enough speech."""
         self.held_out = work / "held_out"
         listed, samples = work / "speech.json", work / "speech.int16"
-        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() == ".wav" and file.is_file())
+        files = sorted(
+            file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()
+        )
         if not files:
             raise MossVoiceError(
-                f"There is no WAV file in {folder}.", "Give a folder with recordings of speech."
+                f"There is no WAV or FLAC file in {folder}.", "Give a folder with recordings of speech."
             )
         found = {"rate": rate, "files": [[str(file), file.stat().st_size] for file in files]}
         if not listed.is_file() or json.loads(listed.read_text()) != found:
@@ -85,7 +87,7 @@ def _pieces(files: list[Path], rate: int) -> Iterator[Pcm]:
     for file in files:
         try:
             with WavReader(file) as reader:
-                found = reader.format.sample_rate
+                found = reader.sample_rate
                 for block in reader.blocks(PIECE_S * found):
                     if len(block) >= LEAST_S * found:
                         yield resample(block, found, rate)

@@ -534,16 +534,16 @@
         <translation>请检查文件名。</translation>
     </message>
     <message>
-        <source>%1 is not a WAV file.</source>
-        <translation>%1 不是 WAV 文件。</translation>
+        <source>%1 is not a WAV or FLAC file.</source>
+        <translation>%1 不是 WAV 或 FLAC 文件。</translation>
     </message>
     <message>
         <source>%1 is a folder.</source>
         <translation>%1 是文件夹。</translation>
     </message>
     <message>
-        <source>Name a WAV file in it.</source>
-        <translation>请指定其中的 WAV 文件。</translation>
+        <source>Name a recording in it.</source>
+        <translation>请指定其中的录音文件。</translation>
     </message>
     <message>
         <source>Bundle %1 has no speaker encoder, so it has one voice only.</source>
@@ -1783,12 +1783,12 @@
         <translation>声音(&amp;V)</translation>
     </message>
     <message>
-        <source>A WAV file with at least 3.2 s of speech, of which the first 6 s are used. For bundles whose voice can be chosen.</source>
-        <translation>至少含 3.2 秒语音的 WAV 文件，使用其中前 6 秒；用于可以换声音的模型包。</translation>
+        <source>A WAV or FLAC file with at least 3.2 s of speech, of which the first 6 s are used. For bundles whose voice can be chosen.</source>
+        <translation>至少含 3.2 秒语音的 WAV 或 FLAC 文件，使用其中前 6 秒；用于可以换声音的模型包。</translation>
     </message>
     <message>
-        <source>Recordings (*.wav)</source>
-        <translation>录音 (*.wav)</translation>
+        <source>Recordings (*.wav *.flac)</source>
+        <translation>录音 (*.wav *.flac)</translation>
     </message>
     <message>
         <source>This folder holds no bundle.toml. Choose another one.</source>

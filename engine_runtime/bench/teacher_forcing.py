@@ -108,7 +108,7 @@ class Difference:
 
 def no_questions() -> VerifyError:
     """The error of a comparison without recordings."""
-    return VerifyError("No questions to compare with.", "Pass a folder of WAV files with --wavs DIR.")
+    return VerifyError("No questions to compare with.", "Pass a folder of recordings with --wavs DIR.")
 
 
 def no_reply() -> VerifyError:

@@ -76,7 +76,7 @@ def verify_kernels(
     """Compare over spoken questions at the engine's input rate. Raises VerifyError without questions, and for
     an engine whose language model does not run in torch."""
     if not questions:
-        raise VerifyError("No questions to compare with.", "Pass a folder of WAV files with --wavs DIR.")
+        raise VerifyError("No questions to compare with.", "Pass a folder of recordings with --wavs DIR.")
     chosen = dict(list(questions.items())[:MOST_REPLIES])
     replies = [_forced_reply(engine, pcm) for pcm in chosen.values()]
     progress(0.3)

@@ -123,6 +123,17 @@ def test_what_is_under_lgpl_or_mpl_has_the_address_of_its_source(sbom: ModuleTyp
     report = (bundle / sbom.REPORT).read_text(encoding="utf-8")
     assert "https://download.qt.io/official_releases/qt/1.2/1.2/" in report
     assert "soxr 1.2: https://pypi.org/project/soxr/1.2/#files" in report
+    package(bundle, "soundfile", "License-Expression: BSD-3-Clause")
+    library = bundle / "_internal" / "_soundfile_data" / "libsndfile_x86_64.so"
+    library.parent.mkdir()
+    library.write_bytes(b"sound")
+    (bundle / "_internal" / "soundfile-1.2.dist-info" / "RECORD").write_text(
+        "_soundfile_data/libsndfile_x86_64.so,,\n"
+    )
+    sbom.write(bundle, "0.1.0", DATE)
+    report = (bundle / sbom.REPORT).read_text(encoding="utf-8")
+    assert "_soundfile_data/libsndfile_x86_64.so: LGPL-2.1-or-later" in report
+    assert "soundfile 1.2: https://github.com/bastibe/libsndfile-binaries" in report
     package(bundle, "new", "License-Expression: MPL-2.0")
     with pytest.raises(sbom.UnknownLicenceError, match=r"new is under MPL-2\.0: add the address"):
         sbom.write(bundle, "0.1.0", DATE)

@@ -7,7 +7,6 @@ audio that has to be read.
 from __future__ import annotations
 
 import math
-import re
 import struct
 
 Audio = tuple[int, list[float]]
@@ -23,25 +22,11 @@ def read(content: bytes) -> Audio | None:
         if len(rest) < 8:
             return None
         if name == b"data":
-            if size == 0xFFFFFFFF or (size == 0 and not _is_chunks(body)):
-                return _samples(layout, body)
-            if size:
-                return _samples(layout, body[:size]) if len(body) >= size else None
+            return _samples(layout, body[:size]) if len(body) >= size else None
         if name == b"fmt ":
             layout = body[: min(size, 64)]
         rest = body[size + size % 2 :]
     return None
-
-
-def _is_chunks(rest: bytes) -> bool:
-    """Whether these are chunks to the last byte, at least one."""
-    count = 0
-    while rest:
-        size = int.from_bytes(rest[4:8], "little")
-        if len(rest) < 8 + size or not re.match(rb"[A-Za-z0-9][A-Za-z0-9 _-]{3}", rest) or count == 1_000:
-            return False
-        rest, count = rest[8 + size + size % 2 :], count + 1
-    return count > 0
 
 
 def _samples(layout: bytes, audio: bytes) -> Audio | None:

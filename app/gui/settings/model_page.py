@@ -104,8 +104,8 @@ class ModelPage(SettingsPage):
                 self.tr("&Voice"),
                 self.voice,
                 self.tr(
-                    "A WAV file with at least 3.2 s of speech, of which the first 6 s are used. For "
-                    "bundles whose voice can be chosen."
+                    "A WAV or FLAC file with at least 3.2 s of speech, of which the first 6 s are used. "
+                    "For bundles whose voice can be chosen."
                 ),
             ),
             (
@@ -169,7 +169,7 @@ class ModelPage(SettingsPage):
         return QFileDialog.getExistingDirectory(self, self.tr("Folder of the model bundle"), start)
 
     def _browse_recordings(self, start: str) -> str:
-        title, kinds = self.tr("Recording of the voice to speak with"), self.tr("Recordings (*.wav)")
+        title, kinds = self.tr("Recording of the voice to speak with"), self.tr("Recordings (*.wav *.flac)")
         return QFileDialog.getOpenFileName(self, title, start, kinds)[0]
 
     def _browse_vocoders(self, start: str) -> str:

@@ -1,4 +1,4 @@
-"""Valid and invalid WAV files of all kinds."""
+"""Valid and invalid sound files of all kinds."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def tone() -> np.ndarray:
         ("PCM_32", 1e-6),
         ("FLOAT", 0.0),
         ("DOUBLE", 1e-7),
+        ("ULAW", 1 / 30),
     ],
 )
 @pytest.mark.parametrize("container", ["WAV", "WAVEX"])
@@ -42,6 +43,41 @@ def test_all_sample_formats(
     assert rate == 16_000
     assert pcm.dtype == np.float32
     assert np.abs(pcm - tone).max() <= tolerance
+
+
+def _flac(path: Path, tone: np.ndarray) -> bytearray:
+    soundfile.write(path, np.stack([tone, tone], axis=1), 16_000, subtype="PCM_24", format="FLAC")
+    return bytearray(path.read_bytes())
+
+
+def test_flac_is_read_as_wav_is(tmp_path: Path, tone: np.ndarray) -> None:
+    path = tmp_path / "tone.flac"
+    _flac(path, tone)
+    pcm, rate = read_wav(path)
+    assert rate == 16_000
+    assert np.abs(pcm - tone).max() < 1e-6
+    with WavReader(path, channel=1) as reader:
+        reader.skip(1_000)
+        assert np.array_equal(np.concatenate(list(reader.blocks(700))), pcm[1_000:])
+
+
+def test_a_damaged_flac_file_is_refused(tmp_path: Path, tone: np.ndarray) -> None:
+    path = tmp_path / "tone.flac"
+    content = _flac(path, tone)
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(AudioInputError, match="cannot be read"):
+        read_wav(path)
+    content[8 + 14 : 8 + 18] = bytes(4)  # the number of samples, 0 where an encoder wrote to a pipe
+    path.write_bytes(content)
+    with pytest.raises(AudioInputError, match="its length was never written"):
+        read_wav(path)
+
+
+def test_other_formats_that_libsndfile_reads_are_refused(tmp_path: Path, tone: np.ndarray) -> None:
+    for name in ("AIFF", "OGG"):
+        soundfile.write(tmp_path / "tone", tone, 16_000, format=name)
+        with pytest.raises(AudioInputError, match="is not a WAV or FLAC file"):
+            read_wav(tmp_path / "tone")
 
 
 def test_channels_are_mixed_by_their_mean(tmp_path: Path, tone: np.ndarray) -> None:
@@ -89,7 +125,7 @@ def test_an_hour_is_streamed_and_not_loaded(tmp_path: Path) -> None:
         )
         file.truncate(44 + size)
     with WavReader(path) as reader:
-        assert reader.format.seconds == seconds
+        assert reader.seconds == seconds
         tracemalloc.start()
         count = sum(len(block) for block in reader.blocks(16_000))
         peak = tracemalloc.get_traced_memory()[1]
@@ -106,17 +142,20 @@ def bad_files(good: bytes) -> dict[str, tuple[bytes, str]]:
     return {
         "empty": (b"", "is empty"),
         "no audio": (good[:40] + struct.pack("<I", 0), "no audio"),
-        "text": (b"this is not audio at all, only text", "not a WAV"),
-        "mp3": (b"ID3\x04" + bytes(200), "not a WAV"),
-        "only riff": (good[:12], "format"),
-        "no data chunk": (good[:36], "no audio data"),
+        "text": (b"this is not audio at all, only text", "is not a WAV or FLAC file"),
+        "mp3": (b"ID3\x04" + bytes(200), "is not a WAV or FLAC file"),
+        "only riff": (good[:12], "No 'data' chunk"),
+        "no data chunk": (good[:36], "No 'data' chunk"),
         "cut in the data": (good[: len(good) // 2], "cut short"),
-        "no fmt": (good[:12] + good[36:], "does not say"),
+        "no fmt": (good[:12] + good[36:], "No 'data' chunk"),
         "odd rate": (good[:rate_at] + struct.pack("<I", 4_000) + good[rate_at + 4 :], "4000 Hz"),
         "high rate": (good[:rate_at] + struct.pack("<I", 192_000) + good[rate_at + 4 :], "192000 Hz"),
-        "odd bits": (good[:bits_at] + struct.pack("<H", 12) + good[bits_at + 2 :], "12 bit"),
-        "no channels": (good[:channels_at] + struct.pack("<H", 0) + good[channels_at + 2 :], "0 channels"),
-        "compressed": (good[:20] + struct.pack("<H", 85) + good[22:], "format 85"),
+        "odd bits": (good[:bits_at] + struct.pack("<H", 77) + good[bits_at + 2 :], "cannot be read"),
+        "no channels": (
+            good[:channels_at] + struct.pack("<H", 0) + good[channels_at + 2 :],
+            "Channel count is zero",
+        ),
+        "compressed": (good[:20] + struct.pack("<H", 85) + good[22:], "cannot be read"),
     }
 
 
@@ -177,30 +216,18 @@ def test_names_that_cannot_be_opened(tmp_path: Path, tone: np.ndarray, name: str
         WavReader(tmp_path / name)
 
 
-@pytest.mark.parametrize("length", [0, 0xFFFFFFFF])
-def test_a_file_from_a_pipe_has_no_length(tmp_path: Path, tone: np.ndarray, length: int) -> None:
+def test_a_file_from_a_pipe_has_no_length(tmp_path: Path, tone: np.ndarray) -> None:
     write_wav(tmp_path / "good.wav", tone, 16_000)
     content = (tmp_path / "good.wav").read_bytes()
-    (tmp_path / "pipe.wav").write_bytes(content[:40] + struct.pack("<I", length) + content[44:])
+    (tmp_path / "pipe.wav").write_bytes(content[:40] + struct.pack("<I", 0xFFFFFFFF) + content[44:])
     assert len(read_wav(tmp_path / "pipe.wav")[0]) == len(tone)
+    (tmp_path / "killed.wav").write_bytes(content[:40] + struct.pack("<I", 0) + content[44:])
+    with pytest.raises(AudioInputError, match=r"its length was never written\. Convert it"):
+        read_wav(tmp_path / "killed.wav")
 
 
 def _chunk(name: bytes, content: bytes) -> bytes:
     return name + struct.pack("<I", len(content)) + content + b"\0" * (len(content) % 2)
-
-
-def test_an_empty_data_chunk_before_other_chunks_is_no_audio(tmp_path: Path, tone: np.ndarray) -> None:
-    path = tmp_path / "good.wav"
-    write_wav(path, tone, 16_000)
-    start, audio = path.read_bytes()[:36], path.read_bytes()[44:]
-    path.write_bytes(start + _chunk(b"data", b"") + _chunk(b"LIST", b"INFO" + bytes(999)))
-    with pytest.raises(AudioInputError, match="it has no audio data"):
-        read_wav(path)
-    path.write_bytes(start + _chunk(b"data", b"") + _chunk(b"bext", bytes(99)) + _chunk(b"data", audio))
-    assert len(read_wav(path)[0]) == len(tone)
-    # What only looks like a chunk, since it does not end with the file, is audio.
-    path.write_bytes(start + _chunk(b"data", b"") + b"LIST" + struct.pack("<I", 90) + bytes(92))
-    assert len(read_wav(path)[0]) == 50
 
 
 def test_a_long_format_chunk_is_skipped_to_its_end(tmp_path: Path, tone: np.ndarray) -> None:
@@ -216,11 +243,10 @@ def test_chunks_without_end_take_no_time(tmp_path: Path, tone: np.ndarray) -> No
     path = tmp_path / "good.wav"
     write_wav(path, tone, 16_000)
     start, audio = path.read_bytes()[:36], path.read_bytes()[36:]
-    path.write_bytes(start + _chunk(b"junk", b"") * 2_000_000 + audio)
-    with pytest.raises(AudioInputError, match="no end of chunks before the audio"):
-        read_wav(path)
-    path.write_bytes(start + _chunk(b"data", b"") * 2_000_000)
-    assert len(read_wav(path)[0]) == 2_000_000 * 4 - 4
+    for name in (b"junk", b"data"):
+        path.write_bytes(start + _chunk(name, b"") * 2_000_000 + audio)
+        with pytest.raises(AudioInputError):
+            read_wav(path)
 
 
 def test_the_beginning_of_a_long_file(tmp_path: Path, tone: np.ndarray) -> None:

@@ -35,7 +35,7 @@ def test_a_round_of_one_group_is_measured_and_written(
 
 def test_a_folder_without_scenarios_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--duplex", "--duplex-in", str(tmp_path)]) == 1
-    assert "There is no WAV file" in capsys.readouterr().err
+    assert "There is no WAV or FLAC file" in capsys.readouterr().err
 
 
 def test_the_help_describes_the_files(capsys: pytest.CaptureFixture[str]) -> None:

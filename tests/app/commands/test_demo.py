@@ -28,8 +28,8 @@ def test_the_demo_leaves_sound_and_a_picture(
     assert picture.startswith(b"\x89PNG")
     reply, rate = read_wav(folder / "reply.wav")
     with WavReader(folder / "session.wav") as session:
-        assert session.format.channels == 2
-        assert session.format.seconds > len(reply) / rate
+        assert session.channels == 2
+        assert session.seconds > len(reply) / rate
 
 
 def test_questions_are_repeated_until_there_are_enough(
@@ -39,8 +39,8 @@ def test_questions_are_repeated_until_there_are_enough(
     write_questions(tmp_path / "once.wav")
     write_questions(tmp_path / "long.wav", at_least_s=20)
     with WavReader(tmp_path / "once.wav") as once, WavReader(tmp_path / "long.wav") as long:
-        assert once.format.seconds < 10
-        assert 20 <= long.format.seconds < 20 + once.format.seconds
+        assert once.seconds < 10
+        assert 20 <= long.seconds < 20 + once.seconds
 
 
 def test_without_samples_it_says_so(

@@ -95,7 +95,7 @@ def test_voices_that_cannot_be_used(
     assert "at least 3.2 s are needed" in _refused(capsys, *here, short)
     assert "There is no file" in _refused(capsys, *here, tmp_path / "none.wav")
     (tmp_path / "broken.wav").write_bytes(b"RIFF")
-    assert "is not a WAV file" in _refused(capsys, *here, tmp_path / "broken.wav")
+    assert "is not a WAV or FLAC file" in _refused(capsys, *here, tmp_path / "broken.wav")
 
 
 def test_what_cannot_be_fetched(

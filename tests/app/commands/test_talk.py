@@ -171,8 +171,8 @@ def test_any_usual_wav_is_understood(kind: str, tmp_path: Path, capsys: pytest.C
     ("content", "expected"),
     [
         (b"", "is empty"),
-        (b"hello, I am no sound", "not a WAV file"),
-        (b"RIFF\x10\x00\x00\x00WAVEfmt ", "is broken"),
+        (b"hello, I am no sound", "not a WAV or FLAC file"),
+        (b"RIFF\x10\x00\x00\x00WAVEfmt ", "No 'data' chunk marker"),
         (QUESTION.read_bytes()[:5000], "is cut short"),
     ],
 )

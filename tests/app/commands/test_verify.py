@@ -185,7 +185,7 @@ def test_a_folder_without_recordings(
     random_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(random_bundle), "--wavs", str(tmp_path)]) == 1
-    assert "no WAV file" in capsys.readouterr().err
+    assert "no WAV or FLAC file" in capsys.readouterr().err
 
 
 @pytest.mark.slow

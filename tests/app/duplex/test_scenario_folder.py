@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from app.audio.wav import write_wav
 from app.duplex.room import RATE
@@ -80,8 +81,18 @@ def test_defects_are_named(tmp_path: Path, annotation: Any, defect: str) -> None
         read_scenarios(tmp_path)
 
 
+def test_a_scenario_may_be_flac(tmp_path: Path) -> None:
+    write(tmp_path, {"segments": [TURN]})
+    (expected,) = read_scenarios(tmp_path)
+    soundfile.write(tmp_path / "mine.flac", *soundfile.read(tmp_path / "mine.wav"))
+    (tmp_path / "mine.wav").unlink()
+    (found,) = read_scenarios(tmp_path)
+    assert (found.name, found.segments) == (expected.name, expected.segments)
+    assert np.array_equal(found.pcm, expected.pcm)
+
+
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(AudioInputError, match="There is no WAV file"):
+    with pytest.raises(AudioInputError, match="There is no WAV or FLAC file"):
         read_scenarios(tmp_path)
     write(tmp_path, {})
     (tmp_path / "mine.json").write_text("{")

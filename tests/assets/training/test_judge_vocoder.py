@@ -46,7 +46,7 @@ def test_recordings_of_any_rate_are_judged_and_their_absence_is_named(
     first, rate = read_wav(recordings / "C.WAV")
     assert len(found) == 4
     assert len(found[0]) == len(first) * 48_000 // rate
-    with pytest.raises(MossVoiceError, match="There is no WAV file in"):
+    with pytest.raises(MossVoiceError, match="There is no WAV or FLAC file in"):
         judge_vocoder.read_recordings(tmp_path, 24_000)
 
 

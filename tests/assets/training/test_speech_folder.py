@@ -91,13 +91,13 @@ def test_a_broken_recording_is_named_and_left_out(
     work.mkdir()
     (folder / "broken.wav").write_bytes(b"RIFF")
     speech_folder.SpeechFolder(folder, work, RATE)
-    assert f"left out: {folder / 'broken.wav'} is not a WAV file" in capsys.readouterr().out
+    assert f"left out: {folder / 'broken.wav'} is not a WAV or FLAC file" in capsys.readouterr().out
 
 
 def test_folders_without_enough_speech_are_refused(
     speech_folder: ModuleType, recordings: Path, tmp_path
 ) -> None:
-    with pytest.raises(MossVoiceError, match="There is no WAV file in"):
+    with pytest.raises(MossVoiceError, match="There is no WAV or FLAC file in"):
         speech_folder.SpeechFolder(tmp_path, tmp_path, RATE)
     shutil.copy(recordings / "a.wav", tmp_path / "one.wav")
     (tmp_path / "work").mkdir()
