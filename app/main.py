@@ -92,7 +92,7 @@ def engine_source(settings: StartSettings, *, progress: Progress | None = None) 
 
         return engine_process_source(settings)
     address = server_address(settings.server, settings.server_key)
-    from app.remote.host import remote_source
+    from app.remote.server_engine import remote_source
 
     _log.info("the engine is the server %s", address.name)
     return remote_source(address)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.other_python import inherited_variables, isolated
-from app.remote.host import ServerEngine
+from app.remote.server_engine import ServerEngine
 from app.server_address import ServerAddress, parse_address
 from app.session.engine_slot import SlotPort
 from app.settings import StartSettings, serve_options

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from app.remote.host import GIVE_UP_S, ServerEngine
+from app.remote.server_engine import GIVE_UP_S, ServerEngine
 from app.server_address import ServerAddress
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Ask, Commit, OpenTurn, ReplyResult, Result

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from app.remote.host import ServerEngine
+from app.remote.server_engine import ServerEngine
 from app.server.run import serve
 from app.server.service import ServeSettings
 from app.server_address import ServerAddress

@@ -304,18 +304,6 @@ def test_a_job_takes_effect_between_two_events_of_a_reply() -> None:
     assert any(isinstance(result, ReplyResult) for result in results[place:])
 
 
-def test_only_the_engine_thread_uses_a_claimed_engine() -> None:
-    owner = ThreadOwner()
-    assert owner.is_here
-    owner.claim()
-    seen: list[bool] = []
-    other = threading.Thread(target=lambda: seen.append(owner.is_here))
-    other.start()
-    other.join()
-    assert seen == [False]
-    owner.release()
-
-
 def host_of(engine: ScriptedEngine, most: int = 1, *, is_batching: bool = True) -> EngineHost:
     def admit(engine: object, scheduler: object) -> Admission:
         return Admission(most, "by --conversations", 0.1)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.remote import host as host_module
-from app.remote.host import ServerEngine
+from app.remote import server_engine
+from app.remote.server_engine import ServerEngine
 from app.server_address import ServerAddress
 from app.session.engine_jobs import (
     Commit,
@@ -45,7 +45,7 @@ def client(server: RealtimeServer, key: str = "", **options: Any) -> Iterator[Re
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "WAITS_S", (0.0, 0.05))
+    monkeypatch.setattr(server_engine, "WAITS_S", (0.0, 0.05))
 
 
 def test_a_conversation_over_loopback() -> None:
