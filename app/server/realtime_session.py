@@ -229,8 +229,9 @@ class RealtimeSession:
         return DriverSettings(
             taking,
             self._config.modality,
-            # The language model rates a pause with the first step of a speculative reply. With turns that end
-            # by silence alone that would only spend time that other conversations may need.
+            # The language model rates a pause with the first step of a speculative reply. A conversation has
+            # one reply at a time, so that this stays within what it was admitted for; with turns that end by
+            # silence alone it would still only spend the engine's time.
             "auto" if is_semantic else "off",
             self._seed,
             reports_stages=True,
