@@ -21,7 +21,7 @@ class InlineEngine:
         """All that were submitted."""
         self.deliver: Callable[[Result], None] = lambda result: None
         self._waiting: deque[Job] = deque()
-        history = EngineHistory(engine, self._give)  # type: ignore[arg-type]
+        history = EngineHistory(engine, self._give)
         self._turns = EngineTurns(history, self._give)
 
     def submit(self, job: Job) -> None:

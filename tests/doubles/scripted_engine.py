@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import islice
 from typing import Self
 
 import numpy as np
+from typing_extensions import override
 
+from app import paths
 from app.session.clocks import Clock
+from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
-from engine_runtime.conversation.history import Exchange, Question
+from engine_runtime.conversation.history import Conversation, Exchange, Question
+from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.snapshot import ConversationSnapshot
+from engine_runtime.conversation.turn import Turn
+from engine_runtime.engine import BlockStats, Engine
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
@@ -29,7 +36,7 @@ from engine_runtime.types import (
     SamplingParams,
     TurnEndPrediction,
 )
-from engine_runtime.work import Result, Task
+from engine_runtime.work import Task
 from tests.doubles.stepped_clock import NEVER_NS, SteppedClock
 
 CODE_SAMPLES = 1_280
@@ -59,51 +66,43 @@ class Script:
     """Time on the session's clock that a prediction takes."""
 
 
-@dataclass
-class Section:
-    sampling_speech: SamplingParams = field(default_factory=lambda: SamplingParams(max_new=11))
-    sampling_text: SamplingParams = field(default_factory=lambda: SamplingParams(max_new=22))
-    detects_turn_end: bool = False
+@cache
+def scripted_bundle() -> Bundle:
+    """The manifest of nano, with values that a test can tell from the defaults."""
+    nano = Bundle.open(paths.assets_dir() / "bundles" / "nano", verify="none")
+    return replace(
+        nano,
+        name="scripted",
+        card=ModelCard(),
+        lm=replace(
+            nano.lm,
+            detects_turn_end=False,
+            sampling_speech=SamplingParams(max_new=11),
+            sampling_text=SamplingParams(max_new=22),
+        ),
+        flow=replace(nano.flow, steps=10),
+    )
 
 
-@dataclass
-class Flow:
-    steps: int = 10
+def reply_of(events: Iterator[ReplyEvent], commit: CancelScope) -> ReplyEvents:
+    """A reply of these events, which are made without work."""
+
+    def advance() -> Task[list[ReplyEvent]]:
+        yield from ()
+        return list(islice(events, 1))
+
+    return ReplyEvents(commit, advance, lambda event: True)
 
 
-@dataclass
-class Bundle:
-    name: str = "scripted"
-    samples_per_code: int = 1_920
-    lm: Section = field(default_factory=Section)
-    flow: Flow = field(default_factory=Flow)
-    card: ModelCard = field(default_factory=ModelCard)
+class ScriptedConversation(Conversation):
+    """A number: the scripted engine keeps the exchanges."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
-def without_work(call: Callable[[], Result]) -> Task[Result]:
-    """A task that waits for no work."""
-    yield from ()
-    return call()
-
-
-class ScriptedEvents:
-    """Takes the place of engine_runtime.conversation.reply_events.ReplyEvents."""
-
-    def __init__(self, events: Generator[ReplyEvent, None, None]) -> None:
-        self._events = events
-
-    def __iter__(self) -> Iterator[ReplyEvent]:
-        return self._events
-
-    def next_event(self) -> Task[ReplyEvent | None]:
-        return without_work(lambda: next(self._events, None))
-
-    def close(self) -> None:
-        self._events.close()
-
-
-class ScriptedTurn:
-    """Takes the place of engine_runtime.conversation.turn.Turn."""
+class ScriptedTurn(Turn):
+    """A turn without stages."""
 
     def __init__(self, engine: ScriptedEngine, turn_id: int) -> None:
         self.turn_id = turn_id
@@ -119,6 +118,7 @@ class ScriptedTurn:
         if self._engine.script.fail_on == name:
             raise self._engine.script.error
 
+    @override
     def push(self, pcm: Pcm) -> Task[int]:
         yield from ()
         self._call("push", len(pcm))
@@ -127,19 +127,23 @@ class ScriptedTurn:
         before, self._codes = self._codes, sum(map(len, self.heard)) // CODE_SAMPLES
         return self._codes - before
 
+    @override
     def push_text(self, text: str) -> Task[None]:
         yield from ()
         self._call("push_text", text)
 
+    @override
     def push_question(self, question: Question) -> Task[int]:
         yield from ()
         self._call("push_question")
         return 7
 
     @property
+    @override
     def question(self) -> Question:
         return Question(())
 
+    @override
     def commit(
         self,
         reply: Modality,
@@ -147,16 +151,17 @@ class ScriptedTurn:
         *,
         scope: CancelScope | None = None,
         timing: TimingBus | None = None,
-    ) -> Task[ScriptedEvents]:
+    ) -> Task[ReplyEvents]:
         yield from ()
         self._call("commit", reply, params)
         self._commit = scope or CancelScope()
         self._timing = timing or self._engine.timing
         self._committed_ns = self._timing.clock_ns()
         self._engine.commits += 1
-        return ScriptedEvents(self._reply(reply))
+        return reply_of(self.events_of(reply), self._commit)
 
-    def _reply(self, reply: Modality) -> Generator[ReplyEvent, None, None]:
+    def events_of(self, reply: Modality) -> Iterator[ReplyEvent]:
+        """The events of the reply, as they are asked for."""
         script, commit = self._engine.script, self._commit
         text = ""
         samples = 0
@@ -218,106 +223,144 @@ class ScriptedTurn:
             clock.wanted_ns = 0
 
     @property
+    @override
     def _is_stopped(self) -> bool:
         return self._cancelled.is_set() or self._commit.is_cancelled
 
+    @override
     def reopen(self) -> None:
         self._call("reopen")
 
+    @override
     def cancel(self) -> None:
         self._call("cancel")
         self._cancelled.set()
 
+    @override
     def truncate(self, samples_played: int, characters_shown: int = 0) -> None:
         self._call("truncate", samples_played, characters_shown)
         self._cancelled.set()
 
 
-class ScriptedEngine:
-    """Takes the place of engine_runtime.engine.Engine in a session."""
+class ScriptedEngine(Engine):
+    """An engine without stages."""
 
+    # Properties of an engine, which a test may set here.
     input_sample_rate = 16_000
     output_sample_rate = OUT_RATE
     gains_from_batches = True
     notes: tuple[str, ...] = ()
+    speaking_limit: int | None = None
+    flow_steps = 0
 
-    def __init__(self, script: Script | None = None) -> None:
+    def __init__(self, script: Script | None = None, name: str = "scripted") -> None:
         self.script = script or Script()
         self.clock: Clock | None = None
         """That of the session; without one, the work takes real time."""
-        self.bundle = Bundle()
-        self.bundle.lm.detects_turn_end = bool(self.script.predictions)
+        bundle = scripted_bundle()
+        lm = replace(bundle.lm, detects_turn_end=bool(self.script.predictions))
+        self._bundle = replace(bundle, name=name, lm=lm)
+        self._limits = {"KV cache": 8}
         self.commits = 0
         self.timing = TimingBus()
         self.owner = ThreadOwner()
         self.calls: list[tuple[object, ...]] = []
         self.turns: list[ScriptedTurn] = []
         self.conversations = 0
-        self.ended: list[object] = []
-        """Conversations, in the order in which they were ended."""
+        self.ended: list[int] = []
+        """Numbers of conversations, in the order in which they were ended."""
         self.exchanges: list[Exchange] = []
         self.flow_steps = self.bundle.flow.steps
         self.is_closed = False
-        self.conversation_limits = {"KV cache": 8}
-        self.speaking_limit: int | None = None
 
     @property
-    def stats(self) -> SimpleNamespace:
+    @override
+    def bundle(self) -> Bundle:
+        return self._bundle
+
+    @property
+    @override
+    def conversation_limits(self) -> dict[str, int]:
+        return self._limits
+
+    @property
+    @override
+    def stats(self) -> BlockStats:
         """A KV pool for eight conversations."""
         used = 32 * (self.conversations - len(self.ended))
-        return SimpleNamespace(total=256, used=used, free=256 - used, cached=0)
+        return BlockStats(total=256, used=used, free=256 - used, cached=0)
 
+    @override
     def __enter__(self) -> Self:
         return self
 
+    @override
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def new_conversation(self) -> object:
+    @override
+    def new_conversation(self) -> ScriptedConversation:
         self.conversations += 1
-        return self.conversations
+        return ScriptedConversation(self.conversations)
 
-    def snapshot(self, conversation: object) -> ConversationSnapshot:
+    @override
+    def snapshot(self, conversation: Conversation) -> ConversationSnapshot:
         """With one exchange for each complete reply."""
         exchanges = tuple(self.exchanges)
         return ConversationSnapshot("scripted", "any", 1, len(exchanges), 0, Modality.SPEECH, exchanges)
 
-    def restore(self, snapshot: ConversationSnapshot) -> object:
+    @override
+    def restore(self, snapshot: ConversationSnapshot) -> ScriptedConversation:
         if snapshot.bundle != "scripted":
             raise MossVoiceError("It is of another bundle. Begin a new conversation.")
         self.exchanges = list(snapshot.exchanges)
         return self.new_conversation()
 
-    def remove(self, conversation: object, turn_ids: range) -> None:
+    @override
+    def remove(self, conversation: Conversation, turn_ids: range) -> None:
         self.calls.append(("remove", *turn_ids))
         self.exchanges = [known for known in self.exchanges if known.turn_id not in turn_ids]
 
-    def remember(self, conversation: object, turn_id: int, question: str | Pcm, reply: str) -> None:
+    @override
+    def remember(self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str) -> None:
         self.calls.append(
             ("remember", turn_id, question if isinstance(question, str) else len(question), reply)
         )
         self.exchanges.append(Exchange((), (), reply, None, turn_id))
 
-    def end_conversation(self, conversation: object) -> None:
-        self.ended.append(conversation)
+    @override
+    def end_conversation(self, conversation: Conversation) -> None:
+        assert isinstance(conversation, ScriptedConversation)
+        self.ended.append(conversation.number)
 
+    @override
     def use_flow_steps(self, steps: int | None) -> None:
         self.calls.append(("use_flow_steps", steps))
         if self.script.fail_on == "use_flow_steps":
             raise self.script.error
         self.flow_steps = steps or self.bundle.flow.steps
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
+    @override
+    def open_turn(
+        self,
+        conversation: Conversation,
+        turn_id: int,
+        reply: Modality = Modality.SPEECH,
+        timing: TimingBus | None = None,
+    ) -> Task[ScriptedTurn]:
         yield from ()
-        self.calls.append(("open", turn_id, reply, conversation))
+        assert isinstance(conversation, ScriptedConversation)
+        self.calls.append(("open", turn_id, reply, conversation.number))
         if self.script.fail_on == "open":
             raise self.script.error
         self.turns.append(ScriptedTurn(self, turn_id))
         return self.turns[-1]
 
+    @override
     def warm_up(self) -> None:
         self.calls.append(("warm_up",))
 
+    @override
     def close(self) -> None:
         self.is_closed = True
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from app import paths
 from app.audio.echo_cancellation import AudioProcessing
@@ -17,6 +16,7 @@ from app.duplex.segments import find_segments
 from app.duplex.simulator import DuplexRecord, SimulationError, simulate
 from app.session.clocks import VirtualClock
 from app.session.session_settings import SessionSettings
+from engine_runtime.engine import BlockStats
 from engine_runtime.errors import MossVoiceError
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
@@ -29,9 +29,10 @@ class PooledEngine(ScriptedEngine):
     used_blocks = 0
 
     @property
-    def stats(self) -> SimpleNamespace:
+    @override
+    def stats(self) -> BlockStats:
         """That pool."""
-        return SimpleNamespace(used=self.used_blocks)
+        return BlockStats(total=self.used_blocks, used=self.used_blocks, free=0, cached=0)
 
 
 def hold(engine: ScriptedEngine, counts: Counts) -> DuplexRecord:
@@ -40,7 +41,7 @@ def hold(engine: ScriptedEngine, counts: Counts) -> DuplexRecord:
     (scenario,) = draw_scenarios(clips, ["interruptions"], 3, counts={"interruptions": counts}, users=1)
     # To the echo monitor, the engine's tone is in whatever is said.
     settings = SessionSettings(audio_processing=AudioProcessing("off"))
-    return simulate(scenario, engine, settings, clock)  # type: ignore[arg-type]
+    return simulate(scenario, engine, settings, clock)
 
 
 def test_both_channels_are_recorded_and_agree_with_the_annotations() -> None:

@@ -101,7 +101,7 @@ def test_a_server_that_stays_away_is_given_up() -> None:
         user.until(lambda: user.of(EngineLost))
         assert len(user.of(EngineNotice)) == 1, "it is announced once"
         assert "refused the connection" in user.of(EngineLost)[0].message
-        user.slot.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
+        user.slot.submit(Load(ScriptedEngine))
         user.until(lambda: len(user.of(Loaded)) == 2)
         assert not user.of(Loaded)[-1].is_remote
 
@@ -121,7 +121,7 @@ def test_another_engine_takes_the_place_of_a_server() -> None:
     with RealtimeServer() as server, client(server) as user:
         user.ask(1, "one")
         user.until(user.done)
-        user.slot.submit(Load(ScriptedEngine))  # type: ignore[arg-type]
+        user.slot.submit(Load(ScriptedEngine))
         user.until(lambda: len(user.of(Loaded)) == 2)
         assert not user.of(Loaded)[-1].keeps_history, "the server held the conversation"
         user.slot.submit(Load(lambda: ServerEngine(ServerAddress(server.url))))

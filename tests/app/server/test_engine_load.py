@@ -20,16 +20,16 @@ def test_replies_at_once_without_a_gap(rtf: float, speaking: int, capacity: int)
 
 def test_more_replies_are_made_at_once_as_long_as_twice_as_many_fit() -> None:
     fast = ScriptedEngine(Script(chunks=1, chunk_s=30.0))
-    load = measure_load(fast, Scheduler(), 12)  # type: ignore[arg-type]
+    load = measure_load(fast, Scheduler(), 12)
     assert load.speaking == 8, "at most 12"
     assert load.capacity > 8
     assert fast.conversations == len(fast.ended) == 1 + 2 + 4 + 8
-    slow = measure_load(ScriptedEngine(Script(chunks=1, chunk_s=0.001, step_s=0.01)), Scheduler(), 12)  # type: ignore[arg-type]
+    slow = measure_load(ScriptedEngine(Script(chunks=1, chunk_s=0.001, step_s=0.01)), Scheduler(), 12)
     assert (slow.speaking, slow.capacity) == (1, 1)
 
 
 def admission(engine: ScriptedEngine, wanted: int | None = None) -> Admission:
-    return choose_admission(engine, Scheduler(), wanted)  # type: ignore[arg-type]
+    return choose_admission(engine, Scheduler(), wanted)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ class Rig:
     def __init__(self, script: Script | None = None) -> None:
         self.engine = ScriptedEngine(script)
         self.results: list[Result] = []
-        history = EngineHistory(self.engine, self.results.append)  # type: ignore[arg-type]
+        history = EngineHistory(self.engine, self.results.append)
         self.turns = EngineTurns(history, self.results.append)
 
     def do(self, *jobs: Job) -> None:

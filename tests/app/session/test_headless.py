@@ -207,10 +207,10 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path: Path) -> None:
     questions = write_question(tmp_path / "questions.wav", *parts)
 
     class Failing(ScriptedEngine):
-        def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Any:
+        def open_turn(self, conversation: Any, turn_id: int, *options: Any) -> Any:
             if turn_id == 2:
                 raise MossVoiceError("The engine is out of order. Repair it.")
-            return super().open_turn(conversation, turn_id, reply)
+            return super().open_turn(conversation, turn_id, *options)
 
     out, record = tmp_path / "a.wav", tmp_path / "s.wav"
     with pytest.raises(MossVoiceError, match=r"out of order\. Repair it\."):

@@ -13,7 +13,7 @@ from app.session.reply_run import HELD_DELTAS, ReplyRun
 from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 from engine_runtime.work import run_alone
-from tests.doubles.scripted_engine import ScriptedEvents
+from tests.doubles.scripted_engine import reply_of
 
 RATE = 1_000
 
@@ -29,7 +29,7 @@ def reply(chunks: int, modality: Modality = Modality.SPEECH) -> Generator[ReplyE
 
 
 def events_of(events: Generator[ReplyEvent, None, None]) -> ReplyEvents:
-    return ScriptedEvents(events)  # type: ignore[return-value]
+    return reply_of(events, CancelScope())
 
 
 def make(run: ReplyRun, results: SimpleQueue[Result]) -> None:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from app.audio import device_streams, echo_libraries
 from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundOutput
@@ -37,6 +38,8 @@ from app.session.events import (
 )
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
+from engine_runtime.conversation.history import Conversation
+from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
 from engine_runtime.work import Task
 from tests.doubles.scripted_engine import OUT_RATE, ScriptedEngine, ScriptedTurn
@@ -58,8 +61,15 @@ def spoken(name: str, rate: int) -> Pcm:
 class SpeakingEngine(ScriptedEngine):
     """Answers with two sentences of speech, about five seconds, other ones each time."""
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
-        turn = yield from super().open_turn(conversation, turn_id, reply)
+    @override
+    def open_turn(
+        self,
+        conversation: Conversation,
+        turn_id: int,
+        reply: Modality = Modality.SPEECH,
+        timing: TimingBus | None = None,
+    ) -> Task[ScriptedTurn]:
+        turn = yield from super().open_turn(conversation, turn_id, reply, timing)
         words = [spoken(REPLIES[(2 * turn_id + part) % len(REPLIES)], OUT_RATE) for part in (0, 1)]
         pcm = np.concatenate(words)
 
@@ -68,7 +78,7 @@ class SpeakingEngine(ScriptedEngine):
                 yield ReplyAudio(turn_id, pcm[start : start + 9_600], OUT_RATE, chunk)
             yield ReplyDone(turn_id, Modality.SPEECH, "stop", "", (), len(pcm))
 
-        turn._reply = speak  # type: ignore[method-assign]
+        turn.events_of = speak  # type: ignore[method-assign]
         return turn
 
 

@@ -34,8 +34,7 @@ pytestmark = pytest.mark.slow
 
 def other(driver: Driver, name: str = "scripted", script: Script | None = None) -> ScriptedEngine:
     """An engine of this model on the clock of the session."""
-    engine = ScriptedEngine(script)
-    engine.bundle.name = name
+    engine = ScriptedEngine(script, name)
     engine.clock = driver.engine.clock
     return engine
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from app.audio import sound_server
 from app.audio.device_streams import SoundOutput
@@ -38,6 +39,8 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.session import Session
+from engine_runtime.conversation.history import Conversation
+from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent
 from engine_runtime.work import Task
 from tests.doubles.pulse_server import PulseServer
@@ -185,8 +188,15 @@ def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
 class SpeakingEngine(ScriptedEngine):
     """Answers with speech, which an open loudspeaker would take for the user's."""
 
-    def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedTurn]:
-        turn = yield from super().open_turn(conversation, turn_id, reply)
+    @override
+    def open_turn(
+        self,
+        conversation: Conversation,
+        turn_id: int,
+        reply: Modality = Modality.SPEECH,
+        timing: TimingBus | None = None,
+    ) -> Task[ScriptedTurn]:
+        turn = yield from super().open_turn(conversation, turn_id, reply, timing)
         pcm, rate = read_wav(QUESTION)
         resampler = Resampler(rate, OUT_RATE)
         spoken = 0.25 * np.concatenate([resampler.push(pcm), resampler.finish()])
@@ -196,7 +206,7 @@ class SpeakingEngine(ScriptedEngine):
                 yield ReplyAudio(turn_id, spoken, OUT_RATE, chunk)
             yield ReplyDone(turn_id, Modality.SPEECH, "stop", "", (), 3 * len(spoken))
 
-        turn._reply = speak  # type: ignore[method-assign]
+        turn.events_of = speak  # type: ignore[method-assign]
         return turn
 
 
