@@ -62,7 +62,7 @@ class BlockStats:
 
 
 class Engine:
-    """See the module."""
+    """Loaded stages and their conversations, for one thread."""
 
     def __init__(self, stages: Stages, timing: TimingBus | None = None) -> None:
         """Use `load`, unless the stages were created differently."""

@@ -48,7 +48,7 @@ class Problem:
     values: Mapping[str, object] = field(hash=False)
 
     def __init__(self, cause: str, remedy: str = "", /, **values: object) -> None:
-        """Of an exception among the values only the problem or the text is kept: its traceback holds every
+        """An exception among the values is kept as its problem or text alone: its traceback holds every
         frame, with all tensors in it."""
         object.__setattr__(self, "cause", cause)
         object.__setattr__(self, "remedy", remedy)

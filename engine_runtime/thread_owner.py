@@ -10,8 +10,6 @@ import threading
 
 
 class ThreadOwner:
-    """See the module."""
-
     def __init__(self) -> None:
         self._thread: int | None = None
 

@@ -40,7 +40,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 class LiveReport:
-    """See the module.
+    """Prints a report as it is measured.
 
     Attributes:
         document: plain values for another program, which the measurement fills in.

@@ -39,11 +39,11 @@ class ConnectionLimits:
     idle_s: float = 600.0
     """Without any message."""
     message_bytes: int = 2_500_000
-    """Of one message: more than the longest turn as PCM16 in base64."""
+    """Largest message: more than the longest turn as PCM16 in base64."""
 
 
 class Connection:
-    """See the module."""
+    """One WebSocket and the session that it carries."""
 
     def __init__(
         self,

@@ -15,12 +15,12 @@ class Identifiers:
 
     @property
     def session_id(self) -> str:
-        """Of the session."""
+        """The id of the session."""
         return f"sess_{self._session}"
 
     @property
     def conversation_id(self) -> str:
-        """Of its only conversation."""
+        """The id of its only conversation."""
         return f"conv_{self._session}"
 
     def new(self, kind: str) -> str:

@@ -35,7 +35,7 @@ class Item:
     """The transcript of a spoken reply as it came."""
 
     def document(self, *, with_content: bool = True) -> Json:
-        """As in the protocol."""
+        """The item as an object of the protocol."""
         is_audio = self.content_type.endswith("audio")
         content: dict[str, Any] = {"type": self.content_type}
         content |= (

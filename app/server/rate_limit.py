@@ -10,7 +10,7 @@ BURST = 2_000.0
 
 
 class RateLimit:
-    """Of one connection. The reader waits, and with it the client by the flow control of TCP: nothing is
+    """Limits one connection. The reader waits, and with it the client by the flow control of TCP: nothing is
     dropped."""
 
     def __init__(self, now_s: float, per_s: float = PER_S, burst: float = BURST) -> None:

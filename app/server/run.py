@@ -135,7 +135,6 @@ class _DrainingServer(uvicorn.Server):
         self._is_asked = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """See `uvicorn.Server`."""
         await super().startup(sockets)
         self._on_started()
 

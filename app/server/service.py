@@ -39,7 +39,7 @@ class ServeSettings:
     batch_invariant: bool = False
     """Whether no reply depends on what else runs, not even by rounding."""
     seed: int | None = None
-    """Of the sampling in every conversation; None for the bundle's, or else one for each."""
+    """Seed of the sampling in every conversation; None for the bundle's, or else one for each."""
     access: Access = field(default_factory=Access)
     tls_certificate: Path | None = None
     tls_key: Path | None = None

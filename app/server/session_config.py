@@ -50,7 +50,7 @@ class TurnDetection:
     interrupt_response: bool = True
 
     def document(self) -> Json:
-        """As in the protocol."""
+        """The turn detection as an object of the protocol."""
         shared: Json = {
             "type": self.kind,
             "create_response": self.create_response,
@@ -170,7 +170,7 @@ class SessionConfig:
 
 
 def modalities(modality: Modality) -> list[str]:
-    """As in the protocol."""
+    """The output modalities of the protocol."""
     return ["audio"] if modality is Modality.SPEECH else ["text"]
 
 

@@ -153,7 +153,7 @@ class ContinueConversation:
     seconds: float
     """Length of its line."""
     sample_rate: int = 0
-    """Of its sound, 0 if it has none."""
+    """Sample rate of its sound, 0 if it has none."""
     sound_s: float = 0.0
     """Length of its sound."""
 

@@ -23,7 +23,7 @@ class TurnText:
     question_s: float = 0.0
     reply: str = ""
     reply_s: float = 0.0
-    """Of a reply that was cut, what was heard."""
+    """Length of the reply; of one that was cut, the part that was heard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,7 @@ class SlotRun:
 
 
 class EngineHost:
-    """See the module."""
+    """Runs one engine in its thread for the sessions that it admits."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class EngineTurns:
         self._earlier: dict[int, Turn] = {}
         """The latest turns, oldest first, with that of `_turn`."""
         self._scope = CancelScope()
-        """Of the turn of `_turn`."""
+        """Cancel scope of the current turn."""
         self._run: ReplyRun | None = None
         """The reply of `_turn`."""
         self._failed_turn = 0

@@ -101,7 +101,7 @@ def finish(folder: Path) -> list[Stretch]:
 
 
 def finish_all(root: Path) -> None:
-    """As `finish`, for all conversations of a folder that no window writes; the log says what is left."""
+    """Like `finish`, for all conversations of a folder that no window writes; the log says what is left."""
     for note in sorted(root.glob(f"*/{ERASED}")):
         try:
             if not is_being_written(note.parent):

@@ -37,7 +37,7 @@ class Playback:
         self._unseen_ms = 0.0
         """Pushed since the last `service`, which assigns its time."""
         self._underruns = 0
-        """As the loudspeaker counts them, when it was looked at last."""
+        """Under-runs of the loudspeaker when it was last looked at."""
         self._first_index = 0
         self._pushed: list[Pcm] = []
         self._pushed_samples = 0

@@ -79,7 +79,7 @@ class Sound:
     frames: NDArray[np.float32]
     sample_rate: int
     first_frame: int
-    """Of the line."""
+    """First frame of the line."""
 
 
 @dataclass(frozen=True, slots=True)

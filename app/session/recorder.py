@@ -92,7 +92,7 @@ class ConversationRecorder:
         self._held_frames = 0
         self._origin_s = 0.0
         self._rate = 0
-        """Of the file that is continued, 0 for that of the microphone."""
+        """Sample rate of the file that is continued, 0 for that of the microphone."""
         self._frames_given = 0
         self._engine: dict[str, Any] = {}
         self._history: ConversationSnapshot | None = None

@@ -14,4 +14,4 @@ class Recording:
     """Each conversation gets a folder in it."""
     with_sound: bool = True
     name: str = ""
-    """Of the folder; "" for the date and time."""
+    """Name of the folder; "" for the date and time."""

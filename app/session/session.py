@@ -1,4 +1,4 @@
-"""A running conversation: owns all threads and is the only file that starts any.
+"""A running conversation: starts and owns all of its threads.
 
 In: commands (`send`). Out: events (`poll`). Sound flows device -> capture ring -> dialog thread -> engine
 thread -> dialog thread -> playback ring -> device. The audio callbacks run in PortAudio's threads. `send` and

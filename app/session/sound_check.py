@@ -29,7 +29,7 @@ _SILENT_SHARE = 0.9
 """The first blocks of a device that was just opened may hold something else."""
 _LOUDEST_S = 0.1
 _QUIET_DBFS = -50.0
-"""Of the loudest `_LOUDEST_S`: from about -55 dBFS on the voice activity detection misses words."""
+"""Level of the loudest `_LOUDEST_S`: from about -55 dBFS on the voice activity detection misses words."""
 _FULL_SCALE, _CLIPPED_SHARE = 0.98, 0.001
 """Speech that just reaches full scale has a tenth of this share of samples there; 3 dB more have up to
 0.02."""
@@ -71,7 +71,7 @@ class SoundCheck:
         self._stream = capture.stream
         self._capture, self._playback, self._clock, self._emit = capture, playback, clock, emit
         self._first_sample: int | None = None
-        """Of the recording."""
+        """First sample of the recording."""
         self._utterance: UtteranceBuffer | None = None
         """Which has the recording; another microphone gets another one."""
         self._probability = 0.0

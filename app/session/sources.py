@@ -65,10 +65,10 @@ class Sources:
         self._found = DeviceList((), ())
         self._reported: DevicesChanged | None = None
         self._input_changes = 0
-        """Of the supervisor, when the microphone was attached."""
+        """Changes that the supervisor had counted when the microphone was attached."""
         self._watch = MicrophoneWatch(supervisor.audio_in)
         self._is_silent = False
-        """As it was reported."""
+        """Whether the microphone was last reported as silent."""
         self._follow_ns = self._look_again_ns = 0
 
     @property

@@ -96,7 +96,7 @@ class TransformersComparison:
     steps: list[_Timed]
     first_ids: list[int]
     first_logits: list[tuple[Tensor, Tensor]]
-    """Of the last _FIRST_STEPS rows of `first_ids`, and of the one before them."""
+    """Logits of the last _FIRST_STEPS rows of `first_ids`, and of the one before them."""
 
     @classmethod
     @torch.inference_mode()
@@ -194,7 +194,7 @@ class TransformersComparison:
             times.rows.append(_row(timed.what, timed.ours_ms, took))
 
     def _worst_cosine(self, theirs: TransformersLM) -> float:
-        """Of both heads, theirs with a cache against ours."""
+        """Lowest cosine of both heads, theirs with a cache against ours."""
         theirs.reset()
         found = [theirs.run(self.first_ids[:-_FIRST_STEPS])]
         found += [theirs.run([token_id]) for token_id in self.first_ids[-_FIRST_STEPS:]]

@@ -30,7 +30,8 @@ FINE_STEPS, FAST_STEPS = 10, 5
 MOST_MEL = 0.1
 """In natural logarithms: 0.9 dB."""
 MOST_LOSS = 0.05
-"""Of the MOS of the first row, as a share of it; and word errors more than there, as a share of the words."""
+"""Largest loss of MOS against the first row, as a share of it; and most additional word errors, as a share
+of the words."""
 MOST_ROWS = 200
 
 COLUMNS = {

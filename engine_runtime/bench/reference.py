@@ -73,18 +73,16 @@ class PlainLayers:
     described: str = "the plain network"
 
     def new(self, index: int) -> nn.Module:
-        """See Layers."""
         return Layer(self.config)
 
     def run(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """See Layers."""
         cos, sin = rotary_tables(self.config, torch.arange(x.shape[1], device=x.device))
         out: Tensor = layer(x, cos, sin, None)
         return out
 
 
 class LayerwiseReference:
-    """See the module.
+    """The reference, computed one layer at a time.
 
     Args:
         source: native weights by their state-dict names; each is asked for once.

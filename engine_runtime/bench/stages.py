@@ -89,7 +89,7 @@ class StageBench:
 
     @property
     def _repeats(self) -> int:
-        """Of a comparison, whose other side is slow."""
+        """Repetitions of a comparison, whose other side is slow."""
         return min(self.repeats, 10)
 
     def _language_model(self, engine: Engine) -> LMBench:

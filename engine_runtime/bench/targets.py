@@ -88,7 +88,7 @@ def _step_floor(variant: str) -> float:
 
 
 def _largest_ratio(tables: Mapping[str, Any]) -> float | None:
-    """Of all decode steps; None if one of them has no time, such as one that failed."""
+    """Largest ratio of all decode steps; None if one of them has no time, such as one that failed."""
     ratios = [row.get("ratio") for row in tables.get("decode step", {}).get("rows", ())]
     return None if not ratios or None in ratios else max(ratios)
 

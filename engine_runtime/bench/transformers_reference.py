@@ -68,12 +68,11 @@ class TransformersLayers:
         self._rotary = modeling_qwen3.Qwen3RotaryEmbedding(self.config).to(device)
 
     def new(self, index: int) -> nn.Module:
-        """See Layers. `index` is that of the layer in a cache."""
+        """`index` is that of the layer in a cache."""
         layer: nn.Module = self._layer(self.config, index)
         return layer
 
     def run(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """See Layers."""
         positions = torch.arange(x.shape[1], device=x.device)
         return self.forward(layer, x, positions, self.rotary(x, positions), None)
 

@@ -46,12 +46,12 @@ ROWS_PER_REPLY = 32
 MOST_REPLIES = 8
 """Questions that are asked, and sequences of a batched step, at most."""
 MOST_ERROR = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.06}
-"""Of logits, keys and values, by the dtype of the model: its rounding, in another order, through all
-layers."""
+"""Largest error of logits, keys and values, by the dtype of the model: its rounding, in another order,
+through all layers."""
 MOST_ERROR_OF_FP8_CACHE = 0.1
 """Where keys and values are kept in fp8: a value at the border of two steps may fall to either side."""
 MOST_ERROR_OF_FP8_PRODUCTS = 0.15
-"""Of a prefill that multiplies activations that were rounded to fp8: a cosine of 0.99."""
+"""Largest error of a prefill that multiplies activations rounded to fp8: a cosine of 0.99."""
 MOST_MEL = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.2}
 """Mean absolute difference of natural-log mels, by the dtype of the codec."""
 MOST_SPECTRUM = {torch.float32: 0.01, torch.float16: 0.05, torch.bfloat16: 0.2}
@@ -221,7 +221,7 @@ class _Errors:
         self._calls = 0
 
     def add_logits(self, wanted: StepOutput, found: StepOutput) -> None:
-        """Of one call."""
+        """Add the errors of one call."""
         self._calls += 1
         pairs = {
             "text": (wanted.text_logits, found.text_logits),
@@ -240,7 +240,7 @@ class _Errors:
             self._layers[layer] = max(self._layers.get(layer, 0.0), error)
 
     def checks(self, path: str, limit: float) -> list[Check]:
-        """Of this path, with its limit."""
+        """The checks of this path, with its limit."""
         rows = [
             Check(f"{path}: {head} logits, error", error, limit, self._calls, is_least=False)
             for head, error in self._logits.items()

@@ -15,7 +15,7 @@ from engine_runtime.work import Task, run_alone
 
 
 class ReplyEvents:
-    """See the module. Created by `Turn.commit`."""
+    """Created by `Turn.commit`."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class _State(Enum):
 
 
 class Turn:
-    """See the module. Created by `Engine.open_turn`."""
+    """Created by `Engine.open_turn`."""
 
     def __init__(
         self,

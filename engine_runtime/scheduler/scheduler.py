@@ -78,7 +78,7 @@ class ScheduledTask:
 
 
 class Scheduler:
-    """See the module. `is_batching` False runs each work alone, so that no result depends on what else runs
+    """`is_batching` False runs each work alone, so that no result depends on what else runs
     (batch-invariant)."""
 
     def __init__(

@@ -25,7 +25,7 @@ class BatchTime:
 
 
 class StageTimes:
-    """See the module."""
+    """How long calls take, by stage and number of works."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[Stage, int], BatchTime] = {}

@@ -93,7 +93,7 @@ class Preferences:
     input_device: str = ""
     output_device: str = ""
     volume: int = 100
-    """Of what is played, in percent as heard."""
+    """Volume of what is played, in percent as heard."""
     latency_ms: int = 40
     endpointing_ms: int = SessionSettings().turn_taking.end_ms
     eagerness: Eagerness = DEFAULT_EAGERNESS

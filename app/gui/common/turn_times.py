@@ -88,7 +88,7 @@ class Waterfall:
     end_ms: float
     bars: tuple[Bar, ...]
     ratings: tuple[Rating, ...] = ()
-    """Of the pause that ended the question."""
+    """Ratings of the pause that ended the question."""
 
     def total_ms(self, stage: LatencyStage) -> float:
         """Sum of the spans of one stage."""

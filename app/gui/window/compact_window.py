@@ -33,7 +33,7 @@ from app.session.events import (
 _SPEECH_PROBABILITY = 0.5
 _MARGIN = 12
 _MOST_CHARACTERS = 400
-"""Of a reply, its newest: the window shows four lines."""
+"""Newest characters of a reply that are shown: the window has four lines."""
 
 
 class CompactWindow(FollowsLanguage, QWidget):

@@ -48,7 +48,7 @@ class CounterStrip(FollowsLanguage, QWidget):
         self._counters = self._cleared = Counters(0, 0)
         self._echo = EchoMeasurement()
         self._alerts = (QTimer(self), QTimer(self))
-        """Of under-runs and dropped input: active while they are a warning."""
+        """Timers of under-runs and dropped input: active while these are a warning."""
         for timer in self._alerts:
             timer.setSingleShot(True)
             timer.setInterval(ALERT_MS)

@@ -18,7 +18,7 @@ from app.gui.common.translation import Translation
 
 
 class Look(QObject):
-    """Of one window.
+    """Theme and language of one window.
 
     Attributes:
         theme: the theme in use.

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SHARES = (34, 66)
-"""Of the width: conversation and latency view."""
+"""Shares of the width: conversation and latency view."""
 _WIDTH = 1440
 _NARROWEST_CONVERSATION = 360
 _ANSWERABLE = set(SessionState) - {SessionState.LOADING, SessionState.ERROR}

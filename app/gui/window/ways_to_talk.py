@@ -190,7 +190,7 @@ class PushToTalk(QObject):
 
 
 class WaysToTalk(QObject):
-    """Of one window.
+    """Push-to-talk, mute and interruption of one window.
 
     Signals:
         interruption_chosen: "do not interrupt" was switched; an `Interruption`.

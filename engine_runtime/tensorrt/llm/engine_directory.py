@@ -154,7 +154,7 @@ class EngineDirectory:
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        """Of keys and values in the cache."""
+        """Dtype of keys and values in the cache."""
         return FP8 if self.model.quantization.kv_cache == "FP8" else self.model.torch_dtype
 
     @property
