@@ -8,18 +8,17 @@ downloads are kept, and continued by the next call. Sequential, in the thread of
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from app.gpu_runtime import download
-from app.gpu_runtime.driver import driver_cuda
 from app.gpu_runtime.lock import GpuRuntimeError, Lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore
 from app.gpu_runtime.trial import try_out
-from app.gpu_runtime.wheel_archive import is_intact, unpack
+from app.gpu_runtime.wheels import check, copy_checked, download, is_intact, missing_bytes, unpack
 from app.package_index import PackageIndex
 
 Step = Literal["check", "download", "unpack", "test"]
@@ -71,7 +70,7 @@ def fill_folder(lock: Lock, folder: Path, report: Report, index: PackageIndex | 
     """Download the wheels to a folder, for a machine without network. Raises GpuRuntimeError."""
     with _plain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        _check_room(folder, download.missing_bytes(lock.wheels, folder))
+        _check_room(folder, missing_bytes(lock.wheels, folder))
         _download(lock, folder, report, index)
 
 
@@ -81,7 +80,7 @@ def _unpack_all(
     """The complete folder of the lock, under its name."""
     if wheels is None:
         store.downloads.mkdir(parents=True, exist_ok=True)
-        to_load = download.missing_bytes(lock.wheels, store.downloads)
+        to_load = missing_bytes(lock.wheels, store.downloads)
         _check_room(store.root, to_load + lock.unpacked_bytes)
         _download(lock, store.downloads, report, index)
     else:
@@ -94,9 +93,9 @@ def _unpack_all(
         file = store.downloads / wheel.file_name
         try:
             if wheels is not None:
-                download.copy_checked(wheel, wheels / wheel.file_name, file)
+                copy_checked(wheel, wheels / wheel.file_name, file)
             else:
-                download.check(wheel, file)
+                check(wheel, file)
         except GpuRuntimeError:
             file.unlink(missing_ok=True)  # to be loaded again
             raise
@@ -108,7 +107,7 @@ def _unpack_all(
 
 
 def _download(lock: Lock, folder: Path, report: Report, index: PackageIndex | None) -> None:
-    download.download(lock.wheels, folder, index, lambda done: report("download", done, lock.download_bytes))
+    download(lock.wheels, folder, index, lambda done: report("download", done, lock.download_bytes))
 
 
 def _check_folder(lock: Lock, wheels: Path) -> None:
@@ -137,6 +136,17 @@ def _check_driver(lock: Lock) -> None:
             f"The NVIDIA driver supports CUDA {found[0]}.{found[1]}, and {wanted} is needed. "
             "Install a newer driver."
         )
+
+
+def driver_cuda(library: str = "libcuda.so.1") -> tuple[int, int] | None:
+    """The newest CUDA version that the driver runs; None without a driver."""
+    version = ctypes.c_int()
+    try:
+        if ctypes.CDLL(library).cuDriverGetVersion(ctypes.byref(version)) != 0:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
 
 
 def _check_room(folder: Path, needed: int) -> None:

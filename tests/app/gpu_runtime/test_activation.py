@@ -9,7 +9,7 @@ import pytest
 from app.gpu_runtime import activation
 from app.gpu_runtime.lock import GpuRuntimeError, Lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, fingerprint
-from app.gpu_runtime.wheel_archive import unpack
+from app.gpu_runtime.wheels import unpack
 
 
 @pytest.fixture(autouse=True)

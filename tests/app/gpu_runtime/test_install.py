@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
 import stat
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from app.gpu_runtime import download, install
-from app.gpu_runtime.install import fill_folder
+from app.gpu_runtime import install
+from app.gpu_runtime.install import driver_cuda, fill_folder
 from app.gpu_runtime.lock import GpuRuntimeError, Lock, read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, fingerprint
+from app.gpu_runtime.wheels import missing_bytes
 from app.process import Stopped
 from tests.doubles.package_server import PackageServer
 from tests.factories.gpu_wheels import make_runtime_wheels, write_lock
@@ -149,7 +152,7 @@ def test_a_disk_that_becomes_full_keeps_what_has_arrived(
         full.setattr(install, "unpack", fail)
         with pytest.raises(GpuRuntimeError, match=r"disk of .* is full.*what was downloaded is kept"):
             install.install(lock, store, Steps())
-    assert download.missing_bytes(lock.wheels, store.downloads) == 0
+    assert missing_bytes(lock.wheels, store.downloads) == 0
     assert store.installed() == []
 
 
@@ -281,3 +284,29 @@ def test_a_driver_that_does_not_do_is_told_before_the_download(
         install.install(lock, store, Steps())
     assert not store.root.exists()
     install.install(lock, store, Steps(), needs_gpu=False)
+
+
+def _driver(version: int, status: int = 0) -> SimpleNamespace:
+    def get_version(target: Any) -> int:
+        target._obj.value = version
+        return status
+
+    return SimpleNamespace(cuDriverGetVersion=get_version)
+
+
+@pytest.mark.parametrize(("version", "expected"), [(13000, (13, 0)), (12080, (12, 8)), (13020, (13, 2))])
+def test_the_version_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch, version: int, expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver(version))
+    assert driver_cuda() == expected
+
+
+def test_a_driver_that_fails_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: _driver(13000, 100))
+    assert driver_cuda() is None
+
+
+@pytest.mark.parametrize("library", ["libnowhere.so.1", "libc.so.6"])
+def test_without_a_driver(library: str) -> None:
+    assert driver_cuda(library) is None

@@ -1,26 +1,36 @@
-"""Downloads the wheels of the GPU runtime.
+"""The wheels of the GPU runtime: downloaded, checked, unpacked into a folder, compared with their records.
 
-In: locked wheels, a folder. Out: the files in it, each with the size and hash of the lock. An interrupted
-file is resumed; the server is not trusted. Sequential, in the thread of its caller.
+In: locked wheels, a folder. Out: the files in it, each with the size and hash of the lock, and what they hold
+(zip archives, PEP 427), without scripts and headers. The server is not trusted. Sequential, in the thread of
+its caller.
 
-Wheels are files with known addresses and hashes, and zip archives: the standard library downloads and
-unpacks them (wheel_archive.py). pip or uv inside the packaged program would add 20 to 60 MB, and choose
-versions where nothing is to be chosen.
+pip and uv install from such a lock, too, but do less. Both (pip 26.3, uv 0.13) resume a download that breaks
+off during a run and start over in the next one; here a .part file stays, which counts with gigabytes. Wheels
+from a folder are hashed while they are copied into a private one, so that nobody changes them before they are
+unpacked. Progress is in bytes of the whole. And the packaged program has no installer: it would grow by 15 MB
+(pip) or 38 MB (uv), to choose versions where nothing is to be chosen.
 """
 
 from __future__ import annotations
 
+import base64
+import csv
 import errno
 import hashlib
 import os
+import shutil
 import stat
+import zipfile
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from app.gpu_runtime.lock import GpuRuntimeError, LockedWheel
 from app.package_index import NETWORK_ERRORS, PackageIndex, open_url, reason_of
 from engine_runtime.errors import redact
 
+LEFT_OUT = ("torch/include/", "torch/share/")
+"""For C++ extensions, three quarters of torch's files."""
+_LIBRARIES = ("purelib", "platlib")
 _CHUNK = 1 << 20
 _ATTEMPTS = 5
 """For one file."""
@@ -168,3 +178,68 @@ def _load(wheel: LockedWheel, part: Path, address: str, progress: Callable[[int]
                 file.write(chunk)
                 start += len(chunk)
                 progress(start)
+
+
+def unpack(wheel: Path, to: Path, progress: Callable[[int], None]) -> None:
+    """Put the files of a wheel into `to`; `progress` receives the bytes that are done.
+
+    Raises GpuRuntimeError for a file that is no wheel, OSError.
+    """
+    done = 0
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                done += entry.file_size
+                if (target := _target(entry.filename)) is None:
+                    continue
+                path = to / target
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as source, path.open("wb") as file:
+                    shutil.copyfileobj(source, file, _CHUNK)
+                if entry.external_attr >> 16 & 0o100:  # compilers and helpers that are started
+                    path.chmod(0o755)
+                progress(done)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise GpuRuntimeError(f"{wheel} cannot be unpacked: {error}. Download it again.") from error
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether all files have the sizes and hashes of the records that the wheels brought along."""
+    records = sorted(folder.glob("*.dist-info/RECORD"))
+    return bool(records) and all(_matches(folder, record) for record in records)
+
+
+def _matches(folder: Path, record: Path) -> bool:
+    try:
+        with record.open(encoding="utf-8", newline="") as lines:
+            for name, stated, _ in csv.reader(lines):
+                target = _target(name)
+                if target is None or not stated:  # left out, or the record itself
+                    continue
+                if _sha256(folder / target) != stated.removeprefix("sha256="):
+                    return False
+    except (OSError, ValueError, GpuRuntimeError):
+        return False
+    return True
+
+
+def _sha256(file: Path) -> str:
+    """A hash as records state it."""
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _target(name: str) -> PurePosixPath | None:
+    """Where a file of a wheel belongs; None for what is left out. GpuRuntimeError for a path that leads
+    out."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name:
+        raise GpuRuntimeError(f"The wheel has a file {name!r}, outside of its folder. Do not use it.")
+    if name.endswith("/") or name.startswith(LEFT_OUT):
+        return None
+    if path.parts[0].endswith(".data"):
+        if len(path.parts) < 3 or path.parts[1] not in _LIBRARIES:
+            return None
+        return PurePosixPath(*path.parts[2:])
+    return path

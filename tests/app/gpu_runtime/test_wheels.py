@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from app.gpu_runtime import download
 from app.gpu_runtime.lock import GpuRuntimeError, Lock
+from app.gpu_runtime.wheels import check, download, is_intact, missing_bytes, unpack
 from app.package_index import PackageIndex
 from tests.doubles.package_server import PackageServer
+from tests.factories.gpu_wheels import make_wheel
 
 
 def _download(lock: Lock, to: Path, index: PackageIndex | None = None) -> list[int]:
     seen: list[int] = []
-    download.download(lock.wheels, to, index, seen.append)
+    download(lock.wheels, to, index, seen.append)
     return seen
 
 
@@ -26,7 +28,7 @@ def test_every_wheel_arrives_with_progress(lock: Lock, tmp_path: Path) -> None:
     assert sorted(file.name for file in to.iterdir()) == sorted(_names(lock))
     assert seen == sorted(seen)
     assert seen[-1] == lock.download_bytes
-    assert download.missing_bytes(lock.wheels, to) == 0
+    assert missing_bytes(lock.wheels, to) == 0
 
 
 def test_what_is_there_is_not_asked_for_again(lock: Lock, server: PackageServer, tmp_path: Path) -> None:
@@ -50,7 +52,7 @@ def test_a_later_call_continues_where_an_earlier_one_ended(
     server.always_cut_off = {last.file_name}
     with pytest.raises(GpuRuntimeError, match="what was downloaded is kept"):
         _download(lock, to)
-    assert download.missing_bytes(lock.wheels, to) == last.size - last.size // 2
+    assert missing_bytes(lock.wheels, to) == last.size - last.size // 2
     server.always_cut_off = set()
     server.asked_for.clear()
     _download(lock, to)
@@ -112,7 +114,7 @@ def test_another_file_under_the_name_of_a_wheel(lock: Lock, tmp_path: Path) -> N
     file = tmp_path / "other.whl"
     file.write_bytes(b"other")
     with pytest.raises(GpuRuntimeError, match="its hash is wrong"):
-        download.check(lock.wheels[0], file)
+        check(lock.wheels[0], file)
 
 
 @pytest.mark.parametrize("kind", ["symbolic", "hard"])
@@ -128,3 +130,51 @@ def test_a_planted_link_is_not_written_through(lock: Lock, tmp_path: Path, kind:
     with pytest.raises(GpuRuntimeError, match="is a link"):
         _download(lock, to)
     assert mine.read_text() == "mine"
+
+
+@pytest.fixture
+def folder(wheels: list[Path], tmp_path: Path) -> Path:
+    for wheel in wheels:
+        unpack(wheel, tmp_path / "to", lambda done: None)
+    return tmp_path / "to"
+
+
+def test_files_lie_where_an_installer_puts_them(folder: Path) -> None:
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"torch/__init__.py", "nvidia/cu13/lib/libcudart.so.13", "more.py"} <= found
+    assert not [name for name in found if name.endswith(("tool", "c10.h"))]
+
+
+def test_programs_can_be_started(folder: Path) -> None:
+    assert os.access(folder / "cuda_tools/bin/ptxas", os.X_OK)
+    assert not os.access(folder / "torch/__init__.py", os.X_OK)
+
+
+def test_a_folder_is_intact_until_a_file_changes(folder: Path) -> None:
+    assert is_intact(folder)
+    file = folder / "nvidia/cu13/lib/libcudart.so.13"
+    content = file.read_bytes()
+    file.write_bytes(bytes(len(content)))
+    assert not is_intact(folder)
+    file.write_bytes(content)
+    assert is_intact(folder)
+    file.unlink()
+    assert not is_intact(folder)
+
+
+def test_an_empty_folder_is_not_intact(tmp_path: Path) -> None:
+    assert not is_intact(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "a\\outside"])
+def test_nothing_is_written_outside(tmp_path: Path, name: str) -> None:
+    wheel = make_wheel(tmp_path, "evil", "1", {name: "x"})
+    with pytest.raises(GpuRuntimeError, match="outside of its folder"):
+        unpack(wheel, tmp_path / "to", lambda done: None)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.whl").write_bytes(b"no archive")
+    with pytest.raises(GpuRuntimeError, match=r"torch\.whl cannot be unpacked"):
+        unpack(tmp_path / "torch.whl", tmp_path / "to", lambda done: None)
