@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app import paths
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import LARGEST_SEED, EngineOptions
+from engine_runtime.setting import Setting, check, setting
+from engine_runtime.setting import settings as settings_of
 
 Eagerness = Literal["off", "patient", "balanced", "eager"]
 """How soon a pause that sounds finished ends a turn; "off" goes by silence alone."""
@@ -28,37 +30,86 @@ NAMES_AN_ENGINE = frozenset({"bundle", "engine", "backend", "engine_python", "ra
 """Options that name an engine of this computer."""
 FIXED_IN_AN_ENGINE = frozenset({"weight_format", "rounds_tails", "kv_dtype", "dtype", "prefill_tokens"})
 """Options that a TensorRT-LLM engine does not have: they are fixed when it is built."""
+OF_AN_ENGINE = ("bundle", "voice", "seed")
+"""Start settings of every engine, beside its `EngineOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartSettings:
     """Choices of the command line; in the window others can be made while it runs."""
 
-    bundle: Path = field(default_factory=paths.default_bundle)
-    """Folder of the model bundle."""
+    bundle: Path = setting(
+        factory=paths.default_bundle,
+        option="--bundle",
+        metavar="DIR",
+        help=f"model bundle, a folder or the name of a fetched one (default: ${paths.BUNDLE_VARIABLE}, "
+        "else the shipped one)",
+    )
     engine: EngineOptions = field(default_factory=EngineOptions)
     """How the networks run."""
     given: frozenset[str] = field(default=frozenset(), compare=False)
     """Options that the command line gave, by their names here and in `EngineOptions`. The preferences of the
     window decide the others, and each of these once the user has changed it in the window."""
-    seed: int | None = None
-    """Seed of the sampling, or None for the bundle's own."""
-    voice: Path | None = None
-    """Recording of the voice to speak with, or None for the bundle's own."""
-    eagerness: Eagerness | None = None
-    """How soon turns end, or None for what the user chose in the window."""
-    input_mode: InputMode | None = None
-    """What opens a turn, or None for what the user chose in the window."""
-    speculate: SpeculationMode | None = None
-    """Whether replies are made speculatively, or None for what the user chose in the window."""
-    server: str = ""
-    """Address of the Realtime server that makes the replies, "" for an engine of this process."""
+    seed: int | None = setting(
+        None,
+        least=0,
+        most=LARGEST_SEED,
+        option="--seed",
+        metavar="SEED",
+        help="seed of the sampling: the same conversation gets the same replies (default: the bundle's, or "
+        "else a new one for each conversation)",
+    )
+    voice: Path | None = setting(
+        None,
+        option="--voice",
+        metavar="FILE",
+        help="speak in the voice of this recording (WAV or FLAC): at least 3.2 s of speech, of which the "
+        "first 6 s are used (bundles with a speaker encoder); its voice print stays in the cache until "
+        "`voices --remove`",
+    )
+    eagerness: Eagerness | None = setting(
+        None,
+        option="--eagerness",
+        help="how soon a pause that sounds finished ends a turn; off goes by silence alone (default: the "
+        "window's setting, else balanced)",
+    )
+    input_mode: InputMode | None = setting(
+        None,
+        option="--input-mode",
+        help="what opens a turn: voice activity, push-to-talk, or both (default: the window's setting, else "
+        "voice)",
+    )
+    speculate: SpeculationMode | None = setting(
+        None,
+        option="--speculate",
+        help="make the reply at the first pause and hold it until the turn is confirmed; auto does so while "
+        "the engine keeps up (default: the window's setting, else auto)",
+    )
+    server: str = setting(
+        "",
+        option="--server",
+        metavar="URL",
+        help="hold the conversation with this Realtime server, such as ws://127.0.0.1:8000 or "
+        "wss://voice.example.org, and load no model",
+    )
     server_key: str = field(default="", repr=False)
     """Key for it, "" if it wants none."""
-    engine_python: Path | None = None
-    """Interpreter of the environment that runs the engine as a child process, or None for this process."""
-    echo_library: EchoLibrary | None = None
-    """What cancels the echo, or None for what the user chose in the window."""
+    engine_python: Path | None = setting(
+        None,
+        option="--engine-python",
+        metavar="FILE",
+        help="run the engine as a child process in the environment of this interpreter, such as "
+        "~/moss-trt/bin/python with TensorRT-LLM; it needs this program with the extra serve",
+    )
+    echo_library: EchoLibrary | None = setting(
+        None,
+        option="--echo-library",
+        help="what cancels the echo of the loudspeaker: the package pywebrtc-audio, or that of LiveKit "
+        "(default: the window's setting, else pywebrtc)",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def is_remote(self) -> bool:
@@ -84,32 +135,18 @@ def _defaults(settings: EngineOptions | StartSettings, names: Collection[str]) -
 
 def serve_options(settings: StartSettings) -> list[str]:
     """The options of `moss-voice serve` for the engine of these settings."""
-    engine = settings.engine
-    values = {
-        "--bundle": settings.bundle,
-        "--voice": settings.voice,
-        "--device": engine.device,
-        "--dtype": engine.dtype,
-        "--seed": settings.seed,
-        "--flow-steps": engine.flow_steps,
-        "--flow-schedule": engine.flow_schedule,
-        "--codec-dtype": engine.codec_dtype,
-        "--vocoder": engine.vocoder,
-        "--weights": engine.weight_format,
-        "--kv": engine.kv_dtype,
-        "--prefill-tokens": engine.prefill_tokens,
-        "--kernels": engine.kernels,
-        "--compute-capability": engine.compute_capability,
-        "--gpu-memory-gb": engine.gpu_memory_gb,
-        "--backend": engine.backend,
-        "--engine": engine.engine,
-        "--random-weights": engine.random_weights,
-    }
-    switches = {
-        "--trt-codec": engine.trt_codec,
-        "--exact-encoding": engine.exact_encoding,
-        "--tails": engine.rounds_tails,
-        "--no-graphs": not engine.graphs,
-    }
-    words = [f"{name}={value}" for name, value in values.items() if value is not None]
-    return words + [name for name, is_on in switches.items() if is_on]
+    words: list[str] = []
+    for owner, names in ((settings, OF_AN_ENGINE), (settings.engine, None)):
+        for known in options(type(owner), names):
+            value = getattr(owner, known.name)
+            if known.kind is bool:
+                words += [known.option] * (value is not known.default)
+            elif value is not None:
+                words.append(f"{known.option}={value}")
+    return words
+
+
+def options(owner: type, names: Collection[str] | None = None) -> list[Setting]:
+    """The settings of a class that have an option of the command line, or those of them with these names."""
+    with_option = (known for known in settings_of(owner).values() if known.option)
+    return [known for known in with_option if names is None or known.name in names]

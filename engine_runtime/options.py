@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Literal
 
-from engine_runtime.errors import EngineError, MossVoiceError
+from engine_runtime.errors import EngineError
+from engine_runtime.setting import OptionsError, check, setting
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 WeightFormat = Literal["native", "fp8", "int8", "int4"]
@@ -32,10 +32,9 @@ LEAST_PREFILL_TOKENS = 64
 """The number of sequences of the largest step, which has the same limit."""
 LEAST_CONTEXT_ROWS = 256
 """A question and a reply of a few seconds each."""
-
-
-class OptionsError(MossVoiceError):
-    """An invalid option."""
+LARGEST_SEED = 2**63 - 1
+"""Generators of torch take no larger one."""
+DEVICE_HELP = "cpu, cuda or cuda:N (default: cpu)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,68 +56,152 @@ class BlockFormats:
 class EngineOptions:
     """None selects the bundle's value."""
 
-    device: str = "cpu"
+    device: str = setting("cpu", option="--device", help=DEVICE_HELP)
     """Device of the networks: cpu, cuda or cuda:N."""
-    dtype: Dtype | None = None
-    """Dtype of the language model; None is bfloat16 on a GPU and float32 elsewhere."""
-    kv_blocks: int | None = None
-    """Number of blocks of the KV pool; None is the bundle's, or enough for `conversations`."""
-    conversations: int | None = None
+    dtype: Dtype | None = setting(
+        None,
+        option="--dtype",
+        help="dtype of the language model (default: float32, bfloat16 on a GPU)",
+    )
+    flow_steps: int | None = setting(
+        None,
+        least=1,
+        most=MOST_FLOW_STEPS,
+        option="--flow-steps",
+        metavar="N",
+        help="steps of the flow per chunk (default: the bundle's; 10 is the released codec's reference, "
+        "5 to 8 are faster)",
+    )
+    flow_schedule: FlowSchedule | None = setting(
+        None,
+        option="--flow-schedule",
+        help="time schedule of those steps (default: cosine, the reference)",
+    )
+    codec_dtype: Dtype | None = setting(
+        None,
+        option="--codec-dtype",
+        help="dtype of flow and vocoder (default: float32, float16 on a GPU)",
+    )
+    """Numerically sensitive parts stay in float32."""
+    vocoder: Path | None = setting(
+        None,
+        option="--vocoder",
+        metavar="FILE",
+        help="speak through this vocoder in place of the bundle's: a BigVGAN that was trained on the mel of "
+        "the bundle (assets/training/README.md)",
+    )
+    trt_codec: bool = setting(
+        False,
+        option="--trt-codec",
+        help="run flow, vocoder and speech encoder on TensorRT engines, built at the first start (see "
+        "`moss-voice trt codec`); falls back to torch if they cannot be built",
+    )
+    exact_encoding: bool = setting(
+        False,
+        option="--exact-encoding",
+        help="encode a spoken turn once more when it ends, normalized by its loudest part, and prefill what "
+        "changed (default: use the streamed codes)",
+    )
+    """For bundles with "segment_max" normalization."""
+    weight_format: WeightFormat = setting(
+        "native",
+        option="--weights",
+        help="weight format of the shared layers of the language model (default: native, that of --dtype)",
+    )
+    """Heads and tables stay in `dtype`."""
+    rounds_tails: bool = setting(
+        False,
+        option="--tails",
+        help="use the format of --weights for the layers of both tails, too",
+    )
+    kv_dtype: KVDtype = setting(
+        "native",
+        option="--kv",
+        help="format of the KV cache (default: native, that of --dtype)",
+    )
+    prefill_tokens: int | None = setting(
+        None,
+        least=LEAST_PREFILL_TOKENS,
+        option="--prefill-tokens",
+        metavar="N",
+        help="tokens of one prefill call at most; a longer prompt is prefilled in chunks. Fewer let other "
+        f"conversations wait less, more take less time and more memory (default: {PREFILL_TOKENS})",
+    )
+    """A TensorRT-LLM engine has the limit that it was built with."""
+    kernels: Kernels = setting(
+        "auto",
+        option="--kernels",
+        help="kernels of language model and codec on a GPU (default: auto, Triton if available); with "
+        "torch, the speech encoder does not use onnxruntime on a CPU",
+    )
+    compute_capability: str | None = setting(
+        None,
+        option="--compute-capability",
+        metavar="X.Y",
+        help="run the kernels of this compute capability on a newer GPU: 8.9 for those of an RTX 4090; with "
+        "`trt codec`, build for it (default: that of the GPU)",
+    )
+    """See `hardware.limit_capability`."""
+    graphs: bool = setting(
+        True,
+        option="--no-graphs",
+        help="launch each kernel separately on a GPU instead of replaying CUDA graphs",
+    )
+    gpu_memory_gb: float | None = setting(
+        None,
+        least=0.001,
+        option="--gpu-memory-gb",
+        metavar="GB",
+        help="limit of the GPU memory to use (default: all of it)",
+    )
+    """Limit of torch's GPU memory in GB of 10^9 bytes."""
+    backend: Backend = setting(
+        "torch",
+        option="--backend",
+        help="run the language model in torch, or as a TensorRT-LLM engine (default: torch)",
+    )
+    engine: Path | None = setting(
+        None,
+        option="--engine",
+        metavar="DIR",
+        help="folder of that engine, created by `moss-voice trt build`",
+    )
+    random_weights: int | None = setting(
+        None,
+        least=0,
+        most=LARGEST_SEED,
+        option="--random-weights",
+        metavar="SEED",
+        help="random values in every network instead of the bundle's files, to measure speed and memory",
+    )
+    kv_blocks: int | None = setting(
+        None,
+        least=1,
+        option="--kv-blocks",
+        metavar="N",
+        help="blocks of the KV cache, for all conversations together (default: enough for --conversations)",
+    )
+    """None is the bundle's, or enough for `conversations`."""
+    context_rows: int | None = setting(
+        None,
+        least=LEAST_CONTEXT_ROWS,
+        option="--context-rows",
+        metavar="N",
+        help="rows that a conversation remembers, about 80 ms of speech each, so that more conversations fit "
+        "into the KV cache (default, and at most: the bundle's)",
+    )
+    """Older exchanges are dropped."""
+    conversations: int | None = setting(None, least=1)
     """Conversations that GPU memory is divided among; of several, the KV pool holds the whole context, unless
     `kv_blocks` is given. None is as many as fit on a GPU, or else into the bundle's pool."""
-    context_rows: int | None = None
-    """Rows of a conversation at most, if the bundle allows more; older exchanges are dropped."""
-    flow_steps: int | None = None
-    """Euler steps of the flow per chunk."""
-    prefill_tokens: int | None = None
-    """New tokens of a prefill call at most: a longer prompt is prefilled in chunks, between which other
-    conversations get their steps. None is 512; a TensorRT-LLM engine has the limit that it was built with."""
-    weight_format: WeightFormat = "native"
-    """Weight format of the shared layers of the language model; heads and tables stay in `dtype`."""
-    rounds_tails: bool = False
-    """Whether the layers of both tails also use that format."""
-    kv_dtype: KVDtype = "native"
-    """Format of keys and values; native is `dtype`."""
-    kernels: Kernels = "auto"
-    """Backend of language model and codec on a GPU: Triton kernels, plain torch, or auto (Triton if it
-    works). On a CPU every value except torch runs the speech encoder on onnxruntime if possible."""
-    graphs: bool = True
-    """Whether repeated work on a GPU is captured once as a CUDA graph."""
-    gpu_memory_gb: float | None = None
-    """Limit of torch's GPU memory in GB of 10^9 bytes; None for no limit."""
-    max_batch_size: int = 1
+    max_batch_size: int = setting(1, least=1)
     """Sequences that a GPU runs in one step of the language model, at most; buffers for them are allocated at
     load. The CPU needs none and takes more. A TensorRT-LLM engine takes no more than it was built for."""
     captures_batches: bool = False
     """Whether steps of every batch size are captured as CUDA graphs at load, rather than each at its first
     use."""
-    random_weights: int | None = None
-    """Seed of random weights for every network in place of the bundle's files, to measure speed and
-    memory."""
-    flow_schedule: FlowSchedule | None = None
-    """Time schedule of the Euler steps; None is cosine, as upstream and in the reference."""
-    codec_dtype: Dtype | None = None
-    """Dtype of flow and vocoder; None is float16 on a GPU and float32 elsewhere. Numerically sensitive parts
-    stay in float32."""
-    trt_codec: bool = False
-    """Whether flow, vocoder and speech encoder run on TensorRT engines if possible."""
     engine_cache: Path | None = None
-    """Cache folder of those engines; None disables the cache."""
-
-    vocoder: Path | None = None
-    """File of a vocoder in place of the bundle's (`bundle/vocoder_file.py`)."""
-    exact_encoding: bool = False
-    """Whether a spoken turn is encoded again at its commit if streamed codes are an estimate (bundles with
-    "segment_max" normalization); changed rows are prefilled again."""
-
-    backend: Backend = "torch"
-    """Backend of the language model: torch with the bundle's weights, or a TensorRT-LLM engine."""
-    engine: Path | None = None
-    """Folder of that engine."""
-
-    compute_capability: str | None = None
-    """The highest compute capability to select kernels for, such as "8.9": a newer GPU then runs the kernels
-    of an older one (see `hardware.limit_capability`). None is that of the GPU."""
+    """Cache folder of the codec's TensorRT engines; None disables the cache."""
 
     def __post_init__(self) -> None:
         if self.backend == "trtllm" and self.engine is None:
@@ -136,22 +219,7 @@ class EngineOptions:
                 "Give one from 8.0 on, such as 8.9.",
                 compute_capability=self.compute_capability,
             )
-        for name, least, most in (
-            ("flow_steps", 1, MOST_FLOW_STEPS),
-            ("prefill_tokens", LEAST_PREFILL_TOKENS, None),
-            ("kv_blocks", 1, None),
-            ("conversations", 1, None),
-            ("context_rows", LEAST_CONTEXT_ROWS, None),
-            ("max_batch_size", 1, None),
-            ("gpu_memory_gb", 0.001, None),
-            ("random_weights", 0, None),
-        ):
-            value = getattr(self, name)
-            if value is not None and not least <= value <= (inf if most is None else most):
-                bounds = f"at least {least}" if most is None else f"{least} to {most}"
-                raise OptionsError(
-                    "{name} is {value}.", "Give {bounds}.", name=name, value=value, bounds=bounds
-                )
+        check(self)
 
     @property
     def serves_several(self) -> bool:

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from engine_runtime.options import CAPABILITY
 
 LARGEST_COUNT = 1_000_000
-LARGEST_SEED = 2**63 - 1
-"""Generators of torch take no larger one."""
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:

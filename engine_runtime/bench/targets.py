@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from engine_runtime.options import OptionsError
+from engine_runtime.setting import OptionsError
 from engine_runtime.table import Cell, Section
 
 COLUMNS = {

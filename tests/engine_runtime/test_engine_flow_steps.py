@@ -10,7 +10,8 @@ import pytest
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.errors import FlowCacheError
-from engine_runtime.options import EngineOptions, OptionsError
+from engine_runtime.options import EngineOptions
+from engine_runtime.setting import OptionsError
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio
 from engine_runtime.work import run_alone

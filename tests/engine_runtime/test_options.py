@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine_runtime.options import MOST_FLOW_STEPS, EngineOptions, OptionsError
+from engine_runtime.options import MOST_FLOW_STEPS, EngineOptions
+from engine_runtime.setting import OptionsError
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
     python -m tests.tools.options_table
 
-In: the argument parsers, and the source code of app and engine_runtime as syntax trees. An option goes from
-`arguments.NAME` into a field of a dataclass, or its command reads it; a field goes on into a field of another
-dataclass, or a function reads it. Of which class an expression is say annotations and calls, as far as they
-say it: what they do not say is left out, and never makes an option look read.
+In: the argument parsers, the options named beside the fields of settings, and the source code of app and
+engine_runtime as syntax trees. An option goes into the field that names it, or from `arguments.NAME` into a
+field of another dataclass, or its command reads it; a field goes on into a field of another dataclass, or a
+function reads it. Of which class an expression is say annotations and calls, as far as they say it: what they
+do not say is left out, and never makes an option look read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.cli import build_parser
+from app.commands import engine_options
+from app.settings import StartSettings, options
+from engine_runtime.options import EngineOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "packaging" / "OPTIONS.md"
@@ -143,6 +147,11 @@ class Code:
         self._moves: dict[Field, set[Field]] = defaultdict(set)
         self._calls: dict[Part, set[Part]] = {}
         """The parts of the command line that a part of it names."""
+        for kind in (StartSettings, EngineOptions):
+            for known in options(kind):
+                self.given[(engine_options.__name__, "start_settings"), known.dest].add(
+                    (kind.__name__, known.name)
+                )
         for path, tree in trees.items():
             _Reader(self, path).visit(tree)
             if path.startswith(_COMMANDS):

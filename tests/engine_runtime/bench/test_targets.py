@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from engine_runtime.bench.targets import Limits, missed, targets_section
-from engine_runtime.options import OptionsError
+from engine_runtime.setting import OptionsError
 from engine_runtime.table import Section
 
 
