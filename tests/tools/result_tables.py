@@ -3,10 +3,12 @@
     python -m tests.tools.result_tables [FILE]
 
 In: a Markdown file, and the files in `results/` beside it (engine_runtime/bench/result_file.py). A table of
-them stands below a line that says of which file it is, of which table, and which columns it shows (all
-without the last part); a part of the report is named if several have a table of that title:
+them stands below a line that says of which file it is, of which table, which columns it shows (all without
+that part) and which rows, by what their first column says (again all without it); a part of the report is
+named if several have a table of that title:
 
     <!-- results/h200.json: weights: fp8 / decode step: cached_rows, ms, ratio -->
+    <!-- results/pauses.json: with the detector: ends by, wait_ms | balanced | balanced, 8 turns -->
 
 Out: the file with each such table as it is in the result. A test fails where one differs, and for a file that
 is no result.
@@ -30,7 +32,7 @@ _TABLE = {"part": str, "title": str, "columns": dict, "terms": dict, "rows": lis
 DOCUMENT = Path(result_file.__file__).with_name("RESULTS.md")
 _MARK = re.compile(
     r"^<!-- (?P<file>results/[\w.-]+\.json): "
-    r"(?:(?P<part>.+) / )?(?P<title>[^/:]+)(?:: (?P<columns>[^:]+))? -->$"
+    r"(?:(?P<part>.+) / )?(?P<title>[^/:|]+)(?:: (?P<columns>[^:|]+))?(?: \| (?P<rows>.+))? -->$"
 )
 
 
@@ -63,6 +65,12 @@ def _table(mark: str, folder: Path) -> list[str]:
         if unknown := [name for name in chosen if name not in section.columns]:
             raise ResultError(f"{mark} has no column {unknown[0]}.")
         section.columns = {name: section.columns[name] for name in chosen}
+    if match["rows"]:
+        first = next(iter(section.columns))
+        by_name = {str(row.get(first)): row for row in section.rows}
+        if unknown := [name for name in match["rows"].split(" | ") if name not in by_name]:
+            raise ResultError(f"{mark} has no row {unknown[0]}.")
+        section.rows = [by_name[name] for name in match["rows"].split(" | ")]
     return section.markdown_table()
 
 

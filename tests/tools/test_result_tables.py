@@ -17,14 +17,15 @@ def folder(tmp_path: Path) -> Path:
     result = ResultFile("moss-voice bench", "moss-voice bench --runs 8", {"processor": "a CPU"})
     columns = {"rows": "before it", "ms": "median", "ratio": "ms / floor"}
     for weights, ms in ("native", 3.75), ("fp8", 2.25):
-        steps = Section("decode step", columns, [{"rows": 512, "ms": ms, "ratio": 1.1}])
+        rows = [{"rows": 512, "ms": ms, "ratio": 1.1}, {"rows": 2048, "ms": 2 * ms, "ratio": 1.2}]
+        steps = Section("decode step", columns, rows)
         result.tables.append((f"weights: {weights}", steps))
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "h200.json").write_text(result.text(), encoding="utf-8")
     return tmp_path
 
 
-MARK = "<!-- results/h200.json: weights: fp8 / decode step: rows, ms -->"
+MARK = "<!-- results/h200.json: weights: fp8 / decode step: rows, ms | 512 -->"
 TABLE = "| rows | ms |\n| --- | ---: |\n| 512 | 2.25 |\n"
 
 
@@ -41,11 +42,17 @@ def test_without_columns_all_are_shown(folder: Path) -> None:
     assert "| rows | ms | ratio |" in rendered(mark, folder)
 
 
+def test_rows_are_shown_in_the_order_of_the_mark(folder: Path) -> None:
+    mark = "<!-- results/h200.json: weights: native / decode step: ms | 7.5 | 3.75 -->"
+    assert rendered(mark, folder).endswith("| ms |\n| --- |\n| 7.5 |\n| 3.75 |\n")
+
+
 @pytest.mark.parametrize(
     ("mark", "problem"),
     [
         ("<!-- results/h200.json: decode step -->", "has 2 tables 'decode step'"),
         ("<!-- results/h200.json: weights: fp8 / decode step: us -->", "has no column us"),
+        ("<!-- results/h200.json: weights: fp8 / decode step | 1024 -->", "has no row 1024"),
         ("<!-- results/a100.json: decode step -->", r"a100\.json is no result"),
         ("<!-- results/h200.json -->", "does not name"),
     ],
