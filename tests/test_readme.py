@@ -40,6 +40,7 @@ SCRIPTS = [
     *("packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"),
     *("tests/tools/replica_kills.py", "tests/tools/server_churn.py", "tests/tools/server_faults.py"),
     *("tests/tools/scheduler_model.py", "tests/tools/replica_scaling.py", "tests/tools/package_smoke.py"),
+    "tests/tools/loop_devices.py",
     *("assets/training/stage.py", "assets/training/codec_vocoder.py", "assets/training/judge_vocoder.py"),
 ]
 
@@ -236,6 +237,21 @@ def test_the_readme_shows_measured_figures_only() -> None:
     assert len(figures) > 10
     results = set(re.findall(r"\d+(?:\.\d+)?", _text("engine_runtime/bench/RESULTS.md")))
     assert not [figure for figure in figures if figure not in results]
+
+
+def test_the_results_are_dated_and_no_notebook() -> None:
+    """RESULTS.md: at most 200 lines; a date in each section, and in each row of a table of commands."""
+    text = _text("engine_runtime/bench/RESULTS.md")
+    assert len(text.splitlines()) <= 200, "replace a figure instead of adding one"
+    dated = re.compile(r"20\d\d-\d\d-\d\d")
+    tables = re.findall(r"^\|.*\| command, date.*\|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()]
+    assert len(rows) > 20
+    assert not [row for row in rows if not dated.search(row) and "| the same |" not in row]
+    sections = re.split(r"^#+ ", text, flags=re.MULTILINE)[2:]
+    measured = [section for section in sections if re.search(r"\d ms|\d %", section)]
+    assert len(measured) > 8
+    assert not [section.splitlines()[0] for section in measured if not dated.search(section)]
 
 
 def test_every_package_of_the_engine_is_in_its_map() -> None:
