@@ -254,7 +254,9 @@ class Engine:
             conversation.turn = None
         conversation.remove(turn_ids)
 
-    def remember(self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str) -> None:
+    def remember(
+        self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str
+    ) -> Task[None]:
         """Append an exchange that was held elsewhere to the history: a typed question or speech [n] at the
         input rate, and the text of its reply. AudioInputError if the question is empty."""
         self._require_open()
@@ -262,10 +264,10 @@ class Engine:
         asked.open(conversation.expected_maximum)
         try:
             if isinstance(question, str):
-                run_alone(asked.type(question))
+                yield from asked.type(question)
             else:
-                run_alone(asked.push(question))
-            run_alone(asked.end())
+                yield from asked.push(question)
+            yield from asked.end()
         finally:
             asked.release()
         user, maximum = asked.question.user, asked.question.speech_maximum

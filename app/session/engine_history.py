@@ -45,7 +45,7 @@ class EngineHistory:
         """All that were committed, also those whose reply was not heard, by turn."""
         self._published: ConversationSnapshot | None = None
 
-    def change(self, job: Forget | Remove | Remember | Restore) -> None:
+    def change(self, job: Forget | Remove | Remember | Restore) -> Task[None]:
         """Execute a job that concerns no turn in progress."""
         if isinstance(job, Remove):
             self._remove(range(job.turn_id, job.turn_id + 1))
@@ -54,7 +54,7 @@ class EngineHistory:
             self.conversation = self.engine.new_conversation()
             self._questions.clear()
         elif isinstance(job, Remember):
-            self.engine.remember(self.conversation, job.turn_id, job.question, job.reply)
+            yield from self.engine.remember(self.conversation, job.turn_id, job.question, job.reply)
         else:
             self._restore(job)
 

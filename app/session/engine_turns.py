@@ -78,7 +78,7 @@ class EngineTurns:
             elif isinstance(job, UseFlowSteps):
                 self._use_flow_steps(job.steps)
             elif not isinstance(job, Load):
-                self._history.change(job)
+                yield from self._history.change(job)
                 if isinstance(job, Remove):
                     self._earlier.pop(job.turn_id, None)
                 elif not isinstance(job, Remember):

@@ -322,7 +322,10 @@ class ScriptedEngine(Engine):
         self.exchanges = [known for known in self.exchanges if known.turn_id not in turn_ids]
 
     @override
-    def remember(self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str) -> None:
+    def remember(
+        self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str
+    ) -> Task[None]:
+        yield from ()
         self.calls.append(
             ("remember", turn_id, question if isinstance(question, str) else len(question), reply)
         )

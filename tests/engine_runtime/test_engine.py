@@ -506,7 +506,7 @@ def test_a_decode_step_takes_the_documented_path(bundle: Bundle) -> None:
 @pytest.mark.parametrize("question", ["what is two plus three", speech(1.0)], ids=["typed", "spoken"])
 def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, question: str | Pcm) -> None:
     conversation = engine.new_conversation()
-    engine.remember(conversation, 1, question, "five")
+    run_alone(engine.remember(conversation, 1, question, "five"))
     (remembered,) = conversation.exchanges
     asked = engine.new_conversation()
     turn = run_alone(engine.open_turn(asked, 1))
@@ -536,10 +536,19 @@ def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, que
     assert list(last.codes) == codes
 
 
+def test_others_go_on_while_speech_of_elsewhere_is_encoded(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    task = engine.remember(conversation, 1, speech(1.0), "five")
+    assert next(task).stage == "features"
+    assert conversation.exchanges == []
+    task.close()
+    assert conversation.exchanges == []
+
+
 def test_an_empty_question_of_elsewhere_is_refused(engine: Engine) -> None:
     conversation = engine.new_conversation()
     with pytest.raises(AudioInputError, match="empty"):
-        engine.remember(conversation, 1, " ", "five")
+        run_alone(engine.remember(conversation, 1, " ", "five"))
     assert conversation.exchanges == []
 
 
