@@ -227,13 +227,13 @@ class RealtimeSession:
             taking = detection.settings(round(LONGEST_TURN_S * 1000))
             is_semantic = detection.kind == "semantic_vad" and detection.create_response
         return DriverSettings(
-            taking,
-            self._config.modality,
-            # The language model rates a pause with the first step of a speculative reply. A conversation has
-            # one reply at a time, so that this stays within what it was admitted for; with turns that end by
-            # silence alone it would still only spend the engine's time.
-            "auto" if is_semantic else "off",
-            self._seed,
+            turn_taking=taking,
+            reply=self._config.modality,
+            # A conversation has one reply at a time, so that speculation stays within what it was admitted
+            # for. With turns that end by silence alone it would only spend the engine's time.
+            speculate="auto" if is_semantic else "off",
+            always_predicts=is_semantic,
+            seed=self._seed,
             reports_stages=True,
         )
 

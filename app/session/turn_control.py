@@ -371,4 +371,9 @@ class TurnControl:
 
 
 def _driver_settings(settings: SessionSettings) -> DriverSettings:
-    return DriverSettings(settings.turn_taking, settings.reply, settings.speculate or "auto", settings.seed)
+    return DriverSettings(
+        turn_taking=settings.turn_taking,
+        reply=settings.reply,
+        speculate=settings.speculate or "auto",
+        seed=settings.seed,
+    )

@@ -52,6 +52,8 @@ from app.settings import SpeculationMode
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, ReplyEvent, TurnEndPrediction
 
+_CERTAIN = 2.0
+"""More than any rating of a pause: no reply is made beyond it."""
 DecisionKind = Literal[
     "pause", "speculate", "predict", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"
 ]
@@ -101,6 +103,9 @@ class DriverSettings:
     """Kind of reply, from the next turn on."""
     speculate: SpeculationMode = "auto"
     """Whether a reply is made and held before the turn is confirmed."""
+    always_predicts: bool = False
+    """Whether the language model rates pauses, if it can, also while no reply is made before the turn is
+    confirmed: then the held reply ends with its rating."""
     seed: int | None = None
     """Sampling seed; None for the bundle's."""
     reports_stages: bool = False
@@ -173,6 +178,8 @@ class TurnDriver:
         self._speculation = Speculation(jobs, now_ns, hooks.speculated)
         self._calibrations: defaultdict[bool, VoiceCalibration] = defaultdict(VoiceCalibration)
         """By whether the voice is a file's: those of samples are not the user's."""
+        self._model_predicts = False
+        """Whether the language model has rated a pause."""
         self._count = 0
 
     # ---- state and settings ----
@@ -210,6 +217,7 @@ class TurnDriver:
     def use_engine(self, input_sample_rate: int, *, is_remote: bool = False) -> None:
         """An engine is ready. `is_remote`: a server makes the replies."""
         self._feed.set_rate(input_sample_rate)
+        self._model_predicts = False
         self._speculation.use_engine(is_remote=is_remote)
 
     def forget_levels(self) -> None:
@@ -343,12 +351,16 @@ class TurnDriver:
         """The user may have finished: make the reply now, and hold it until that is sure."""
         settings, speculation = self._settings, self._speculation
         is_short = event.speech_end_ms - event.speech_start_ms < settings.turn_taking.min_speech_ms
-        if speculation.is_held or is_short or not speculation.is_wanted(settings.speculate):
+        if speculation.is_held or is_short:
+            return
+        is_wanted = speculation.is_wanted(settings.speculate)
+        if not is_wanted and not (settings.always_predicts and self._model_predicts):
             return
         self._feed.finish(turn.turn_id, self.speech_end_ms)
         self.report("speculate", turn.turn_id, silence_ms=event.silence_ms)
         heeds_model = settings.turn_taking.policy is not None
         finished = settings.turn_taking.fusion.finished if heeds_model else 0.0
+        finished = finished if is_wanted else _CERTAIN
         commit = self._new_commit(turn, CancelScope(turn.scope), finished)
         speculation.begin(commit, event, self.timing)
 
@@ -404,6 +416,7 @@ class TurnDriver:
     def _take_prediction(self, scope: CancelScope, prediction: TurnEndPrediction) -> None:
         """The language model's answer about the pause of a held reply; for a confirmed one it comes too
         late."""
+        self._model_predicts = True
         held = self._speculation.held_of(scope)
         if held is None or self._settings.turn_taking.policy is None:
             return

@@ -46,7 +46,12 @@ class Rig:
     """A driver whose clock is its audio. Jobs and hooks are noted by name, speech for the engine once."""
 
     def __init__(
-        self, speculate: SpeculationMode = "off", *, stopped: StoppedReply | None = None, answers: bool = True
+        self,
+        speculate: SpeculationMode = "off",
+        *,
+        stopped: StoppedReply | None = None,
+        answers: bool = True,
+        always_predicts: bool = False,
     ) -> None:
         """`stopped` is how a reply is stopped, `answers` whether a committed turn is."""
         self.log: list[str] = []
@@ -55,7 +60,7 @@ class Rig:
         self.held: HeldReply | None = None
         self._stopped, self._answers = stopped, answers
         self._stream = VoiceStream(LoudnessVad(), 8_000)
-        settings = DriverSettings(TurnTakingSettings(), speculate=speculate)
+        settings = DriverSettings(TurnTakingSettings(), speculate=speculate, always_predicts=always_predicts)
         self.driver = TurnDriver(
             self._stream,
             self,
@@ -163,6 +168,28 @@ def test_a_reply_is_held_until_the_turn_is_confirmed() -> None:
     assert rig.held is not None
     assert [event for event, _ in rig.held.events] == [TEXT]
     assert rig.reply(TEXT) == ["ReplyText"]
+
+
+def test_a_slow_engine_is_asked_for_a_prediction_alone() -> None:
+    rig = Rig("auto", always_predicts=True)
+    question = silence(0.4), speech(0.6), silence(0.15)
+    rig.hear(*question)
+    rig.reply(TurnEndPrediction(1, 0.98))
+    rig.driver.on_result(ReplyMade(1.5))
+    assert rig.hear(silence(0.2))[-1] == "reply"
+    rig.driver.end_turn()
+    rig.driver.rest()
+    rig.hear(*question)
+    first, second = (job for job in rig.jobs if isinstance(job, Commit))
+    assert first.finished <= 1.0 < second.finished, "no rating is high enough to make more"
+    rig.reply(TurnEndPrediction(2, 0.98))
+    assert rig.hear(silence(0.2)) == ["committed", "Confirm", "reply"]
+
+
+def test_a_slow_engine_that_predicts_nothing_is_not_asked() -> None:
+    rig = Rig("auto", always_predicts=True)
+    rig.driver.on_result(ReplyMade(1.5))
+    assert rig.hear(silence(0.4), speech(0.6), silence(0.15)) == ["opened", "OpenTurn", "Hear"]
 
 
 def test_times_of_a_held_reply_wait_with_it() -> None:
