@@ -62,7 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if (highest := config.getoption("--compute-capability")) is not None:
         from engine_runtime import engine, hardware
 
-        engine.limit_capability = lambda asked: hardware.limit_capability(asked or highest)
+        def limit(asked: str | None) -> None:
+            hardware.limit_capability(asked or highest)
+
+        vars(engine)["limit_capability"] = limit
 
 
 def _limit_capability(config: pytest.Config) -> None:

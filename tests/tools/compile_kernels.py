@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, get_args
 
@@ -97,7 +97,7 @@ format, the type of the rows."""
 WIDE_LOADS = r"ld\.global[^\n]*\.v4\.b32|cp\.async\.[^\n]*, 0x10|cp\.async\.bulk\.tensor"
 """To registers, and to shared memory: by a thread, or by TMA."""
 
-Case = tuple[Any, dict[str, str], dict[str, object], int]
+Case = tuple[Any, Mapping[str, str], Mapping[str, object], int]
 
 
 def cases(capability: int) -> Iterator[Case]:
@@ -152,14 +152,14 @@ def cases(capability: int) -> Iterator[Case]:
         yield dense_rows, {"weight": weight, "scale": FP32, "out": BF16}, dense, 4
     small_batch = {"x": BF16, "residual": BF16, "out": BF16, "num_rows": "i32"}
     for rows, outputs, block in ((16, 32, 256), (16, 64, 128), (64, 32, 128), (64, 64, 128), (64, 64, 64)):
-        tiling = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
+        sizes = {"OUT": HIDDEN, "COLUMNS": INNER, "HAS_RESIDUAL": True, "ROWS": rows, "OUTPUTS": outputs}
         for weight in (FP8, "*i8", "*u8"):
-            flags = tiling | {"FP8_BITS": weight == "*u8", "BLOCK": block}
+            flags = sizes | {"FP8_BITS": weight == "*u8", "BLOCK": block}
             yield small_batch_linear, small_batch | {"weight": weight, "scale": FP32}, flags, 4
         yield (
             small_batch_linear_int4,
             small_batch | {"weight": "*u8", "scale": "*fp16"},
-            tiling | {"NUM_GROUPS": INNER // 128},
+            sizes | {"NUM_GROUPS": INNER // 128},
             4,
         )
     groups = {"WIDTH": HIDDEN, "NUM_GROUPS": HIDDEN // 128, "GROUPS": 32}
@@ -271,7 +271,7 @@ def codec_cases(dtype: str) -> Iterator[Case]:
     values = dict.fromkeys(("x", "residual", "bias", "alpha", "total_out", "out"), dtype)
     switches = dict.fromkeys(("HAS_BIAS", "HAS_RESIDUAL", "HAS_TOTAL", "HAS_SNAKE"), True)
     lengths = dict.fromkeys(("size", "length"), "i32")
-    yield snake_values, values | lengths, {"CHANNELS": 256, "BLOCK": 1024} | switches, 4
+    yield snake_values, values | lengths, {"CHANNELS": 256, "BLOCK": 1024, **switches}, 4
 
 
 def compile_for(capability: int, case: Case) -> Any:
@@ -280,10 +280,10 @@ def compile_for(capability: int, case: Case) -> Any:
     names = kernel.arg_names
     options: dict[str, object] = {"num_warps": warps}
     if "USES_PDL" in names:
-        constants = constants | {"USES_PDL": capability >= 90}
+        constants = {**constants, "USES_PDL": capability >= 90}
         options["launch_pdl"] = capability >= 90
     if "PREFETCH" in names and capability < 90:
-        constants = constants | {"PREFETCH": 0}
+        constants = {**constants, "PREFETCH": 0}
     signature = {name: "constexpr" if name in constants else types[name] for name in names}
     aligned = {
         (index,): [["tt.divisibility", 16]]

@@ -21,6 +21,7 @@ import psutil
 from app.audio.echo_cancellation import AudioProcessing
 from app.audio.echo_libraries import DEFAULT_LIBRARY, FrameProcessor, make_processor
 from app.audio.levels import dbfs, rms
+from app.audio.playback_reference import ReceivedAt
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.vad import SileroVad
@@ -90,12 +91,13 @@ def main() -> None:
         headphones.echo_gain = 0.0
         off = replace(automatic, echo_cancellation="off")
         more = replace(automatic, noise_suppression=True, gain_control=True)
-        for room, options, loss_db, case in (
+        cases: list[tuple[EchoRoom, AudioProcessing, int | None, str]] = [
             (headphones, automatic, None, "headphones"),
             (EchoRoom(12, 100), off, 12, "no cancellation"),
             (EchoRoom(12, 100), more, 12, "noise suppression, gain control"),
-        ):
-            section.rows.append(_measure(room, options, replies, loss_db, 0) | {"case": case})
+        ]
+        for room, options, loss, case in cases:
+            section.rows.append(_measure(room, options, replies, loss, 0) | {"case": case})
         report.add(section)
 
 
@@ -127,9 +129,9 @@ def _measure(
     if options.echo_cancellation != "off":
         scene.processor._canceller = library
 
-    def timed(*arguments: object) -> Pcm:
+    def timed(pcm: Pcm, received_at: ReceivedAt) -> Pcm:
         began, before = time.thread_time(), library.cpu_s
-        processed = process(*arguments)  # type: ignore[arg-type]
+        processed = process(pcm, received_at)
         times.append((time.thread_time() - began, library.cpu_s - before))
         return processed
 

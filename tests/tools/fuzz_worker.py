@@ -24,7 +24,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import IO, Any, Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 _LENGTH = struct.Struct("<Q")
@@ -109,13 +109,13 @@ class Worker:
         return self._child
 
 
-def _send(stream: BinaryIO, message: object) -> None:
+def _send(stream: IO[bytes], message: object) -> None:
     content = pickle.dumps(message)
     stream.write(_LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
-def _receive(stream: BinaryIO) -> Any:
+def _receive(stream: IO[bytes]) -> Any:
     """None at the end of the stream."""
     head = stream.read(_LENGTH.size)
     return pickle.loads(stream.read(_LENGTH.unpack(head)[0])) if len(head) == _LENGTH.size else None

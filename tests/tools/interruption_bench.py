@@ -209,7 +209,8 @@ def main(arguments: argparse.Namespace) -> None:
             for kind, words in WORDS.items():
                 pairs = [(word, voice) for word in words for voice in range(len(FLITE) + len(ESPEAK))]
                 chosen = [pairs[index] for index in rng.permutation(len(pairs))[:count]]
-                outcomes = hold([synthesized(*pair, Path(folder)) for pair in chosen], rng)
+                spoken_words = [synthesized(word, voice, Path(folder)) for word, voice in chosen]
+                outcomes = hold(spoken_words, rng)
                 section.rows.append(_row(kind, outcomes))
         section.rows.append(_row("cough", hold([cough(rng) for _ in range(count)], rng)))
         section.rows.append(_row("click", hold([click(rng) for _ in range(count)], rng)))

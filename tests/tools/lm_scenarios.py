@@ -91,7 +91,8 @@ def reply(
         skip_unused_tails=True,
         samples_on_device=paged.executor.can_sample,
     )
-    sequence, made = Sequence(), []
+    sequence = Sequence()
+    made: list[GeneratedRow] = []
     ids = [merged_id(row, special, model.config.text_vocab) for row in rows]
     logits = paged.prefill(sequence, ids, generation.tails, generation.sampling)
     while True:

@@ -147,10 +147,10 @@ class Code:
         self._moves: dict[Field, set[Field]] = defaultdict(set)
         self._calls: dict[Part, set[Part]] = {}
         """The parts of the command line that a part of it names."""
-        for kind in (StartSettings, EngineOptions):
-            for known in options(kind):
-                self.given[(engine_options.__name__, "start_settings"), known.dest].add(
-                    (kind.__name__, known.name)
+        for settings in (StartSettings, EngineOptions):
+            for setting in options(settings):
+                self.given[(engine_options.__name__, "start_settings"), setting.dest].add(
+                    (settings.__name__, setting.name)
                 )
         for path, tree in trees.items():
             _Reader(self, path).visit(tree)
@@ -402,8 +402,8 @@ def _attributes_set(method: ast.FunctionDef) -> Iterator[tuple[str, str]]:
             case ast.Assign([ast.Attribute(ast.Name("self"), name)], ast.Call(ast.Name(made))):
                 yield name, made
             case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
-                for target, value in zip(targets, values, strict=False):
-                    yield _last(target), kinds.get(_last(value), "")
+                for target, source in zip(targets, values, strict=False):
+                    yield _last(target), kinds.get(_last(source), "")
 
 
 def _named(annotation: ast.expr | None) -> str:

@@ -60,8 +60,8 @@ class Utterance:
         """The utterance up to sample `cut`, a pause, and `rest_s` of what follows, over faint noise. Scenes
         of one utterance have the same noise."""
         rest = self.pcm[cut : cut + round(rest_s * RATE)]
-        parts = [np.zeros(round(LEAD_S * RATE)), self.pcm[:cut], np.zeros(round(pause_s * RATE)), rest]
-        scene = np.concatenate(parts)
+        lead, pause = np.zeros(round(LEAD_S * RATE)), np.zeros(round(pause_s * RATE))
+        scene = np.concatenate([lead, self.pcm[:cut], pause, rest])
         noise = np.random.default_rng(len(self.pcm)).standard_normal(len(scene))
         return (scene + NOISE * noise).astype(np.float32)
 

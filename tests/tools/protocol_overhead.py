@@ -94,14 +94,14 @@ def serve_scripted(with_ray: bool) -> int:
         return serve_with_ray(
             settings,
             Replicas(),
-            lambda: nullcontext(_engine()),  # type: ignore[arg-type, return-value]
+            lambda: nullcontext(_engine()),
             lambda: None,
             lambda: None,
             lambda address: say(address),
         )
     return serve(
         settings,
-        lambda: nullcontext(_engine()),  # type: ignore[arg-type, return-value]
+        lambda: nullcontext(_engine()),
         lambda: None,
         lambda address: say(address),
     )
@@ -123,7 +123,7 @@ def measure(turns: int, with_ray: bool) -> list[list[float]]:
     """Times to first audio in ms, in this process, through the server and perhaps through Ray; a few turns
     before are not counted."""
     with ExitStack() as stack:
-        sides = [Side(lambda: nullcontext(_engine()))]  # type: ignore[arg-type, return-value]
+        sides = [Side(lambda: nullcontext(_engine()))]
         sides += [stack.enter_context(served(way)) for way in ([False, True] if with_ray else [False])]
         for turn_id in range(1, turns + 6):
             for side in sides:

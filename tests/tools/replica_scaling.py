@@ -238,7 +238,8 @@ def _cores(service: Service, users_pid: int) -> dict[str, float]:
 def _command_of(process: psutil.Process) -> str:
     """Its program, as Ray names its processes there; empty for one that has ended."""
     try:
-        return (process.cmdline() or [process.name()])[0]
+        words: list[str] = process.cmdline()
+        return words[0] if words else str(process.name())
     except psutil.Error:
         return ""
 

@@ -27,11 +27,11 @@ import numpy as np
 
 from engine_runtime.bench import simultaneous
 from engine_runtime.bench.simultaneous import Clock
-from engine_runtime.codec.flow.page_pool import PagePool
+from engine_runtime.codec.flow.page_pool import HostPage, PagePool
 from engine_runtime.scheduler import scheduler
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
-from engine_runtime.work import Stage, Task
+from engine_runtime.work import Stage, Task, Work
 from tests.tools.tool_report import parse, tool_report
 
 _MS = 1_000_000
@@ -121,17 +121,17 @@ class ModelGPU:
         """Calls that have not ended."""
         return sum(running.stage == stage for running in self.streams[_STREAM_OF[stage]])
 
-    def take_out(self, page: int) -> tuple[()]:
+    def take_out(self, page: int) -> HostPage:
         """As `PageMover`."""
         self.moves += 1
         self.launch("flow", _PAGE_MS)
         return ()
 
-    def put_back(self, page: int, kept: tuple[()]) -> None:
+    def put_back(self, page: int, kept: HostPage) -> None:
         """As `PageMover`."""
         self.launch("flow", _PAGE_MS)
 
-    def give_back(self, kept: Sequence[tuple[()]]) -> None:
+    def give_back(self, kept: Sequence[HostPage]) -> None:
         """As `PageMover`."""
 
     def _pass(self, duration_ns: float) -> None:
@@ -154,11 +154,11 @@ class ModelGPU:
 
 
 @dataclass(eq=False)
-class ModelWork:
-    """A call of a stage; the stages differ in `run_together`. See `Work`."""
+class ModelWork(Work[Any]):
+    """A call of a stage; the stages differ in `run_together`."""
 
     gpu: ModelGPU
-    stage: Stage
+    kind: Stage
     size: int = 1
     """Rows of a forward, or codes of a packet."""
     waits_for: Running | None = None
@@ -167,12 +167,14 @@ class ModelWork:
     """Of the flow, after a packet."""
 
     @property
+    def stage(self) -> Stage:
+        return self.kind
+
+    @property
     def is_in_flight(self) -> bool:
-        """See `Work`."""
         return self.reply in self.gpu.in_flight
 
     def waits_for_memory(self, beside: Sequence[ModelWork] = ()) -> bool:
-        """See `Work`."""
         if self.reply is None or not self.pages:
             return False
         others = [(work.reply.held, work.pages) for work in beside if work.reply is not None]
@@ -180,7 +182,6 @@ class ModelWork:
 
     @property
     def batch_key(self) -> Hashable:
-        """See `Work`."""
         if self.stage in ("prefill", "step"):
             return "step", self.is_in_flight
         if self.stage == "arrival":
@@ -189,22 +190,18 @@ class ModelWork:
 
     @property
     def is_ready(self) -> bool:
-        """See `Work`."""
         if self.stage == "arrival":
             return self.waits_for is None or self.waits_for.is_done
         most = {"flow": 1, "encode": 0}.get(self.stage)
         return most is None or self.gpu.pending(self.stage) <= most
 
     def fits(self, batch: Sequence[ModelWork]) -> bool:
-        """See `Work`."""
         return len(batch) < {"flow": 16, "vocoder": 16, "encode": 64}.get(self.stage, 64)
 
     def run(self) -> Any:
-        """See `Work`."""
         return self.run_together([self])[0]
 
     def run_together(self, batch: Sequence[ModelWork]) -> list[Any]:
-        """See `Work`."""
         if self.stage == "arrival":
             while not self.is_ready:
                 self.gpu.wait(0.05 * _MS)

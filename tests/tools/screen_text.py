@@ -76,4 +76,6 @@ def _correlation(screen: np.ndarray, template: np.ndarray) -> float:
 
 def _window_sums(values: np.ndarray, height: int, width: int) -> np.ndarray:
     sums = np.pad(values.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
-    return sums[height:, width:] - sums[:-height, width:] - sums[height:, :-width] + sums[:-height, :-width]
+    rows: np.ndarray = sums[height:] - sums[:-height]
+    windows: np.ndarray = rows[:, width:] - rows[:, :-width]
+    return windows

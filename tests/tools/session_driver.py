@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from app.audio.devices import DeviceList
+from app.audio.streams import AudioInput
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.smart_turn import EndOfTurnDetector
@@ -100,7 +101,7 @@ def running(
     *,
     clock: Clock | None = None,
     speaker: WavSpeaker | None = None,
-    microphone: object | None = None,
+    microphone: AudioInput | None = None,
     detector: EndOfTurnDetector | None = None,
 ) -> Iterator[Driver]:
     """A started session without sound devices. The engine works on its clock."""
@@ -108,7 +109,7 @@ def running(
     session = Session(
         lambda: engine,
         settings or SessionSettings(hear_samples=False),
-        microphone or NoMicrophone(),  # type: ignore[arg-type]
+        microphone or NoMicrophone(),
         speaker or WavSpeaker(48_000),
         clock=engine.clock,
         vad=LoudnessVad(),

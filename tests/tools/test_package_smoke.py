@@ -79,12 +79,12 @@ def test_the_machine_gets_what_the_package_names(tmp_path: Path) -> None:
 def test_what_is_missing_is_said_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(package_smoke.shutil, "which", lambda name: None if name == "Xvfb" else name)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "Xvfb" else name)
     assert package_smoke.refusal(tmp_path) == "Install what is missing: Xvfb"
-    monkeypatch.setattr(package_smoke.shutil, "which", lambda name: name)
-    monkeypatch.setattr(package_smoke.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "as root" in str(package_smoke.refusal(tmp_path))
-    monkeypatch.setattr(package_smoke.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     (tmp_path / "moss-voice.tar.zst").touch()
     assert str(package_smoke.refusal(tmp_path)).startswith("There is no .deb in ")
     (tmp_path / "moss-voice.deb").touch()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_runtime.bench.result_file import ResultFile
-from engine_runtime.table import Section
+from engine_runtime.table import Cell, Section
 from tests.tools.result_tables import DOCUMENT, ResultError, read_result, rendered, table_of
 
 
@@ -17,7 +17,10 @@ def folder(tmp_path: Path) -> Path:
     result = ResultFile("moss-voice bench", "moss-voice bench --runs 8", {"processor": "a CPU"})
     columns = {"rows": "before it", "ms": "median", "ratio": "ms / floor"}
     for weights, ms in ("native", 3.75), ("fp8", 2.25):
-        rows = [{"rows": 512, "ms": ms, "ratio": 1.1}, {"rows": 2048, "ms": 2 * ms, "ratio": 1.2}]
+        rows: list[dict[str, Cell]] = [
+            {"rows": 512, "ms": ms, "ratio": 1.1},
+            {"rows": 2048, "ms": 2 * ms, "ratio": 1.2},
+        ]
         steps = Section("decode step", columns, rows)
         result.tables.append((f"weights: {weights}", steps))
     (tmp_path / "results").mkdir()

@@ -73,7 +73,7 @@ class SpeakingEngine(ScriptedEngine):
         words = [spoken(REPLIES[(2 * turn_id + part) % len(REPLIES)], OUT_RATE) for part in (0, 1)]
         pcm = np.concatenate(words)
 
-        def speak(_: Modality) -> Iterator[ReplyEvent]:
+        def speak(reply: Modality) -> Iterator[ReplyEvent]:
             for chunk, start in enumerate(range(0, len(pcm), 9_600)):
                 yield ReplyAudio(turn_id, pcm[start : start + 9_600], OUT_RATE, chunk)
             yield ReplyDone(turn_id, Modality.SPEECH, "stop", "", (), len(pcm))

@@ -201,7 +201,7 @@ class SpeakingEngine(ScriptedEngine):
         resampler = Resampler(rate, OUT_RATE)
         spoken = 0.25 * np.concatenate([resampler.push(pcm), resampler.finish()])
 
-        def speak(_: Modality) -> Iterator[ReplyEvent]:
+        def speak(reply: Modality) -> Iterator[ReplyEvent]:
             for chunk in range(3):
                 yield ReplyAudio(turn_id, spoken, OUT_RATE, chunk)
             yield ReplyDone(turn_id, Modality.SPEECH, "stop", "", (), 3 * len(spoken))
