@@ -3,6 +3,9 @@
 In: frames. Out: a private file, whose header is rewritten after each block. A file that is opened again is
 repaired (its header states the actual length) and continued. Raises ExportError in words for the user. One
 thread.
+
+Written without libsndfile: of a full disk it says no more than "System error", and it does not repair the end
+of a file whose program was killed.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 In: the `session` object of a client. Out: a new frozen configuration, or `ProtocolError`. What the model
 cannot do (instructions, tools, transcription, noise reduction, another voice or speed) is accepted, because
 clients send it without being asked to, and stays absent from what session.updated reports as in force. Pure.
+No pydantic models here, for the reason given in protocol.py.
 """
 
 from __future__ import annotations
