@@ -28,9 +28,9 @@ from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames, tail_frames
 from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
 from engine_runtime.codec.voice.recording import VoiceSource
-from engine_runtime.conversation.history import Conversation, Exchange
+from engine_runtime.conversation.history import Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
-from engine_runtime.conversation.turn import Turn
+from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.availability import check_formats, uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of

@@ -22,8 +22,7 @@ from engine_runtime.types import Modality, ReplyAudio
 from engine_runtime.work import Task
 
 if TYPE_CHECKING:  # they import torch
-    from engine_runtime.conversation.history import Conversation
-    from engine_runtime.conversation.turn import Turn
+    from engine_runtime.conversation.turn import Conversation, Turn
     from engine_runtime.engine import Engine
 
 USABLE = 0.9

@@ -1,4 +1,8 @@
-"""Turn: one user turn and its reply, from the first speech to the last sample.
+"""Conversation and Turn: the history, and one user turn with its reply, from the first speech to the last
+sample.
+
+The history consists of rows and is independent of the KV cache: after a cancel, an error, a change of
+modality or an eviction, `Sequence` is aligned to these rows again and only the difference is prefilled.
 
 In: PCM (or typed text) as it arrives, then a commit. Out: reply events. While the user speaks, new codes are
 prefilled at once, so that only the few closing rows of the turn remain at the commit. Codes may change until
@@ -18,26 +22,118 @@ Policies:
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from itertools import chain, islice
+from statistics import median_low
 
 import torch
 
-from engine_runtime.conversation.context_window import reply_reserve
-from engine_runtime.conversation.history import Conversation, Exchange, Question
+from engine_runtime.conversation.context_window import num_dropped, reply_reserve
+from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
 from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
+from engine_runtime.lm.chat_template import Prompt
+from engine_runtime.lm.generation import Row
+from engine_runtime.lm.sampler import reply_seed
+from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Result, Task, within
+
+SPOKEN_TURNS = 3
+"""Number of latest spoken turns used to estimate the level of the next one."""
+
+
+@dataclass(eq=False)
+class Conversation:
+    """One conversation. Created by `Engine.new_conversation`.
+
+    Attributes:
+        exchanges: all exchanges, oldest first; an interrupted reply up to the point that was heard.
+        num_forgotten: number of the oldest exchanges dropped from the model's context
+            (conversation/context_window.py).
+        sequence: the rows that the KV cache holds.
+        turn: the latest turn.
+        seed: seed of the replies where no other is given.
+        num_commits: replies requested so far, without those reverted by a reopen.
+    """
+
+    prompt: Prompt
+    limit: int
+    exchanges: list[Exchange] = field(default_factory=list)
+    num_forgotten: int = 0
+    modality: Modality = Modality.SPEECH
+    sequence: Sequence = field(default_factory=Sequence)
+    turn: Turn | None = None
+    seed: int = field(default_factory=lambda: secrets.randbits(63))
+    num_commits: int = 0
+
+    def next_draws(self, params: SamplingParams) -> SamplingParams:
+        """The sampling parameters of the next reply, with a seed of its own."""
+        self.num_commits += 1
+        seed = self.seed if params.seed is None else params.seed
+        return replace(params, seed=reply_seed(seed, self.num_commits))
+
+    def return_draws(self) -> None:
+        """The latest reply was reverted: the next one gets its seed."""
+        self.num_commits -= 1
+
+    def history(self) -> list[Row]:
+        """Rows of the system turn and of the kept exchanges."""
+        kept = self.exchanges[self.num_forgotten :]
+        said = chain.from_iterable((*exchange.user, *exchange.reply) for exchange in kept)
+        return [*self.prompt.system(self.modality), *said]
+
+    def plan(self, current: list[Row], reserve: int) -> list[Row]:
+        """All rows that the model should see, with `current` (the user's turn so far) at the end.
+
+        Drops the oldest exchanges if fewer than `reserve` rows would remain for the rest of the turn and its
+        reply. Raises ContextLengthError, having dropped nothing, if `current` does not fit at all.
+        """
+        kept = [exchange.num_rows for exchange in self.exchanges[self.num_forgotten :]]
+        system_rows = len(self.prompt.system(self.modality))
+        self.num_forgotten += num_dropped(system_rows, kept, len(current), reserve, self.limit)
+        return [*self.history(), *current]
+
+    def replace(self, old: Exchange | None, new: Exchange | None) -> None:
+        """Replace `old` by `new`. None for `old` appends `new`, None for `new` removes `old`."""
+        if old is None:
+            self.exchanges += [] if new is None else [new]
+            return
+        place = next(index for index, exchange in enumerate(self.exchanges) if exchange is old)
+        self.exchanges[place : place + 1] = [] if new is None else [new]
+        if new is None and place < self.num_forgotten:
+            self.num_forgotten -= 1
+
+    def remove(self, turn_ids: range) -> None:
+        """Remove the exchanges of these turns, as if they had never been."""
+        for exchange in [known for known in self.exchanges if known.turn_id in turn_ids]:
+            self.replace(exchange, None)
+
+    @property
+    def expected_maximum(self) -> float | None:
+        """Estimate of `speech_maximum` of the next spoken turn: the (lower) median of the latest spoken
+        turns, so that one loud noise, such as a slammed door, has no effect. Kept per conversation, since it
+        depends on the user's level."""
+        maxima = (exchange.speech_maximum for exchange in reversed(self.exchanges))
+        latest = [*islice((maximum for maximum in maxima if maximum is not None), SPOKEN_TURNS)]
+        return median_low(latest) if latest else None
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no turn is in progress, so that its KV blocks can be evicted."""
+        return self.turn is None or self.turn.is_over
 
 
 class _State(Enum):

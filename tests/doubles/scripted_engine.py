@@ -17,10 +17,10 @@ from app import paths
 from app.session.clocks import Clock
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
-from engine_runtime.conversation.history import Conversation, Exchange, Question
+from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.snapshot import ConversationSnapshot
-from engine_runtime.conversation.turn import Turn
+from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.engine import BlockStats, Engine
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.thread_owner import ThreadOwner

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from engine_runtime.bundle.weights import load_weights
-from engine_runtime.conversation.history import Conversation
-from engine_runtime.conversation.turn import Turn
+from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.engine import Engine
 from engine_runtime.executors.torch.executor import TorchExecutor
 from engine_runtime.lm.block_manager import BlockManager

@@ -83,7 +83,7 @@ class Rig:
 class ScriptedRig(Rig):
     def __init__(self, script: Script | None = None) -> None:
         self.engine = ScriptedEngine(script)
-        super().__init__(lambda: self.engine)  # type: ignore[arg-type, return-value]
+        super().__init__(lambda: self.engine)
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_turn_from_speech_to_reply() -> None:
 
 def test_an_engine_of_somebody_else_stays_open_without_a_conversation() -> None:
     engine = ScriptedEngine()
-    Rig(lambda: nullcontext(engine)).finish()  # type: ignore[arg-type, return-value]
+    Rig(lambda: nullcontext(engine)).finish()
     assert engine.ended == [1]
     assert not engine.is_closed
 
@@ -232,7 +232,7 @@ def test_a_turn_that_is_cancelled_takes_no_more_speech() -> None:
 def test_what_slows_an_engine_down_is_noted_once_it_is_loaded() -> None:
     engine = ScriptedEngine()
     engine.notes = ("The GPU runs plain torch.",)
-    loaded, noted = Rig(lambda: engine).finish()  # type: ignore[arg-type, return-value]
+    loaded, noted = Rig(lambda: engine).finish()
     assert isinstance(loaded, Loaded)
     assert noted == EngineNotice("The GPU runs plain torch.")
 
@@ -267,7 +267,7 @@ def test_an_unexpected_error_while_loading() -> None:
     def fail() -> ScriptedEngine:
         raise FileNotFoundError("weights")
 
-    rig = Rig(fail)  # type: ignore[arg-type]
+    rig = Rig(fail)
     rig.submit(OpenTurn(1, SPEECH, CancelScope()))
     (result,) = rig.finish()
     assert isinstance(result, LoadFailed)
@@ -280,7 +280,7 @@ def test_another_engine_takes_the_place_of_one_that_cannot_be_loaded() -> None:
     def fail() -> ScriptedEngine:
         raise MossVoiceError("The bundle is damaged.", "Copy it again.")
 
-    rig = Rig(fail)  # type: ignore[arg-type]
+    rig = Rig(fail)
     rig.submit(Ask(1, "lost"), Load(ScriptedEngine), *question(1))
     failed, loaded, *results = rig.finish()
     assert failed == LoadFailed("The bundle is damaged.", "Copy it again.")
@@ -308,7 +308,7 @@ def host_of(engine: ScriptedEngine, most: int = 1, *, is_batching: bool = True) 
     def admit(engine: object, scheduler: object) -> Admission:
         return Admission(most, "by --conversations", 0.1)
 
-    return EngineHost(lambda: engine, admit, is_batching=is_batching)  # type: ignore[arg-type, return-value]
+    return EngineHost(lambda: engine, admit, is_batching=is_batching)
 
 
 @contextmanager
@@ -401,7 +401,7 @@ def test_an_engine_that_cannot_be_loaded_is_the_problem() -> None:
     def broken() -> ScriptedEngine:
         raise MossVoiceError("The bundle is damaged. Copy it again.")
 
-    host = EngineHost(broken)  # type: ignore[arg-type]
+    host = EngineHost(broken)
     host.close()
     host.run()
     assert host.loaded.is_set()

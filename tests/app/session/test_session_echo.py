@@ -38,7 +38,7 @@ from app.session.events import (
 )
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
-from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.turn import Conversation
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
 from engine_runtime.work import Task

@@ -39,7 +39,7 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.session import Session
-from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.turn import Conversation
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent
 from engine_runtime.work import Task

@@ -14,7 +14,7 @@ from app.audio.wav import read_wav
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.sections import DecliningSection
 from engine_runtime.conversation.declining import declining_rows, is_declined
-from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.lm.generation import GeneratedRow, Mode, Row
 from engine_runtime.lm.step import ScheduledBatch, StepOutput

@@ -9,7 +9,8 @@ import pytest
 
 from engine_runtime.bench.replies import run_bench
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.conversation.history import Conversation, Exchange
+from engine_runtime.conversation.history import Exchange
+from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.lm.generation import Row
 from engine_runtime.types import Modality, SamplingParams

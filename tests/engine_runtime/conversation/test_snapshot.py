@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.conversation.history import Conversation
 from engine_runtime.conversation.snapshot import ConversationSnapshot, HistoryError
+from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.types import Modality, Pcm, ReplyEvent, SamplingParams
 from engine_runtime.work import run_alone

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.conversation import reply
-from engine_runtime.conversation.history import Conversation
+from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.hardware import AcceleratorError

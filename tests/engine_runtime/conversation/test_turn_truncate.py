@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_runtime.conversation.history import Conversation
-from engine_runtime.conversation.turn import Turn
+from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.step import BOTH_TAILS

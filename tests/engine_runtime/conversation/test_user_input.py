@@ -12,8 +12,8 @@ import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
-from engine_runtime.conversation.history import Conversation, Exchange
-from engine_runtime.conversation.turn import Turn
+from engine_runtime.conversation.history import Exchange
+from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.engine import Engine
 from engine_runtime.errors import LanguageError
 from engine_runtime.lm.generation import Row
