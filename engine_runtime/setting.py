@@ -29,6 +29,7 @@ class Setting:
     Attributes:
         kind: its type, without None.
         is_optional: whether None is a value.
+        default: MISSING if it is made anew for each value of the class.
         least, most: limits of a number, or None.
         matches: a text that it returns nothing for is no value.
         option: on the command line, "" if it cannot be set there; that of a boolean sets the opposite of the
@@ -69,6 +70,11 @@ class Setting:
     def targets(self) -> tuple[str, ...]:
         """Names of the fields that it sets elsewhere."""
         return self.decides or (self.name,)
+
+    @property
+    def target(self) -> str:
+        """The one of them that has its name, or else the first."""
+        return self.name if self.name in self.targets else self.targets[0]
 
     @property
     def bounds(self) -> str:
@@ -126,12 +132,11 @@ def settings(owner: Any) -> Mapping[str, Setting]:
         kind = hints[one.name]
         kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
         own = tuple(part for part in kinds if part is not NoneType)
-        default = one.default if one.default_factory is MISSING else one.default_factory()
         found[one.name] = Setting(
             name=one.name,
             kind=own[0] if len(own) == 1 else kind,
             is_optional=NoneType in kinds,
-            default=default,
+            default=one.default,
             **one.metadata.get(_KEY, {}),
         )
     return MappingProxyType(found)

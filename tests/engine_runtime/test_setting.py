@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -99,8 +99,7 @@ def test_a_setting_knows_its_field() -> None:
     assert KNOWN["name"].targets == ("device", "dtype")
     assert KNOWN["steps"].targets == ("steps",)
     assert [name for name, known in KNOWN.items() if not known.is_kept] == ["secret"]
-    assert KNOWN["folder"].default == Path("here")
-    assert KNOWN["plain"].default == []
+    assert KNOWN["folder"].default is KNOWN["plain"].default is MISSING
 
 
 def test_the_field_is_one_of_the_dataclass() -> None:

@@ -16,7 +16,7 @@ from PySide6.QtCore import QEventLoop
 from PySide6.QtWidgets import QApplication
 
 from app import paths
-from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.preferences import Language, Preferences, PreferenceStore
 from app.gui.common.themes import ThemeChoice
 from app.gui.latency.export import save_png
 from app.gui.settings.settings_dialog import SettingsDialog
@@ -37,7 +37,8 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     scripts = {"window": EXCHANGES, "interrupted": INTERRUPTED}
     themes = (ThemeChoice.LIGHT, ThemeChoice.DARK)
-    for theme, language, (name, script) in product(themes, ("en", "zh_CN"), scripts.items()):
+    languages: tuple[Language, ...] = ("en", "zh_CN")
+    for theme, language, (name, script) in product(themes, languages, scripts.items()):
         with TemporaryDirectory() as settings:
             store = PreferenceStore(Path(settings) / "window.ini")
             store.save(Preferences(theme=theme, language=language))

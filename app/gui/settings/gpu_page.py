@@ -17,7 +17,6 @@ from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
 from app.gpu_runtime.status import refuse_elsewhere
 from app.gui.common.child_command import ChildCommand
 from app.gui.common.plain_text import PlainLabel
-from app.gui.common.preferences import Preferences
 from app.gui.common.question import is_confirmed
 from app.gui.settings.settings_page import SettingsPage
 from engine_runtime import installation
@@ -157,13 +156,6 @@ class GpuPage(SettingsPage):
         self.remove_button.clicked.connect(self._remove)
         installer.changed.connect(self.show_status)
         self.show_status()
-
-    def show_preferences(self, preferences: Preferences) -> None:
-        """The page has none."""
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """The page changes none."""
-        return preferences
 
     def showEvent(self, event: QShowEvent) -> None:
         """Look at what is installed now."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
 from app import paths
 from app.gui.common.error_texts import in_words
 from app.gui.common.plain_text import PlainLabel
-from app.gui.common.preferences import Keep, Preferences
+from app.gui.common.preferences import Keep
 from app.gui.common.question import is_confirmed, open_outside, warn
-from app.gui.settings.settings_page import SettingsPage, choice_box, choose
+from app.gui.settings.settings_page import SettingsPage, choice_box
 from app.session.conversation_folder import delete_all, list_conversations, size_bytes
 from engine_runtime.errors import MossVoiceError
 
@@ -50,6 +48,7 @@ class KeepingPage(SettingsPage):
             (self.tr("Size"), self.total, ""),
             ("", buttons, ""),
         )
+        self.bind(keep=self.keep_box)
         self._is_forbidden = False
         self.folder.setText(str(paths.conversations_dir()))
         self.folder.setWordWrap(True)
@@ -70,14 +69,6 @@ class KeepingPage(SettingsPage):
         self._is_forbidden = True
         self.keep_box.setEnabled(False)
         self.show_size()
-
-    def show_preferences(self, preferences: Preferences) -> None:
-        """Fill the page."""
-        choose(self.keep_box, preferences.keep)
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        return dataclasses.replace(preferences, keep=self.keep)
 
     def show_size(self) -> None:
         """Show how many conversations there are, and how large they are."""

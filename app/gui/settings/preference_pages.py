@@ -6,7 +6,6 @@ reason. GUI thread.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import get_args
 
 from PySide6.QtGui import QKeySequence, QShortcut
@@ -15,9 +14,9 @@ from PySide6.QtWidgets import QCheckBox, QKeySequenceEdit, QVBoxLayout, QWidget
 from app.dialog.smart_turn import installed_model
 from app.gui.common.key_combination import combination
 from app.gui.common.plain_text import PlainLabel
-from app.gui.common.preferences import ENDPOINTING_RANGE_MS, FLOW_STEPS_RANGE, LARGEST_SEED, Preferences
+from app.gui.common.preferences import Preferences
 from app.gui.common.themes import ThemeChoice
-from app.gui.settings.settings_page import SettingsPage, choice_box, choose, spin_box
+from app.gui.settings.settings_page import SettingsPage, choice_box, spin_box
 from app.settings import InputMode
 from engine_runtime.options import Dtype, FlowSchedule
 from engine_runtime.types import Modality
@@ -27,8 +26,8 @@ class ConversationPage(SettingsPage):
     """The seed shows "as the bundle says" at its lowest value, which means None."""
 
     def __init__(self) -> None:
-        self.endpointing = spin_box(*ENDPOINTING_RANGE_MS, step=20, suffix=self.tr(" ms"))
-        self.seed = spin_box(-1, LARGEST_SEED, special=self.tr("as the bundle says"))
+        self.endpointing = spin_box("endpointing_ms", step=20, suffix=self.tr(" ms"))
+        self.seed = spin_box("seed", special=self.tr("as the bundle says"))
         self._make_boxes()
         super().__init__(
             (self.tr("End of t&urn"), self.eagerness_box, self._eagerness_help()),
@@ -60,27 +59,13 @@ class ConversationPage(SettingsPage):
             (self.tr("&Reply as"), self.reply_box, ""),
             (self.tr("&Seed"), self.seed, self.tr("The same conversation gets the same replies.")),
         )
-
-    def show_preferences(self, preferences: Preferences) -> None:
-        """Fill the page."""
-        choose(self.eagerness_box, preferences.eagerness)
-        choose(self.speculation_box, preferences.speculate)
-        self.endpointing.setValue(preferences.endpointing_ms)
-        choose(self.interruption_box, preferences.interruption)
-        choose(self.reply_box, preferences.reply)
-        self.seed.setValue(self.seed.minimum() if preferences.seed is None else preferences.seed)
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        seed = self.seed.value()
-        return dataclasses.replace(
-            preferences,
-            eagerness=self.eagerness_box.currentData(),
-            speculate=self.speculation_box.currentData(),
-            endpointing_ms=self.endpointing.value(),
-            interruption=self.interruption_box.currentData(),
-            reply=Modality(self.reply_box.currentData()),
-            seed=None if seed == self.seed.minimum() else seed,
+        self.bind(
+            eagerness=self.eagerness_box,
+            speculate=self.speculation_box,
+            endpointing_ms=self.endpointing,
+            interruption=self.interruption_box,
+            reply=self.reply_box,
+            seed=self.seed,
         )
 
     def _make_boxes(self) -> None:
@@ -160,6 +145,7 @@ class TalkPage(SettingsPage):
                 ),
             ),
         )
+        self.bind(input_mode=self.mode_box, hotkey=self.keys)
         self.keys.setAccessibleName(self.tr("Hotkey of push-to-talk"))
         self._shortcuts = [shortcut.key() for shortcut in window.findChildren(QShortcut)] if window else []
         self.keys.keySequenceChanged.connect(self._check)
@@ -174,15 +160,6 @@ class TalkPage(SettingsPage):
     def hotkey(self) -> str:
         """The combination as portable text, "" for none."""
         return self.keys.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
-
-    def show_preferences(self, preferences: Preferences) -> None:
-        """Fill the page."""
-        choose(self.mode_box, preferences.input_mode)
-        self.keys.setKeySequence(QKeySequence.fromString(preferences.hotkey))
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        return dataclasses.replace(preferences, input_mode=self.input_mode, hotkey=self.hotkey)
 
     def _check(self, keys: QKeySequence) -> None:
         """Keep no combination that cannot be used."""
@@ -204,9 +181,7 @@ class CodecPage(SettingsPage):
     """The flow steps show "as the bundle says" at their lowest value, which means None."""
 
     def __init__(self) -> None:
-        self.flow_steps = spin_box(
-            FLOW_STEPS_RANGE[0] - 1, FLOW_STEPS_RANGE[1], special=self.tr("as the bundle says")
-        )
+        self.flow_steps = spin_box("flow_steps", special=self.tr("as the bundle says"))
         self.schedule_box = choice_box((schedule, schedule) for schedule in get_args(FlowSchedule))
         self.codec_box = choice_box((("auto", None), *((dtype, dtype) for dtype in get_args(Dtype))))
         self.trt_codec = QCheckBox(self.tr("Run the codec on TensorRT"))
@@ -243,30 +218,20 @@ class CodecPage(SettingsPage):
                 ),
             ),
         )
+        self.bind(
+            flow_steps=self.flow_steps,
+            flow_schedule=self.schedule_box,
+            codec_dtype=self.codec_box,
+            exact_encoding=self.exact_encoding,
+            trt_codec=self.trt_codec,
+        )
         self.trt_codec.toggled.connect(self._check)
         self.codec_box.currentIndexChanged.connect(self._check)
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
-        steps = preferences.flow_steps
-        self.flow_steps.setValue(self.flow_steps.minimum() if steps is None else steps)
-        choose(self.schedule_box, preferences.flow_schedule)
-        choose(self.codec_box, preferences.codec_dtype)
-        self.trt_codec.setChecked(preferences.trt_codec)
-        self.exact_encoding.setChecked(preferences.exact_encoding)
+        super().show_preferences(preferences)
         self._check()
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        steps = self.flow_steps.value()
-        return dataclasses.replace(
-            preferences,
-            flow_steps=None if steps == self.flow_steps.minimum() else steps,
-            flow_schedule=self.schedule_box.currentData(),
-            codec_dtype=self.codec_box.currentData(),
-            exact_encoding=self.exact_encoding.isChecked(),
-            trt_codec=self.trt_codec.isChecked(),
-        )
 
     def _check(self) -> None:
         """Say that a precision excludes TensorRT."""
@@ -297,20 +262,9 @@ class AppearancePage(SettingsPage):
             ("", self.closes_to_tray, ""),
             ("", self.starts_minimised, ""),
         )
-
-    def show_preferences(self, preferences: Preferences) -> None:
-        """Fill the page."""
-        choose(self.theme_box, preferences.theme)
-        choose(self.language_box, preferences.language)
-        self.closes_to_tray.setChecked(preferences.closes_to_tray)
-        self.starts_minimised.setChecked(preferences.starts_minimised)
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        return dataclasses.replace(
-            preferences,
-            theme=ThemeChoice(self.theme_box.currentData()),
-            language=str(self.language_box.currentData()),
-            closes_to_tray=self.closes_to_tray.isChecked(),
-            starts_minimised=self.starts_minimised.isChecked(),
+        self.bind(
+            theme=self.theme_box,
+            language=self.language_box,
+            closes_to_tray=self.closes_to_tray,
+            starts_minimised=self.starts_minimised,
         )

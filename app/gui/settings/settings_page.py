@@ -5,14 +5,19 @@ In: preferences. Out: the same, with what was changed on the page. GUI thread.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
+from typing import Any
 
 from PySide6.QtCore import QCoreApplication, Qt, Signal
+from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import (
+    QCheckBox,
     QComboBox,
     QGridLayout,
     QHBoxLayout,
+    QKeySequenceEdit,
     QLabel,
     QLineEdit,
     QPushButton,
@@ -25,7 +30,9 @@ from app.gui.common.error_texts import in_words
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import Preferences
 from engine_runtime import installation
+from engine_runtime.setting import Setting, settings
 
+_SETTINGS = settings(Preferences)
 _FIRST_LINE_PX = 50
 
 
@@ -34,6 +41,7 @@ class SettingsPage(QWidget):
 
     def __init__(self, *rows: tuple[str, QWidget, str]) -> None:
         super().__init__()
+        self._bound: list[tuple[Setting, QWidget]] = []
         grid = self._grid = QGridLayout(self)  # a form layout would guess how high a hint is that wraps
         grid.setContentsMargins(18, 18, 18, 18)
         grid.setHorizontalSpacing(16)
@@ -68,13 +76,19 @@ class SettingsPage(QWidget):
         """Give the names more width, as those of another page have."""
         self._grid.setColumnMinimumWidth(0, width)
 
+    def bind(self, **fields: QWidget) -> None:
+        """Preferences by name, each with the field that shows and edits it."""
+        self._bound += [(_SETTINGS[name], field) for name, field in fields.items()]
+
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
-        raise NotImplementedError
+        for known, field in self._bound:
+            _show(field, getattr(preferences, known.name))
 
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the page."""
-        raise NotImplementedError
+        values = {known.name: _value(field, known) for known, field in self._bound}
+        return dataclasses.replace(preferences, **values)
 
 
 def one_below_another(*pages: SettingsPage) -> QWidget:
@@ -120,14 +134,53 @@ def choose(box: QComboBox, value: object) -> None:
     box.setCurrentIndex(max(0, box.findData(value)))
 
 
-def spin_box(low: int, high: int, *, step: int = 1, suffix: str = "", special: str = "") -> QSpinBox:
-    """A field for a number; `special` is what it shows in place of the lowest one."""
+def spin_box(name: str, *, step: int = 1, suffix: str = "", special: str = "") -> QSpinBox:
+    """A field for a preference that is a number; `special` is what it shows for None, at its lowest value."""
+    known = _SETTINGS[name]
+    low, high = int(known.least or 0), int(known.most or 0)
     box = QSpinBox()
-    box.setRange(low, high)
+    box.setRange(low - known.is_optional, high)
     box.setSingleStep(step)
     box.setSuffix(suffix)
     box.setSpecialValueText(special)
     return box
+
+
+def _show(field: QWidget, value: Any) -> None:
+    match field:
+        case QComboBox():
+            choose(field, value)
+        case QCheckBox():
+            field.setChecked(value)
+        case QSpinBox():
+            field.setValue(field.minimum() if value is None else value)
+        case QLineEdit():
+            field.setText(value)
+        case QKeySequenceEdit():
+            field.setKeySequence(QKeySequence.fromString(value))
+        case FileField():
+            field.path = value
+        case _:
+            raise TypeError(f"no preference is shown by a {type(field).__name__}")
+
+
+def _value(field: QWidget, known: Setting) -> Any:
+    match field:
+        case QComboBox():
+            chosen = field.currentData()  # which may be the text of an Enum
+            return next((choice for choice in known.choices if choice == chosen), chosen)
+        case QCheckBox():
+            return field.isChecked()
+        case QSpinBox():
+            number = field.value()
+            return None if known.is_optional and number == field.minimum() else number
+        case QLineEdit():
+            return field.text().strip()
+        case QKeySequenceEdit():
+            return field.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
+        case FileField():
+            return field.path
+    raise TypeError(f"no preference is edited by a {type(field).__name__}")
 
 
 def size_in_words(size: float) -> str:

@@ -6,15 +6,13 @@ In: the devices that exist, preferences, events of the session. Out: the edited 
 
 from __future__ import annotations
 
-import dataclasses
-
 from PySide6.QtWidgets import QCheckBox
 
 from app.audio.echo_libraries import PACKAGES, is_installed
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.device_box import DeviceBox
 from app.gui.common.preferences import LATENCIES_MS, SENSITIVITY, Preferences, Sensitivity
-from app.gui.settings.settings_page import SettingsPage, choice_box, choose
+from app.gui.settings.settings_page import SettingsPage, choice_box
 from app.gui.settings.sound_tests import SoundTests
 from app.session.events import DevicesChanged
 
@@ -84,32 +82,23 @@ class SoundPage(SettingsPage):
                 ),
             ),
         )
+        self.bind(
+            input_device=self.input_box,
+            output_device=self.output_box,
+            latency_ms=self.latency_box,
+            echo_cancellation=self.echo_box,
+            echo_library=self.echo_library_box,
+            noise_suppression=self.noise_suppression,
+            gain_control=self.gain_control,
+            ignores_bystanders=self.bystanders,
+        )
 
     def show_preferences(self, preferences: Preferences) -> None:
         """Fill the page."""
         known = self._devices
         self.input_box.show_devices(known.inputs, known.descriptions, preferences.input_device)
         self.output_box.show_devices(known.outputs, known.descriptions, preferences.output_device)
-        choose(self.latency_box, preferences.latency_ms)
-        choose(self.echo_box, preferences.echo_cancellation)
-        choose(self.echo_library_box, preferences.echo_library)
-        self.noise_suppression.setChecked(preferences.noise_suppression)
-        self.gain_control.setChecked(preferences.gain_control)
-        self.bystanders.setChecked(preferences.ignores_bystanders)
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        return dataclasses.replace(
-            preferences,
-            input_device=str(self.input_box.currentData()),
-            output_device=str(self.output_box.currentData()),
-            latency_ms=int(self.latency_box.currentData()),
-            echo_cancellation=self.echo_box.currentData(),
-            echo_library=self.echo_library_box.currentData(),
-            noise_suppression=self.noise_suppression.isChecked(),
-            gain_control=self.gain_control.isChecked(),
-            ignores_bystanders=self.bystanders.isChecked(),
-        )
+        super().show_preferences(preferences)
 
 
 class SoundCheckPage(SettingsPage):
@@ -140,6 +129,7 @@ class SoundCheckPage(SettingsPage):
             ),
             ("", self.tests.status, ""),
         )
+        self.bind(sensitivity=self.sensitivity_box)
         self.sensitivity_box.currentIndexChanged.connect(self._show_threshold)
         self._show_threshold()
 
@@ -148,14 +138,6 @@ class SoundCheckPage(SettingsPage):
         """The chosen one."""
         chosen: Sensitivity = self.sensitivity_box.currentData()
         return chosen
-
-    def show_preferences(self, preferences: Preferences) -> None:
-        """Fill the page."""
-        choose(self.sensitivity_box, preferences.sensitivity)
-
-    def edited(self, preferences: Preferences) -> Preferences:
-        """`preferences` with the values of the page."""
-        return dataclasses.replace(preferences, sensitivity=self.sensitivity)
 
     def _show_threshold(self) -> None:
         self.tests.bar.show_threshold(SENSITIVITY[self.sensitivity][0])

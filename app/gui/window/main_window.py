@@ -20,7 +20,7 @@ from app.gui.common.bridge import SessionBridge
 from app.gui.common.error_texts import in_words
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel
-from app.gui.common.preferences import PreferenceStore
+from app.gui.common.preferences import Language, PreferenceStore
 from app.gui.common.themes import ThemeChoice
 from app.gui.common.translation import FollowsLanguage
 from app.gui.conversation.composer import Composer
@@ -178,7 +178,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def toggle_language(self) -> None:
         """Switch between English and Chinese."""
-        language = "en" if self.look.translation.language.startswith("zh") else "zh_CN"
+        language: Language = "en" if self.look.translation.language.startswith("zh") else "zh_CN"
         self.applied.apply(dataclasses.replace(self.applied.current, language=language))
 
     def ask_question(self, text: str) -> None:

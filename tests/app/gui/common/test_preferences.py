@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtCore import QByteArray
@@ -15,13 +16,15 @@ from PySide6.QtCore import QByteArray
 from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.end_of_turn import DEFAULT_EAGERNESS
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.gui.common.preferences import Interruption, Preferences, PreferenceStore
+from app.gui.common.preferences import ENGINE_FIELDS, Interruption, Preferences, PreferenceStore
 from app.gui.common.themes import ThemeChoice
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
 from engine_runtime.options import EngineOptions
+from engine_runtime.setting import Setting, settings
 from engine_runtime.types import Modality
 
+KNOWN = settings(Preferences)
 EVERYTHING = Preferences(
     theme=ThemeChoice.DARK,
     language="zh_CN",
@@ -271,6 +274,41 @@ def test_session_settings_follow_the_preferences() -> None:
         "off", noise_suppression=True, gain_control=True, library="livekit"
     )
     assert settings.seed == 0
+
+
+def another(known: Setting) -> Any:
+    """A value that is not the default."""
+    if known.choices:
+        return next(choice for choice in known.choices if choice != known.default)
+    if known.kind is bool:
+        return not known.default
+    if known.kind is int:
+        return int(known.least) + 1
+    return "cuda:0" if known.name == "device" else "F9" if known.name == "hotkey" else "/somewhere"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_each_preference_is_kept_and_handed_to_what_it_names(tmp_path: Path, name: str) -> None:
+    known = KNOWN[name]
+    with_it = {"engine": {"backend": "trtllm"}, "backend": {"engine": "/an/engine"}}.get(name, {})
+    before = dataclasses.replace(Preferences(device="cuda"), **with_it)
+    after = dataclasses.replace(before, **{name: another(known)})
+    assert after != before
+    store = PreferenceStore(tmp_path / "a.ini")
+    assert store.save(dataclasses.replace(after, server="wss://a.example.org"))
+    assert getattr(PreferenceStore(tmp_path / "a.ini").load(), name) == (
+        getattr(after, name) if name != "server" else "wss://a.example.org"
+    )
+    starts = [one.start_settings(StartSettings()) for one in (before, after)]
+    assert (starts[0] != starts[1]) is bool({StartSettings, EngineOptions} & set(known.into))
+    if {SessionSettings, TurnTakingSettings, AudioProcessing} & set(known.into):
+        assert before.session_settings() != after.session_settings()
+
+
+def test_preferences_that_take_another_engine() -> None:
+    assert "flow_steps" not in ENGINE_FIELDS, "they change while it runs"
+    assert not {"seed", "volume", "theme"} & set(ENGINE_FIELDS)
+    assert {"server_key", "weights", "codec_dtype", "engine_python"} <= set(ENGINE_FIELDS)
 
 
 @pytest.mark.parametrize(("interruption", "needed_ms"), [("half_second", 500), ("second", 1_000)])

@@ -7,14 +7,8 @@ import dataclasses
 import pytest
 from hypothesis import strategies as st
 
-from app.gui.common.preferences import (
-    ENDPOINTING_RANGE_MS,
-    FLOW_STEPS_RANGE,
-    LANGUAGES,
-    LARGEST_SEED,
-    LATENCIES_MS,
-    Preferences,
-)
+from app.gui.common.preferences import Preferences
+from engine_runtime.setting import settings
 from tests.tools.fuzz_worker import Outcome
 from tests.tools.fuzzing import fuzz, mutated_bytes
 
@@ -60,11 +54,8 @@ def _files(draw: st.DrawFn) -> bytes:
 def _judge(case: bytes, outcome: Outcome) -> None:
     assert outcome.kind == "returned", outcome.detail  # settings are no reason not to start
     loaded = outcome.value["loaded"]
-    assert loaded["language"] in LANGUAGES
-    assert min(LATENCIES_MS) <= loaded["latency_ms"] <= max(LATENCIES_MS)
-    assert ENDPOINTING_RANGE_MS[0] <= loaded["endpointing_ms"] <= ENDPOINTING_RANGE_MS[1]
-    assert loaded["seed"] is None or 0 <= loaded["seed"] <= LARGEST_SEED
-    assert loaded["flow_steps"] is None or FLOW_STEPS_RANGE[0] <= loaded["flow_steps"] <= FLOW_STEPS_RANGE[1]
+    for name, known in settings(Preferences).items():
+        assert loaded[name] == known.default or known.allows(loaded[name]), name
     assert outcome.value["is_saved"]
     assert outcome.value["again"] == loaded
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from app.gui.common.themes import ThemeChoice
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.shortcuts import ShortcutsDialog
 from app.session.events import DevicesChanged
+from engine_runtime.setting import settings
 from engine_runtime.types import Modality
 
 DEVICES = DevicesChanged(("pulse", "USB"), ("pulse",), "pulse", "pulse")
@@ -22,6 +24,17 @@ def make(qtbot: QtBot, preferences: Preferences, devices: DevicesChanged | None 
     dialog = SettingsDialog(preferences, devices)
     qtbot.addWidget(dialog)
     return dialog
+
+
+def test_every_value_of_a_preference_can_be_chosen(qtbot: QtBot) -> None:
+    dialog = make(qtbot, Preferences())
+    elsewhere = {"volume", "latency_panel", "latency_window"}
+    for name, known in settings(Preferences).items():
+        values = known.choices or ((True, False) if known.kind is bool else (known.least, known.most))
+        for value in () if name in elsewhere or known.kind is str else values:
+            wanted = dataclasses.replace(Preferences(engine="/an/engine"), **{name: value})
+            dialog.show_preferences(wanted)
+            assert dialog.preferences() == wanted, name
 
 
 @pytest.mark.parametrize("devices", [DEVICES, None], ids=["devices", "none"])
