@@ -8,6 +8,7 @@ from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy
 from app.dialog.interruption import InterruptionSettings
 from app.dialog.turn_end_fusion import TurnEndFusion
 from app.settings import Eagerness, InputMode
+from engine_runtime.setting import check, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class TurnTakingSettings:
     """Speech needed, within `start_window_ms`, to open a turn."""
     start_window_ms: int = 128
     """Window in which `start_ms` of speech has to fall."""
-    pre_roll_ms: int = 320
+    pre_roll_ms: int = setting(320, least=0)
     """Audio before the first speech frame that still belongs to the turn, so that no onset is cut."""
     speculate_ms: int = 96
     """Silence after which a reply is made speculatively. The VAD still hears speech for about 110 ms after
@@ -39,17 +40,17 @@ class TurnTakingSettings:
     tail_ms: int = 96
     """Silence after the last speech that is still given to the engine; the rest of a pause only if speech
     resumes."""
-    min_speech_ms: int = 160
+    min_speech_ms: int = setting(160, least=0)
     """A turn with less speech than this is dropped (a cough, a click)."""
     max_turn_ms: int = 30_000
     """A turn is committed at this length even if the user continues."""
-    reopen_ms: int = 1_200
+    reopen_ms: int = setting(1_200, least=0)
     """Speech that starts this soon after a commit, and before the reply is heard, continues the same turn."""
     barge_in: bool = True
     """Whether the user may interrupt a reply by voice."""
     barge_in_threshold: float = 0.6
     """Probability needed while the assistant speaks."""
-    barge_in_ms: int = 64
+    barge_in_ms: int = setting(64, least=0)
     """Speech needed, without a gap, to pause the reply. `interruption` decides what follows."""
     barge_in_clear: float = 0.75
     """Where two frames are enough, so is a single one with this probability."""
@@ -62,6 +63,7 @@ class TurnTakingSettings:
     """How the language model's answer about a pause counts, where it gives one."""
 
     def __post_init__(self) -> None:
+        check(self)
         if not 0.0 < self.end_threshold <= self.start_threshold <= 1.0:
             raise ValueError(
                 "need 0 < end_threshold <= start_threshold <= 1, "
@@ -88,8 +90,6 @@ class TurnTakingSettings:
             )
         if self.max_turn_ms <= self.end_ms:
             raise ValueError(f"max_turn_ms {self.max_turn_ms} must be above end_ms {self.end_ms}")
-        if min(self.pre_roll_ms, self.min_speech_ms, self.reopen_ms, self.barge_in_ms) < 0:
-            raise ValueError("times must not be negative")
 
     @property
     def is_voice_activated(self) -> bool:

@@ -30,6 +30,8 @@ def plain(value: Any) -> Any:
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(part) for part in value]
+    if isinstance(value, frozenset):
+        return sorted(plain(part) for part in value)
     if isinstance(value, Enum):
         return value.value
     return str(value) if isinstance(value, Path) else value
@@ -44,8 +46,13 @@ def value_of(kind: Any, value: Any) -> Any:
         if not any(value == known and type(value) is type(known) for known in get_args(kind)):
             raise ValueError(f"{value!r:.80} is none of {get_args(kind)}")
         return value
-    if origin is tuple and isinstance(value, list):
-        return tuple(value_of(get_args(kind)[0], part) for part in value)  # tuple[X, ...]
+    if origin in (tuple, frozenset) and isinstance(value, list):
+        kinds = get_args(kind)
+        if origin is frozenset or kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(value)
+        return origin(value_of(part, one) for part, one in zip(kinds, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return {value_of(str, name): value_of(get_args(kind)[1], one) for name, one in value.items()}
     if is_dataclass(kind) and isinstance(value, dict):
         return _dataclass_of(kind, value)
     if kind is Path and isinstance(value, str) and "\0" not in value:

@@ -8,6 +8,7 @@ from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.recording import Recording
 from app.settings import SpeculationMode, StartSettings
+from engine_runtime.setting import check, setting
 from engine_runtime.types import Modality
 
 
@@ -21,12 +22,12 @@ class SessionSettings:
     """Name of the microphone, or None for the default."""
     output_device: str | None = None
     """Name of the loudspeaker, or None for the default."""
-    device_latency_s: float = 0.04
+    device_latency_s: float = setting(0.04, least=0.001)
     """Requested latency of the sound devices, in seconds: 0.02, 0.04 or 0.08."""
-    playback_start_ms: int = 300
+    playback_start_ms: int = setting(300, least=0)
     """Reply audio to buffer before the first reply starts to play (or the complete reply, if shorter). Later
     replies start as `start_policy` decides."""
-    volume: float = 1.0
+    volume: float = setting(1.0, least=0, most=1)
     """Loudness of all that is played, from 0 to 1 as heard (`levels.gain_of`)."""
     turn_taking: TurnTakingSettings = field(default_factory=TurnTakingSettings)
     """When turns start and end."""
@@ -45,7 +46,7 @@ class SessionSettings:
     beginning are what the engine is loaded with."""
     recording: Recording | None = None
     """Where the conversation is recorded, None if it is not."""
-    max_text_chars: int = 2_000
+    max_text_chars: int = setting(2_000, least=1)
     """A typed question longer than this is refused with an explanation."""
 
     @classmethod
@@ -70,11 +71,4 @@ class SessionSettings:
         )
 
     def __post_init__(self) -> None:
-        if self.device_latency_s <= 0:
-            raise ValueError(f"device_latency_s must be above 0, got {self.device_latency_s}")
-        if not 0 <= self.volume <= 1:
-            raise ValueError(f"volume must be from 0 to 1, got {self.volume}")
-        if self.playback_start_ms < 0:
-            raise ValueError(f"playback_start_ms must not be negative, got {self.playback_start_ms}")
-        if self.max_text_chars < 1:
-            raise ValueError(f"max_text_chars must be at least 1, got {self.max_text_chars}")
+        check(self)

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.audio.echo_cancellation import AudioProcessing
+from app.dialog.interruption import InterruptionSettings
+from app.dialog.turn_end_fusion import TurnEndFusion
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.events import ReplyFinished, TurnCommitted, TurnOpened, TurnsRemoved
 from app.session.recorded_values import LONGEST_TEXT, plain, revived, settings_of, value_of
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
+from engine_runtime.setting import Setting, settings
 from engine_runtime.types import Modality
 
 
-def changed(value: Any) -> Any:
-    """Another value that the field allows, None where that is one."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value * 0.9 if isinstance(value, float) else value + 1
-    return value
+def others(known: Setting) -> list[Any]:
+    """Values of each kind that a field may have. A kind that is not here has to be one that is recorded."""
+    if is_dataclass(known.kind):
+        return [known.kind()] if known.kind is not Recording else [Recording(Path("/kept"), with_sound=False)]
+    if known.choices:
+        return [*known.choices]
+    if known.kind is bool:
+        return [True, False]
+    numbers = {int: known.default or 7, float: known.default or 3.0}
+    if known.kind in numbers:
+        return [numbers[known.kind] + 1, numbers[known.kind] * 0.9 if known.kind is float else 2**40]
+    return {str: ["a name"], Path: [Path("/a")]}[known.kind]
 
 
 def test_settings_are_read_back() -> None:
@@ -38,35 +49,48 @@ def test_none_is_read_back_where_the_default_is_a_number() -> None:
     assert settings_of(json.loads(json.dumps(plain(off))), SessionSettings()) == off
 
 
-def test_each_field_is_read_back_alone() -> None:
-    """Every field of every settings class, at a value that is not its default, through JSON."""
-    optional: dict[str, tuple[Any, ...]] = {
-        "input_device": ("a",), "output_device": ("b",), "speculate": ("on", "off"), "seed": (2**63,),
-        "recording": (Recording(Path("/kept"), with_sound=False, name="x"),), "input_mode": ("push",),
-        "eagerness": ("patient",), "library": ("livekit",), "echo_cancellation": ("off",),
-        "reply": (Modality.TEXT,), "bystander_db": (None, 3.0),
-    }  # fmt: skip
-    checked = 0
-    parts = {None: SessionSettings(), **{
-        field.name: getattr(SessionSettings(), field.name) for field in dataclasses.fields(SessionSettings)
-    }}  # fmt: skip
-    parts["interruption"] = TurnTakingSettings().interruption
-    parts["fusion"] = TurnTakingSettings().fusion
-    for part in parts.values():
-        if not dataclasses.is_dataclass(part):
-            continue
-        for field in dataclasses.fields(part):
-            before = getattr(part, field.name)
-            for value in optional.get(field.name, (changed(before),)):
-                if dataclasses.is_dataclass(before) or value == before:
-                    continue
-                try:
-                    other = dataclasses.replace(part, **{field.name: value})  # type: ignore[type-var]
-                except ValueError:  # does not fit the other fields
-                    continue
-                assert settings_of(json.loads(json.dumps(plain(other))), part) == other, field.name
-                checked += 1
-    assert checked > 40
+PARTS = (SessionSettings(), TurnTakingSettings(), AudioProcessing(), InterruptionSettings(), TurnEndFusion())
+
+
+@pytest.mark.parametrize(
+    ("part", "known"),
+    [(part, known) for part in PARTS for known in settings(type(part)).values()],
+    ids=lambda one: one.name if isinstance(one, Setting) else type(one).__name__,
+)
+def test_each_field_is_read_back_alone(part: Any, known: Setting) -> None:
+    """Every field of every settings class, at values that are not its default, through JSON."""
+    kind = get_type_hints(type(part))[known.name]
+    for value in [*others(known), *([None] if known.is_optional else [])]:
+        written = json.loads(json.dumps(plain({known.name: value})))
+        assert value_of(kind, written[known.name]) == value
+        with contextlib.suppress(ValueError):  # does not fit the other fields
+            other = dataclasses.replace(part, **{known.name: value})
+            assert settings_of(json.loads(json.dumps(plain(other))), part) == other
+
+
+def test_no_settings_class_is_left_out() -> None:
+    held = {type(part) for part in PARTS} | {Recording}
+    for part in PARTS:
+        assert {known.kind for known in settings(type(part)).values() if is_dataclass(known.kind)} <= held
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (tuple[int, ...], (1, 2, 3)),
+        (tuple[int, str], (1, "a")),
+        (frozenset[str], frozenset({"b", "a"})),
+        (dict[str, float], {"a": 1.0}),
+        (tuple[int, str] | None, None),
+    ],
+)
+def test_collections_are_read_back(kind: Any, value: Any) -> None:
+    assert value_of(kind, json.loads(json.dumps(plain(value)))) == value
+
+
+def test_a_tuple_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        value_of(tuple[int, int], [1, 2, 3])
 
 
 @given(
