@@ -317,6 +317,30 @@ def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("modality", "longest"), [(Modality.SPEECH, 8), (Modality.TEXT, 20)])
+def test_a_question_leaves_room_for_the_longest_reply_of_its_modality(
+    bundle: Bundle, modality: Modality, longest: int
+) -> None:
+    limits = {
+        "sampling_speech": SamplingParams(min_new=8, max_new=8),
+        "sampling_text": SamplingParams(min_new=20, max_new=20),
+    }
+    engine = Engine.load(replace(bundle, lm=replace(bundle.lm, context_rows=256, **limits)))
+    conversation, prompt = engine.new_conversation(), engine.stages.prompt
+    turn = run_alone(engine.open_turn(conversation, 1, modality))
+    with pytest.raises(ContextLengthError) as caught:
+        run_alone(turn.push_text("why? " * 500))
+    end = [*prompt.end_speech(), *prompt.end_turn(), *prompt.open_reply(modality)]
+    beside = len(prompt.system(modality)) + len(end) + longest
+    assert caught.value.problem.values["most"] == 256 - beside
+    turn = run_alone(engine.open_turn(conversation, 2, modality))
+    run_alone(turn.push_text("why?"))
+    assert done(list(run_alone(turn.commit(modality)))).finish_reason == "length"
+    made = len(conversation.exchanges[-1].reply) - len(prompt.open_reply(modality))
+    assert longest <= made <= longest + 3, "the rest is its end"
+
+
+@pytest.mark.slow
 def test_a_pool_smaller_than_the_context(bundle: Bundle) -> None:
     engine = Engine.load(bundle, EngineOptions(kv_blocks=10))
     conversation = engine.new_conversation()

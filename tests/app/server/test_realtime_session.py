@@ -352,7 +352,7 @@ def test_a_response_cancelled_before_its_first_output_can_be_asked_for_again() -
 def test_truncate_cuts_the_history_to_what_was_heard() -> None:
     client = Client(Script(chunks=3))
     item = only(client.ask(), "response.done")["response"]["output"][0]
-    second = only(client.ask("and again"), "response.done")["response"]["output"][0]
+    second = only(client.ask("and again"), "response.done")["response"]
     for wrong, code in (
         ({"item_id": "item_none", "content_index": 0, "audio_end_ms": 1}, "item_not_found"),
         ({"item_id": item["id"], "content_index": 1, "audio_end_ms": 1}, "invalid_value"),
@@ -366,6 +366,8 @@ def test_truncate_cuts_the_history_to_what_was_heard() -> None:
     kept = only(client.send("conversation.item.retrieve", item_id=item["id"]), "conversation.item.retrieved")
     assert kept["item"]["content"][0]["transcript"] == "word0 word1", "the third word was not heard"
     assert second["status"] == "completed"
+    whole = {"item_id": second["output"][0]["id"], "content_index": 0, "audio_end_ms": 1_200}
+    assert only(client.send("conversation.item.truncate", **whole), "conversation.item.truncated")
 
 
 def test_history_is_replayed() -> None:

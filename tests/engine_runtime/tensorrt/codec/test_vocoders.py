@@ -62,6 +62,15 @@ def test_bigvgan_sounds_the_same(small: Vocoder, exported: Exported) -> None:
     assert calls == {"vocoder_start": 1, "vocoder": 3}
 
 
+def test_a_window_without_a_frame_beside_its_context_stays_in_torch(small: Vocoder) -> None:
+    windows, (left, right) = small.network, (14, 14)
+    assert isinstance(windows, BigVGANWindows)
+    first, later = bigvgan_graphs(windows, 80, (left, right), [4, 8], small.like)
+    for graph, least in ((first, right + 1), (later, left + 4 + right)):
+        assert not graph.fits((torch.zeros(1, 80, least - 1),))
+        assert graph.fits((torch.zeros(1, 80, least),))
+
+
 def test_a_window_of_the_stored_wave(bigvgan: Vocoder) -> None:
     """The module that is exported, in torch: exporting a BigVGAN of full depth takes minutes."""
     windows, tensors = bigvgan.network, stored_bigvgan()[1]
