@@ -1,8 +1,9 @@
 """The current audio sources: the devices, or a file in place of the microphone.
 
 In: requests of the user (start or stop, devices, file). Out: the attached capture, the open loudspeaker,
-notices and events. Follows the list of devices: several times a second that of a sound server, which is
-live, and otherwise every few seconds while nothing is open. Dialog thread.
+notices and events; the sound of the file, for the user to hear between replies. Follows the list of devices:
+several times a second that of a sound server, which is live, and otherwise every few seconds while nothing is
+open. Notices an open microphone that delivers silence or repeatedly loses samples. Dialog thread.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from app.audio.devices import Device, DeviceList
+from app.audio.resample import Resampler
+from app.audio.streams import AudioInput, AudioOutput
 from app.audio.supervisor import DeviceNotice, DeviceSupervisor
 from app.audio.wav_streams import WavMicrophone
 from app.session.capture import Capture
@@ -23,8 +28,6 @@ from app.session.events import (
     SampleFinished,
     SampleStarted,
 )
-from app.session.microphone_watch import MicrophoneWatch
-from app.session.sample_monitor import SampleMonitor
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioInputError
 from engine_runtime.types import Pcm
@@ -35,6 +38,13 @@ noticed."""
 _FOLLOW_NS = 200_000_000
 _LOOK_AGAIN_NS = 5_000_000_000
 """A restart of PortAudio takes tens of milliseconds."""
+_SILENCE_S = 5.0
+"""Without any sound: the quietest microphone has noise."""
+_LOSSES = 5
+_LOSSES_WITHIN_NS = 30_000_000_000
+_LEAD_S = 0.06
+"""The sound comes at the pace at which it is played: so much is held back, or every late round would be
+heard."""
 
 
 class Sources:
@@ -249,3 +259,57 @@ class Sources:
 def _names(devices: tuple[Device, ...]) -> tuple[str, ...]:
     """The devices that can be chosen; monitors of loudspeakers only by name."""
     return tuple(device.name for device in devices if not device.is_monitor)
+
+
+class MicrophoneWatch:
+    """One microphone, from its opening on."""
+
+    def __init__(self, microphone: AudioInput) -> None:
+        self._microphone = microphone
+        self.is_silent = False
+        """Whether it delivers silence now."""
+        self._is_silence_told = self._is_loss_told = False
+        self._dropped = microphone.dropped_samples
+        self._losses: list[int] = []
+
+    def notices(self, silent_s: float, now_ns: int, name: str) -> list[str]:
+        """Messages for the user now; the microphone, which the user knows by `name`, has had no sound for
+        `silent_s`."""
+        found = []
+        self.is_silent = silent_s >= _SILENCE_S
+        if self.is_silent and not self._is_silence_told:
+            self._is_silence_told = True
+            found.append(
+                f"The microphone {name} delivers silence. Check that it is not muted, or choose another one."
+            )
+        if self._microphone.dropped_samples != self._dropped:
+            self._dropped = self._microphone.dropped_samples
+            self._losses = [*(at for at in self._losses if now_ns - at < _LOSSES_WITHIN_NS), now_ns]
+        if len(self._losses) >= _LOSSES and not self._is_loss_told:
+            self._is_loss_told = True
+            found.append(
+                f"The microphone {name} loses sound. Choose a higher device latency in the settings."
+            )
+        return found
+
+
+class SampleMonitor:
+    """Writes into the ring of the loudspeaker while no reply does."""
+
+    def __init__(self, audio_out: AudioOutput) -> None:
+        self._out = audio_out
+        self._resampler: Resampler | None = None
+
+    def hear(self, pcm: Pcm, sample_rate: int) -> None:
+        """The next block of the sample."""
+        if not self._out.name:
+            return
+        rates = sample_rate, self._out.sample_rate
+        if self._resampler is None or (self._resampler.in_rate, self._resampler.out_rate) != rates:
+            self._resampler = Resampler(*rates)
+            self._out.ring.write(np.zeros(round(_LEAD_S * self._out.sample_rate), dtype=np.float32))
+        self._out.ring.write(self._resampler.push(pcm))
+
+    def pause(self) -> None:
+        """The sample is paused or has ended; reset."""
+        self._resampler = None

@@ -1,18 +1,20 @@
-"""A microphone of no use is noticed once, and the session goes on."""
+"""A microphone of no use is noticed once, and the session goes on; a sample is heard without gaps."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from app.audio.wav_streams import WavSpeaker
 from app.session.commands import Start
 from app.session.events import DeviceNoticed, ErrorRaised, MicrophoneSilent, TurnCommitted
-from app.session.microphone_watch import MicrophoneWatch
+from app.session.sources import MicrophoneWatch, SampleMonitor
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.doubles.scripted_microphone import ScriptedMicrophone
 from tests.tools.session_driver import running, silence, speech
 
 S = 1_000_000_000
+RATE = 8_000
 
 
 def test_losses_are_told_once_if_they_are_many_and_close() -> None:
@@ -57,3 +59,30 @@ def test_a_microphone_without_sound_is_noticed_and_heard_when_it_works(bits: int
     assert notice.message.startswith("The microphone script delivers silence.")
     assert driver.of(ErrorRaised) == []
     assert [event.on for event in driver.of(MicrophoneSilent)] == [True, False]
+
+
+def test_sound_is_held_back_a_little_and_then_unbroken() -> None:
+    speaker = WavSpeaker(RATE)
+    speaker.open(None, 0.0)
+    monitor = SampleMonitor(speaker)
+    for start in range(0, 800, 80):
+        monitor.hear(np.arange(start + 1, start + 81, dtype=np.float32), RATE)
+    pcm = speaker.ring.read(RATE)
+    assert not pcm[:480].any()
+    assert pcm[480:].tolist() == list(range(1, 801))
+
+
+def test_a_pause_resets_it() -> None:
+    speaker = WavSpeaker(RATE)
+    speaker.open(None, 0.0)
+    monitor = SampleMonitor(speaker)
+    for _ in range(2):
+        monitor.hear(np.ones(80, dtype=np.float32), RATE)
+        assert speaker.ring.read(RATE).tolist() == [0.0] * 480 + [1.0] * 80
+        monitor.pause()
+
+
+def test_without_a_loudspeaker_nothing_piles_up() -> None:
+    speaker = WavSpeaker(RATE)
+    SampleMonitor(speaker).hear(np.ones(80, dtype=np.float32), RATE)
+    assert speaker.ring.available == 0
