@@ -23,9 +23,9 @@ from app.session.conversation_folder import (
     size_bytes,
 )
 from app.session.conversation_text import Words, turn_texts, write_text
-from app.session.record_comparison import compare
 from app.session.recorded_events import how_to_continue, read_transcript, spans_of
 from app.session.recorded_values import settings_of
+from app.session.replay import compare
 from app.session.session_settings import SessionSettings
 from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.errors import MossVoiceError
