@@ -44,10 +44,9 @@ from app.session.events import (
     StateChanged,
 )
 from app.session.record_target import recorded
-from app.session.report import ConversationReport
+from app.session.report import ConversationReport, write_chrome_trace
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
-from app.session.trace import write_chrome_trace
 from engine_runtime.errors import AudioInputError, MossVoiceError
 from engine_runtime.types import Pcm
 

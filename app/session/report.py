@@ -1,16 +1,24 @@
-"""Report of a conversation, as a document of plain values: turns, replies, latencies.
+"""What a session measured, as documents: the report of a conversation, and the trace of its timings.
 
-In: events of a session. Out: a dict ready for JSON. Any one thread.
+In: events of a session. Out: a dict of turns, replies and latencies, ready for JSON; a file of timing events,
+CSV for a spreadsheet, Chrome trace JSON for chrome://tracing and Perfetto (ExportError if it cannot be
+written). Any one thread.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from app.audio.echo_cancellation import EchoMeasurement
+from app.export import ExportFile
 from app.session.events import (
     Counters,
     EchoMeasured,
@@ -36,6 +44,7 @@ _LAST = {
 _OF_SERVER = {"server_ms": "server", "network_ms": "network"}
 _OF_REPLY = ("rtf_total", "rtf_steady", "first_chunk_ratio")
 _Reply = ReplyFinished | ReplyCut
+_CSV_COLUMNS = ("name", "turn_id", "start_ms", "duration_ms", "thread")
 
 
 class ConversationReport:
@@ -201,3 +210,57 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
         key: round(value, 4 if key in _OF_REPLY else 3) if isinstance(value, float) else value
         for key, value in known.items()
     }
+
+
+def write_csv(path: Path, events: Iterable[TimingEvent]) -> None:
+    """One line per event, by start; times in milliseconds since the first one, then one column per
+    attribute."""
+    ordered = sorted(events, key=lambda event: event.start_ns)
+    origin_ns = ordered[0].start_ns if ordered else 0
+    names = dict.fromkeys(name for event in ordered for name in event.attributes)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, [*_CSV_COLUMNS, *names], lineterminator="\n")
+    writer.writeheader()
+    for event in ordered:
+        fixed = {
+            "name": event.name,
+            "turn_id": event.turn_id,
+            "start_ms": f"{(event.start_ns - origin_ns) / 1e6:.3f}",
+            "duration_ms": f"{event.duration_ms:.3f}",
+            "thread": event.thread,
+        }
+        writer.writerow(fixed | {name: event.attributes.get(name, "") for name in names})
+    with ExportFile(path) as file:
+        file.write(table.getvalue().encode())
+
+
+def write_chrome_trace(path: Path, events: Iterable[TimingEvent]) -> None:
+    """Spans by thread, moments without length as instants, the playback buffer as a curve."""
+    ordered = sorted(events, key=lambda event: event.start_ns)
+    origin_ns = ordered[0].start_ns if ordered else 0
+    threads = {
+        name: number for number, name in enumerate(dict.fromkeys(event.thread for event in ordered), 1)
+    }
+    entries: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": name}}
+        for name, number in threads.items()
+    ]
+    entries += [_trace_entry(event, origin_ns, threads[event.thread]) for event in ordered]
+    with ExportFile(path) as file:
+        file.write(json.dumps({"traceEvents": entries, "displayTimeUnit": "ms"}).encode())
+
+
+def _trace_entry(event: TimingEvent, origin_ns: int, thread: int) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": event.name,
+        "cat": f"turn {event.turn_id}",
+        "ts": (event.start_ns - origin_ns) / 1e3,
+        "pid": 1,
+        "tid": thread,
+    }
+    if event.name == "playback_buffer":
+        return entry | {"ph": "C", "args": {"ms": event.attributes.get("level_ms", 0)}}
+    arguments = {"turn_id": event.turn_id, **event.attributes}
+    if event.duration_ns == 0:
+        return entry | {"ph": "i", "s": "p", "args": arguments}
+    return entry | {"ph": "X", "dur": event.duration_ns / 1e3, "args": arguments}

@@ -21,7 +21,7 @@ from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.question import asked_file
 from app.gui.common.themes import LIGHT, Theme
 from app.gui.latency.latency_view import LatencyView
-from app.session.trace import write_chrome_trace, write_csv
+from app.session.report import write_chrome_trace, write_csv
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingEvent
 
