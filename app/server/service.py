@@ -18,10 +18,10 @@ from app.server.connection import ConnectionLimits
 from app.server.engine_load import choose_admission
 from app.server.http_app import RealtimeApp, Reports
 from app.server.metrics import Metrics
+from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_host import EngineHost
 from app.session.engine_source import EngineFactory
-from app.session.pending_work import PendingWork
 
 HANG_UP_S = 5
 """For what should end at once."""

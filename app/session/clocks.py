@@ -1,9 +1,10 @@
 """The clock of a session: real time, or a virtual one that runs as fast as the work allows.
 
-In: a tick at the end of every round of the dialog thread. Out: the time. On the virtual clock sound advances
-without waiting, but while the engine or the end-of-turn detector works it never runs faster than real time;
-so what comes too late for real time is late here as well, and under-runs and latencies are those of a
-conversation in real time.
+In: a tick at the end of every round of the dialog thread; the tasks that the other threads begin and end.
+Out: the time; how long the program stood still, because the computer slept or the process was stopped. On the
+virtual clock sound advances without waiting, but while the engine or the end-of-turn detector works it never
+runs faster than real time; so what comes too late for real time is late here as well, and under-runs and
+latencies are those of a conversation in real time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ _STEP_S = 0.010
 _LOOK_S = 0.002
 _LONGEST_STEP_S = 2.0
 """Time limit for work that takes no processor time, for example waiting for a file."""
+LEAST_STANDSTILL_NS = 5_000_000_000
+"""The rings hold 2 s of sound, so some of it is lost by then in any case."""
+_STANDSTILL_WITH_DEVICES_NS = 30_000_000_000
+"""Devices that are closed and opened take up to their time limits."""
 
 
 class Clock(Protocol):
@@ -122,3 +127,53 @@ def _thread_times_s() -> dict[str, float]:
         return {"others": time.process_time() - time.thread_time()}
     del times_s[own]
     return times_s
+
+
+class PendingWork:
+    """Counts the unfinished tasks of the other threads, for which a virtual clock waits. Any thread."""
+
+    def __init__(self) -> None:
+        self.idle = threading.Event()
+        """Set while no work is waiting or being done."""
+        self.idle.set()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """A task was started."""
+        with self._lock:
+            self._count += 1
+            self.idle.clear()
+
+    def end(self) -> None:
+        """A task is done, and its result is available."""
+        with self._lock:
+            self._count -= 1
+            if self._count == 0:
+                self.idle.set()
+
+
+class Standstill:
+    """Detects that the program stood still, from a call at two places of each round of the dialog thread.
+
+    The wait between two rounds, and each part of a round, takes milliseconds where nothing is opened; so load
+    does not explain a longer time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wall_ns = clock.wall_ns()
+        self._now_ns = clock.now_ns()
+        self.began_ns = 0
+        """When the latest standstill began, by the session's clock."""
+
+    def check(self, *, with_devices: bool = False) -> float:
+        """Seconds since the latest call if that was a standstill, else 0; `with_devices`: devices may have
+        been opened since."""
+        before_ns, self._wall_ns = self._wall_ns, self._clock.wall_ns()
+        began_ns, self._now_ns = self._now_ns, self._clock.now_ns()
+        away_ns = self._wall_ns - before_ns
+        if away_ns < (_STANDSTILL_WITH_DEVICES_NS if with_devices else LEAST_STANDSTILL_NS):
+            return 0.0
+        self.began_ns = began_ns
+        return away_ns / 1e9

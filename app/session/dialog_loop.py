@@ -20,7 +20,7 @@ from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
 from app.heap import FreedMemory
 from app.session.capture import Capture
-from app.session.clocks import Clock
+from app.session.clocks import Clock, PendingWork, Standstill
 from app.session.commands import (
     ApplySettings,
     AskText,
@@ -67,13 +67,11 @@ from app.session.events import (
     StateChanged,
 )
 from app.session.meters import Meters
-from app.session.pending_work import PendingWork
 from app.session.playback import Playback
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
 from app.session.sound_check import SoundCheck
 from app.session.sources import Sources
-from app.session.standstill import Standstill
 from app.session.turn_control import TurnControl
 from engine_runtime.errors import AudioInputError, MossVoiceError
 

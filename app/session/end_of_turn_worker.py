@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from app.dialog.smart_turn import EndOfTurnDetector
-from app.session.pending_work import PendingWork
+from app.session.clocks import PendingWork
 from engine_runtime.types import Pcm
 
 _log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.heap import FreedMemory
+from app.session.clocks import PendingWork
 from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Commit,
@@ -45,7 +46,6 @@ from app.session.engine_jobs import (
 from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, SlotPort
 from app.session.engine_source import EngineSource, RemoteEngine
 from app.session.engine_turns import EngineTurns
-from app.session.pending_work import PendingWork
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
 from engine_runtime.thread_owner import ThreadOwner

@@ -11,8 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from app.session.clocks import PendingWork
 from app.session.engine_jobs import Commit, EngineLost, Hear, Job, Load, Loaded, LoadFailed, Result
-from app.session.pending_work import PendingWork
 from engine_runtime.scheduler.scheduler import TICK_NS
 from engine_runtime.timing import TimingBus
 

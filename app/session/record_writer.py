@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from app.audio.growing_wav import GrowingWav, Stretch
 from app.export import ExportFile, in_words
+from app.session.clocks import PendingWork
 from app.session.commands import Command, ContinueConversation, LoadEngine
 from app.session.conversation_folder import (
     ABOUT,
@@ -48,7 +49,6 @@ from app.session.events import (
     TurnCommitted,
     TurnOpened,
 )
-from app.session.pending_work import PendingWork
 from app.session.recorded_values import plain
 from app.session.recording import Recording
 from engine_runtime.errors import ExportError, MossVoiceError

@@ -24,7 +24,7 @@ from app.audio.supervisor import DeviceSupervisor
 from app.dialog.smart_turn import WINDOW_S
 from app.dialog.vad import SileroVad, Vad
 from app.session.capture import Capture
-from app.session.clocks import Clock, RealClock
+from app.session.clocks import Clock, PendingWork, RealClock
 from app.session.commands import Command
 from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
@@ -33,7 +33,6 @@ from app.session.engine_jobs import Result
 from app.session.engine_source import EngineSource
 from app.session.event_log import EventLog
 from app.session.events import EngineLoading, Event, Timing
-from app.session.pending_work import PendingWork
 from app.session.record_writer import RecordWriter
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings

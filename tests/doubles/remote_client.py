@@ -10,10 +10,10 @@ from typing import Any
 
 from app.remote.server_engine import GIVE_UP_S, ServerEngine
 from app.server_address import ServerAddress
+from app.session.clocks import PendingWork
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Ask, Commit, OpenTurn, ReplyResult, Result
 from app.session.engine_source import EngineSource
-from app.session.pending_work import PendingWork
 from engine_runtime.types import CancelScope, Modality, ReplyDone
 
 SPEECH = Modality.SPEECH

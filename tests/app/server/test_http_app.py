@@ -20,9 +20,9 @@ from app.server.connection import ConnectionLimits
 from app.server.engine_load import choose_admission
 from app.server.http_app import PATH, RealtimeApp
 from app.server.metrics import Metrics
+from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_host import EngineHost
-from app.session.pending_work import PendingWork
 from tests.doubles.scripted_detector import ScriptedDetector
 from tests.doubles.scripted_engine import LoudnessVad, Script, ScriptedEngine
 

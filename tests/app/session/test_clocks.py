@@ -1,4 +1,4 @@
-"""Real and virtual time."""
+"""Real and virtual time, and the work for which the latter waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.session import clocks
-from app.session.clocks import CpuTimeClock, RealClock, VirtualClock
+from app.session.clocks import CpuTimeClock, PendingWork, RealClock, VirtualClock
 
 
 def event(is_set: bool) -> threading.Event:
@@ -121,3 +121,14 @@ def test_time_never_goes_back(kind: type[RealClock | VirtualClock]) -> None:
         clock.tick(event(True), is_active=active)
         times.append(clock.now_ns())
     assert times == sorted(times)
+
+
+def test_idle_means_that_nothing_is_left() -> None:
+    pending = PendingWork()
+    assert pending.idle.is_set()
+    pending.begin()
+    pending.begin()
+    pending.end()
+    assert not pending.idle.is_set()
+    pending.end()
+    assert pending.idle.is_set()

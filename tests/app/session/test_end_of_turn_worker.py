@@ -8,8 +8,8 @@ from queue import Empty
 import pytest
 
 from app.dialog.smart_turn import EndOfTurnDetector
+from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
-from app.session.pending_work import PendingWork
 from engine_runtime.types import Pcm
 from tests.doubles.scripted_detector import ScriptedDetector
 from tests.tools.session_driver import speech

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app import heap
+from app.session.clocks import PendingWork
 from app.session.engine_host import Admission, EngineHost, HostFullError, SlotRun
 from app.session.engine_jobs import (
     Ask,
@@ -36,7 +37,6 @@ from app.session.engine_jobs import (
 )
 from app.session.engine_slot import EngineSlot
 from app.session.engine_source import EngineSource
-from app.session.pending_work import PendingWork
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.scheduler.scheduler import TICK_NS, Scheduler
 from engine_runtime.thread_owner import ThreadOwner

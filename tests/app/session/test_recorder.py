@@ -18,6 +18,7 @@ import soundfile
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
 from app.session.capture import Capture, CapturedBlock
+from app.session.clocks import PendingWork
 from app.session.commands import (
     ApplySettings,
     AskText,
@@ -38,7 +39,6 @@ from app.session.events import (
     TurnsRemoved,
 )
 from app.session.headless import run_file
-from app.session.pending_work import PendingWork
 from app.session.record_writer import Begin, Erase, Line, RecordWriter, Sound
 from app.session.recorded_events import how_to_continue
 from app.session.recorder import ConversationRecorder

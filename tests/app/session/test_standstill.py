@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.audio.wav_streams import WavSpeaker
-from app.session.clocks import RealClock, VirtualClock
+from app.session.clocks import LEAST_STANDSTILL_NS, RealClock, Standstill, VirtualClock
 from app.session.commands import PlaySample, Start
 from app.session.events import (
     ErrorRaised,
@@ -27,7 +27,6 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.session import Session
-from app.session.standstill import LEAST_NS, Standstill
 from engine_runtime.types import Pcm
 from tests.doubles.pulse_server import PulseServer
 from tests.doubles.scripted_engine import Script, ScriptedEngine
@@ -169,7 +168,9 @@ def test_a_process_that_is_stopped_goes_on(pulse_server: PulseServer) -> None:
         driver.until(lambda: driver.of(StateChanged)[-1:] == [StateChanged(SessionState.LISTENING)])
         pulse_server.speak(QUESTION)
         driver.await_event(TurnOpened)
-        with subprocess.Popen(["sh", "-c", f"sleep {LEAST_NS / 1e9 + 1}; kill -CONT {os.getpid()}"]):
+        with subprocess.Popen(
+            ["sh", "-c", f"sleep {LEAST_STANDSTILL_NS / 1e9 + 1}; kill -CONT {os.getpid()}"]
+        ):
             os.kill(os.getpid(), signal.SIGSTOP)
         error = driver.await_event(ErrorRaised)
         assert error.message.startswith("The program stood still for ")
