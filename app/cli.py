@@ -169,7 +169,9 @@ def _require_current_folder() -> None:
         Path.cwd()
     except OSError as error:
         raise MossVoiceError(
-            f"The current folder cannot be used: {error.strerror}. Change to another folder and start again."
+            "The current folder cannot be used: {strerror}.",
+            "Change to another folder and start again.",
+            strerror=error.strerror,
         ) from error
 
 

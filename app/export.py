@@ -121,8 +121,11 @@ def check_names(written: Mapping[str, Path | None], read: Mapping[str, Path | No
         for other, file in others.items():
             if _are_one_file(written[name], file):
                 raise ExportError(
-                    f"{other} and {name} are the same file, {written[name]}. "
-                    "It would be overwritten: choose another name for one of them."
+                    "{other} and {name} are the same file, {written}.",
+                    "It would be overwritten: choose another name for one of them.",
+                    other=other,
+                    name=name,
+                    written=written[name],
                 )
 
 
@@ -144,12 +147,18 @@ def _find_target(path: Path) -> tuple[Path, int | None]:
     except FileNotFoundError:
         return target, None
     if stat.S_ISDIR(found.st_mode):
-        raise ExportError(f"{path} was not written: a folder has that name. Choose another name.")
+        raise ExportError(
+            "{path} was not written: a folder has that name.", "Choose another name.", path=path
+        )
     is_device = stat.S_ISCHR(found.st_mode)
     if not (is_device or stat.S_ISREG(found.st_mode)) or (is_device and _is_terminal(target)):
-        raise ExportError(f"{path} was not written: it is no ordinary file. Choose another name.")
+        raise ExportError(
+            "{path} was not written: it is no ordinary file.", "Choose another name.", path=path
+        )
     if not is_device and _is_standard_output(found):
-        raise ExportError(f"{path} was not written: what the command prints goes there. Choose another name.")
+        raise ExportError(
+            "{path} was not written: what the command prints goes there.", "Choose another name.", path=path
+        )
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return target, found.st_mode
@@ -177,16 +186,32 @@ def in_words(path: Path, error: OSError) -> ExportError:
     """Why `path` could not be written, and what to do about it."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return ExportError(
-            f"{path} was not written: the disk is full.", "Free some space or choose another folder."
+            "{path} was not written: the disk is full.",
+            "Free some space or choose another folder.",
+            path=path,
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ExportError(
-            f"{path} was not written: no permission.", "Choose a folder that you may write to."
+            "{path} was not written: no permission.", "Choose a folder that you may write to.", path=path
         )
     if error.errno == errno.ENOENT and not path.parent.is_dir():
-        return ExportError(f"{path} was not written: there is no folder {path.parent}.", "Make it first.")
+        return ExportError(
+            "{path} was not written: there is no folder {parent}.",
+            "Make it first.",
+            path=path,
+            parent=path.parent,
+        )
     if error.errno == errno.ENOENT:  # as in /proc
-        return ExportError(f"{path} was not written: {path.parent} takes no files.", "Choose another folder.")
+        return ExportError(
+            "{path} was not written: {parent} takes no files.",
+            "Choose another folder.",
+            path=path,
+            parent=path.parent,
+        )
     if error.errno == errno.ENAMETOOLONG:
-        return ExportError(f"{path} was not written: its name is too long.", "Choose a shorter one.")
-    return ExportError(f"{path} was not written: {error.strerror}.", "Choose another folder.")
+        return ExportError(
+            "{path} was not written: its name is too long.", "Choose a shorter one.", path=path
+        )
+    return ExportError(
+        "{path} was not written: {strerror}.", "Choose another folder.", path=path, strerror=error.strerror
+    )

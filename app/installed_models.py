@@ -82,7 +82,9 @@ def remove(folder: Path) -> None:
     Raises ModelError for any other folder, and if files cannot be deleted.
     """
     if folder.parent != paths.user_bundles_dir():
-        raise ModelError(f"{folder} was not fetched by this program. Delete it yourself if you want to.")
+        raise ModelError(
+            "{folder} was not fetched by this program.", "Delete it yourself if you want to.", folder=folder
+        )
     try:
         if folder.is_symlink():
             folder.unlink()
@@ -90,7 +92,12 @@ def remove(folder: Path) -> None:
             (folder / MANIFEST_NAME).unlink(missing_ok=True)  # no half of it counts as a model
             shutil.rmtree(folder)
     except OSError as error:
-        raise ModelError(f"{folder} cannot be deleted: {error.strerror}. Check its permissions.") from error
+        raise ModelError(
+            "{folder} cannot be deleted: {strerror}.",
+            "Check its permissions.",
+            folder=folder,
+            strerror=error.strerror,
+        ) from error
 
 
 def _bundles(folder: Path) -> list[Path]:

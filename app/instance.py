@@ -42,6 +42,10 @@ _POLL_S = 0.05
 _TOKENS = ("XDG_ACTIVATION_TOKEN", "DESKTOP_STARTUP_ID")
 _LONGEST_TOKEN = 1000
 _BACKLOG = 16
+_ADVICE = (
+    "End that process (kill -9 {process}) and start again, or open a second window that keeps nothing: "
+    "moss-voice --new-instance"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -197,8 +201,10 @@ def claim(folder: Path, knock: Knock, *, sleep: Callable[[float], None] = time.s
         if waited_s >= _STARTING_S:
             os.close(lock)
             raise InstanceError(
-                f"MOSS Voice is already running ({holder.name}), but has no window that can be reached. "
-                f"{_advice(holder)}"
+                "MOSS Voice is already running ({holder}), but has no window that can be reached.",
+                _ADVICE,
+                holder=holder.name,
+                process=holder.pid or "PID",
             )
         sleep(_POLL_S)
         waited_s += _POLL_S
@@ -241,19 +247,14 @@ def _knock_at(holder: _Holder, knock: Knock, patience_s: float) -> Answer | None
             message = connection.recv(MOST_BYTES)
         except (TimeoutError, BlockingIOError) as error:  # the latter: too many knocks wait
             raise InstanceError(
-                f"MOSS Voice is already running ({holder.name}), but its window does not answer. "
-                f"{_advice(holder)}"
+                "MOSS Voice is already running ({holder}), but its window does not answer.",
+                _ADVICE,
+                holder=holder.name,
+                process=holder.pid or "PID",
             ) from error
         with contextlib.suppress(TypeError, RecursionError):
             return Answer(**json.loads(message))
     return None
-
-
-def _advice(holder: _Holder) -> str:
-    return (
-        f"End that process (kill -9 {holder.pid or 'PID'}) and start again, or open a second window that "
-        "keeps nothing: moss-voice --new-instance"
-    )
 
 
 def _new_socket() -> socket.socket:

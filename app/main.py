@@ -110,8 +110,9 @@ def _require_client() -> None:
     """MossVoiceError where the client's package is not installed."""
     if find_spec("websockets") is None:
         raise MossVoiceError(
-            "A conversation with a server needs the package websockets, which is not installed. "
-            + installation.add("client")
+            "A conversation with a server needs the package websockets, which is not installed.",
+            "{remedy}",
+            remedy=installation.add("client"),
         )
 
 

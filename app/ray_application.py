@@ -21,8 +21,8 @@ def build(args: dict[str, str]) -> Any:
     settings, start = serve_settings(arguments), engine_settings(arguments)
     if not settings.access.keys:
         raise MossVoiceError(
-            "A server of a config file needs API keys. Set MOSS_VOICE_API_KEYS where Ray is started, or "
-            "--api-key-file among its options."
+            "A server of a config file needs API keys.",
+            "Set MOSS_VOICE_API_KEYS where Ray is started, or --api-key-file among its options.",
         )
     from app.main import engine_factory, load_turn_end_detector
     from app.server.access import check_cluster

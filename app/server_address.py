@@ -73,19 +73,24 @@ def parse_address(text: str, key: str = "") -> ServerAddress:
         is_usable = False
     if not is_usable or any(character.isspace() for character in text):
         raise AddressError(
-            f"{text!r} is no address of a server. Write it as ws://127.0.0.1:8000 or wss://voice.example.org."
+            "{text!r} is no address of a server.",
+            "Write it as ws://127.0.0.1:8000 or wss://voice.example.org.",
+            text=text,
         )
     if parts.username or parts.password:
-        raise AddressError("The address of the server holds a password. Give the key by itself.")
+        raise AddressError("The address of the server holds a password.", "Give the key by itself.")
     path = parts.path if parts.path.strip("/") else _PATH
     url = urlunsplit(SplitResult(_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise AddressError("The key of the server has characters that a header cannot carry. Check the key.")
+        raise AddressError(
+            "The key of the server has characters that a header cannot carry.", "Check the key."
+        )
     address = ServerAddress(url, key)
     if key and not address.is_encrypted and not address.is_loopback:
         raise AddressError(
-            f"The key would be sent to {address.name} without encryption. Use wss://, or an SSH tunnel to a "
-            "port of this machine."
+            "The key would be sent to {address} without encryption.",
+            "Use wss://, or an SSH tunnel to a port of this machine.",
+            address=address.name,
         )
     return address
 
@@ -97,8 +102,10 @@ def read_key(file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise AddressError(f"The key in {file} cannot be read: {error}. Check the file.") from error
+        raise AddressError(
+            "The key in {file} cannot be read: {error}.", "Check the file.", file=file, error=error
+        ) from error
     key = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
     if not key:
-        raise AddressError(f"{file} has no key. Write it in one line.")
+        raise AddressError("{file} has no key.", "Write it in one line.", file=file)
     return key

@@ -116,8 +116,10 @@ class _SoundStream(ABC):
                     self._drop_stream()
         _log.warning("cannot open %s %s: %s", self._what, chosen.name, refusal)
         raise AudioDeviceError(
-            f"The {self._what} {chosen.name!r} cannot be opened. Check that no other program uses it "
-            "exclusively, or choose another one."
+            "The {what} {chosen!r} cannot be opened.",
+            "Check that no other program uses it exclusively, or choose another one.",
+            what=self._what,
+            chosen=chosen.name,
         ) from refusal
 
     def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:

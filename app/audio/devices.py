@@ -69,8 +69,8 @@ def portaudio() -> Any:
         import sounddevice
     except OSError as error:
         raise AudioDeviceError(
-            "Sound cannot be used: the PortAudio library is missing. On Debian or Ubuntu install it with: "
-            "apt install libportaudio2 libasound2-plugins"
+            "Sound cannot be used: the PortAudio library is missing.",
+            "On Debian or Ubuntu install it with: apt install libportaudio2 libasound2-plugins",
         ) from error
     return sounddevice
 

@@ -74,11 +74,13 @@ class GrowingWav:
         )
         if (self.frames + len(frames)) * 2 * self.channels > _MOST_BYTES:
             raise ExportError(
-                f"{self.path} has reached the greatest length of a WAV file. Start another one."
+                "{path} has reached the greatest length of a WAV file.", "Start another one.", path=self.path
             )
         try:
             if os.fstat(self._file).st_nlink == 0:
-                raise ExportError(f"{self.path} was deleted while it was written. Start another one.")
+                raise ExportError(
+                    "{path} was deleted while it was written.", "Start another one.", path=self.path
+                )
             written = 0
             while written < len(content):
                 written += os.write(self._file, content[written:])
@@ -172,4 +174,4 @@ def _layout(header: bytes, path: Path) -> tuple[int, int]:
 
 
 def _not_ours(path: Path) -> ExportError:
-    return ExportError(f"{path} is not a recording of this program. Rename it.")
+    return ExportError("{path} is not a recording of this program.", "Rename it.", path=path)

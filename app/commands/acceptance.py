@@ -131,14 +131,16 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_settings(arguments)
     if settings.engine.backend != "torch":
         raise UsageError(
-            "An acceptance builds an engine of its own and tries it. Leave out --backend and --engine."
+            "An acceptance builds an engine of its own and tries it.", "Leave out --backend and --engine."
         )
     if arguments.out is None and not arguments.list:
-        raise UsageError("There is no folder for the report. Give one with --out DIR.")
+        raise UsageError("There is no folder for the report.", "Give one with --out DIR.")
     if arguments.source is not None and arguments.fetch:
-        raise UsageError("--from takes the place of --fetch. Leave one of them out.")
+        raise UsageError("--from takes the place of --fetch.", "Leave one of them out.")
     if (arguments.source is not None or arguments.fetch) and arguments.bundle is None:
-        raise UsageError(f"What --fetch and --from make is a model: name it with --bundle {RELEASED}.")
+        raise UsageError(
+            "What --fetch and --from make is a model: name it with --bundle {released}.", released=RELEASED
+        )
     progress = _Progress()
     plan = _plan(arguments, progress)
     steps = [*program_steps(plan), *trt_steps(plan), soak_step(plan)]
@@ -151,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     with (plan.out / _LOCK).open("wb") as lock:
         if not process.take_lock(lock.fileno()):
             raise ExportError(
-                f"Another acceptance uses {plan.out}.", "Wait for its end, or choose another folder."
+                "Another acceptance uses {out}.", "Wait for its end, or choose another folder.", out=plan.out
             )
         found = _hold(plan, steps, choice, progress)
     counts = ", ".join(f"{found[status]} {status}" for status in ("passed", "failed", "skipped"))
@@ -230,7 +232,10 @@ def _chosen(words: list[str], steps: list[AcceptanceStep]) -> frozenset[str]:
     known = {step.name for step in steps}
     if wrong := [word for word in words if word not in known and word != GROUP]:
         raise UsageError(
-            f"There is no step {wrong[0]}. Choose from: {', '.join(step.name for step in steps)}."
+            "There is no step {wrong}.",
+            "Choose from: {steps}.",
+            wrong=wrong[0],
+            steps=", ".join(step.name for step in steps),
         )
     of_group = {name for name in known if name.startswith(f"{GROUP}-")} if GROUP in words else set()
     return frozenset({*words, *of_group} - {GROUP})
@@ -241,7 +246,10 @@ def _make_folder(out: Path) -> None:
         (out / LOGS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(
-            f"{out} cannot be made: {error.strerror}.", "Choose another folder with --out."
+            "{out} cannot be made: {strerror}.",
+            "Choose another folder with --out.",
+            out=out,
+            strerror=error.strerror,
         ) from error
 
 

@@ -32,8 +32,9 @@ def files(plan: Plan, did: list[str]) -> StepOutcome:
     if not (plan.bundle / MANIFEST_NAME).is_file():
         if plan.fetch is None:
             raise MossVoiceError(
-                f"There is no model {plan.model} on this machine.",
-                f"Add --fetch, which downloads it, or run: moss-voice fetch {plan.model}",
+                "There is no model {model} on this machine.",
+                "Add --fetch, which downloads it, or run: moss-voice fetch {model}",
+                model=plan.model,
             )
         fetched = plan.run(did, "fetch", plan.model, "--json", *plan.fetch)
         require_success(fetched)

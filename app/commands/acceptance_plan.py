@@ -113,21 +113,23 @@ def document_of(result: CommandResult) -> dict[str, Any]:
     if result.document is None:
         require_success(result)
         raise MossVoiceError(
-            f"moss-voice {result.words[0]} printed no result.",
-            f"This is a defect of the program. {LOG_ADVICE}",
+            "moss-voice {words} printed no result.",
+            "This is a defect of the program. {advice}",
+            words=result.words[0],
+            advice=LOG_ADVICE,
         )
     return result.document
 
 
 def require_success(result: CommandResult) -> None:
     if result.status != 0:
-        raise MossVoiceError(result.error)
+        raise MossVoiceError("{error}", error=result.error)
 
 
 def refuse_error(document: Mapping[str, Any], result: CommandResult) -> None:
     """MossVoiceError if a command that prints its document in any case has failed early."""
     if "error" in document:
-        raise MossVoiceError(str(document["error"]) or result.error)
+        raise MossVoiceError("{error}", error=str(document["error"]) or result.error)
 
 
 def shown_command(words: Sequence[str], python: Path | None) -> str:

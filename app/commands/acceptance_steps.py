@@ -124,8 +124,10 @@ class Journal:
             self._finished = {name: _finished(stored) for name, stored in document["steps"].items()}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MossVoiceError(
-                f"{self._file} cannot be read ({error}).",
+                "{file} cannot be read ({error}).",
                 "Choose another folder, or delete this file to begin anew.",
+                file=self._file,
+                error=error,
             ) from error
 
 

@@ -168,7 +168,9 @@ def _recordings(rate: int) -> list[tuple[str, Pcm]]:
             resampler = Resampler(own, rate)
             found.append((file.name, np.concatenate([resampler.push(pcm), resampler.finish()])))
     if not found:
-        raise MossVoiceError(f"There are no sample questions in {paths.assets_dir() / 'samples'}.")
+        raise MossVoiceError(
+            "There are no sample questions in {assets_dir}.", assets_dir=paths.assets_dir() / "samples"
+        )
     return found
 
 
@@ -190,10 +192,14 @@ def measured(users: list[list[LoadReply]]) -> dict[str, Any]:
             if problem := reply.problem or _length_problem(reply, code_s):
                 asked = reply.question or "its connection"
                 raise MossVoiceError(
-                    f"User {number_} got no reply to {asked}: {problem.rstrip('.')}. No times are printed."
+                    "User {number} got no reply to {asked}: {problem}.",
+                    "No times are printed.",
+                    number=number_,
+                    asked=asked,
+                    problem=problem.rstrip("."),
                 )
     if not replies:
-        raise MossVoiceError("No user spoke during the run. Increase --minutes.")
+        raise MossVoiceError("No user spoke during the run.", "Increase --minutes.")
     network = [reply.network_ms for reply in replies if reply.network_ms is not None]
     return {
         "users": len(users),

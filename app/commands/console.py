@@ -286,7 +286,7 @@ def converse(
     try:
         while listening_since is None or seconds is None or time.monotonic() - listening_since < seconds:
             if not session.is_running:
-                raise ConsoleError("The conversation broke off. See the log file for details.")
+                raise ConsoleError("The conversation broke off.", "See the log file for details.")
             time.sleep(_POLL_S)
             if button is not None and listening_since is not None and button.service(session.send):
                 terminal.show_button(button.is_down)

@@ -109,7 +109,9 @@ def write_questions(file: Path, at_least_s: float = 0.0) -> None:
     """The sample questions with pauses between them, repeated until the file is long enough."""
     samples = paths.sample_questions()
     if not samples:
-        raise AudioInputError(f"There are no sample questions in {paths.assets_dir() / 'samples'}.")
+        raise AudioInputError(
+            "There are no sample questions in {assets_dir}.", assets_dir=paths.assets_dir() / "samples"
+        )
     rate = read_wav(samples[0])[1]
     spoken = [_at_rate(sample, rate) for sample in samples]
     pause: Pcm = np.zeros(round(_PAUSE_S * rate), np.float32)

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make all checks and print them."""
     _check_report(arguments.report, arguments.about)
     if arguments.index_url is not None and not arguments.newest:
-        raise UsageError("--index-url goes with --newest. Give both, or neither.")
+        raise UsageError("--index-url goes with --newest.", "Give both, or neither.")
     findings = list(examine())
     if arguments.newest:
         findings += doctor_newest.newest(arguments.index_url)
@@ -90,10 +90,12 @@ def _check_report(file: Path | None, folders: Sequence[Path]) -> None:
     if file is not None:
         check_target(file)
     elif folders:
-        raise UsageError("--about goes with --report FILE. Give both, or neither.")
+        raise UsageError("--about goes with --report FILE.", "Give both, or neither.")
     for folder in folders:
         if not os.path.isdir(folder):  # noqa: PTH112
-            raise UsageError(f"There is no folder {folder} to describe. Check the names after --about.")
+            raise UsageError(
+                "There is no folder {folder} to describe.", "Check the names after --about.", folder=folder
+            )
 
 
 def _lines(findings: Iterable[Finding]) -> Iterator[str]:
@@ -265,7 +267,9 @@ def _why_no_window() -> MossVoiceError | None:
         )
     except subprocess.TimeoutExpired:
         return NoDisplayError(
-            f"The display did not answer within {_DISPLAY_TIMEOUT_S} s. Check DISPLAY and QT_QPA_PLATFORM."
+            "The display did not answer within {display_timeout_s} s.",
+            "Check DISPLAY and QT_QPA_PLATFORM.",
+            display_timeout_s=_DISPLAY_TIMEOUT_S,
         )
     if probe.returncode == 0:
         return None

@@ -140,7 +140,7 @@ def device_of(arguments: argparse.Namespace) -> str:
 def start_settings(arguments: argparse.Namespace) -> StartSettings:
     """The parsed options, as the settings for main.py."""
     if arguments.server and arguments.engine_python is not None:
-        raise OptionsError("--server and --engine-python both name an engine. Leave out one of them.")
+        raise OptionsError("--server and --engine-python both name an engine.", "Leave out one of them.")
     of_engine, of_start = _given(EngineOptions, arguments), _given(StartSettings, arguments)
     if arguments.trt_codec:
         of_engine["engine_cache"] = paths.engines_dir()

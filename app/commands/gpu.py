@@ -110,7 +110,7 @@ def _install(arguments: argparse.Namespace) -> int:
 
     refuse_elsewhere()
     if arguments.wheels is not None and arguments.index_url is not None:
-        raise UsageError("--wheels and --index-url exclude each other. Give one of them.")
+        raise UsageError("--wheels and --index-url exclude each other.", "Give one of them.")
     lock, store = read_lock(), RuntimeStore(paths.gpu_runtime_dir())
     with _json_lines() if arguments.json else _bars() as report:
         record = install(

@@ -122,7 +122,10 @@ def count_parameters(file: Path) -> int:
             return sum(math.prod(content.get_slice(name).get_shape()) for name in names)
     except (OSError, safetensors.SafetensorError) as error:
         raise BundleError(
-            f"{file} is no safetensors file ({error}). Copy or download the bundle again."
+            "{file} is no safetensors file ({error}).",
+            "Copy or download the bundle again.",
+            file=file,
+            error=error,
         ) from error
 
 

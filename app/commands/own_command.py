@@ -89,8 +89,10 @@ def _start(words: Sequence[str], python: Path | None, stdout: Any, stderr: Any) 
         )
     except OSError as error:
         raise MossVoiceError(
-            f"{command[0]} cannot be started: {error.strerror}. Give --engine-python the interpreter of an "
-            "environment, such as ~/moss-trt/bin/python."
+            "{command} cannot be started: {strerror}.",
+            "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",
+            command=command[0],
+            strerror=error.strerror,
         ) from error
 
 

@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ray:
         return _run_with_ray(arguments)
     if arguments.replicas is not None:
-        raise MossVoiceError("--replicas is an option of Ray Serve. Give --ray, too.")
+        raise MossVoiceError("--replicas is an option of Ray Serve.", "Give --ray, too.")
     from app.main import engine_factory, load_turn_end_detector
     from app.server.run import serve
 
@@ -130,14 +130,16 @@ def _run_with_ray(arguments: argparse.Namespace) -> int:
     least, most = arguments.replicas or (1, 1)
     if least < most and arguments.conversations is None:
         raise MossVoiceError(
-            f"With {least} to {most} replicas it has to be known how many conversations one of them holds. "
-            "Give --conversations, too."
+            "With {least} to {most} replicas it has to be known how many conversations one of them holds.",
+            "Give --conversations, too.",
+            least=least,
+            most=most,
         )
     if arguments.exit_with_stdin:
-        raise MossVoiceError("--exit-with-stdin is for a server in one process. Give it without --ray.")
+        raise MossVoiceError("--exit-with-stdin is for a server in one process.", "Give it without --ray.")
     start = engine_settings(arguments)
     if ":" in start.engine.device:
-        raise MossVoiceError("Ray gives each replica a GPU of its own. Use --device cuda.")
+        raise MossVoiceError("Ray gives each replica a GPU of its own.", "Use --device cuda.")
     # Read when Ray is imported: it would take log lines of several replicas that differ in numbers for one.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
     from app.main import engine_factory, load_turn_end_detector
@@ -159,8 +161,10 @@ def _run_with_ray(arguments: argparse.Namespace) -> int:
 def _check_packages(names: Sequence[str], extra: str) -> None:
     if missing := [name for name in names if find_spec(name) is None]:
         raise MossVoiceError(
-            f"The server needs packages that are not installed: {', '.join(missing)}. "
-            + installation.add(extra)
+            "The server needs packages that are not installed: {missing}.",
+            "{remedy}",
+            missing=", ".join(missing),
+            remedy=installation.add(extra),
         )
 
 

@@ -88,13 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.question is None) == (arguments.text is None):
         raise UsageError('Give either a recording (--in question.wav) or a typed question (--text "...").')
     if arguments.out is not None and Modality(arguments.reply) is Modality.TEXT:
-        raise UsageError("--out writes reply speech, and --reply text has none. Leave out one of them.")
+        raise UsageError("--out writes reply speech, and --reply text has none.", "Leave out one of them.")
     if arguments.text is not None and not _is_unicode(arguments.text):
         raise UsageError(
-            "The question has bytes that are not valid UTF-8. Type it again, or check the locale."
+            "The question has bytes that are not valid UTF-8.", "Type it again, or check the locale."
         )
     if arguments.no_hold and arguments.question is None:
-        raise UsageError("--no-hold is about a recording. Give one with --in, or leave it out.")
+        raise UsageError("--no-hold is about a recording.", "Give one with --in, or leave it out.")
     settings = start_settings(arguments)
     check_names(
         {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},

@@ -71,7 +71,10 @@ def _check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise MossVoiceError(
-            f"{folder} cannot be written to: {error.strerror}. Choose another folder."
+            "{folder} cannot be written to: {strerror}.",
+            "Choose another folder.",
+            folder=folder,
+            strerror=error.strerror,
         ) from None
 
 
@@ -91,7 +94,8 @@ def _capability(chosen: str | None, device: str) -> str:
         return chosen
     if device == "cpu":
         raise MossVoiceError(
-            "The GPU to build for is unknown. Add --device cuda, or --compute-capability 8.9 for an RTX 4090."
+            "The GPU to build for is unknown.",
+            "Add --device cuda, or --compute-capability 8.9 for an RTX 4090.",
         )
     from engine_runtime.hardware import usable_device
     from engine_runtime.tensorrt.codec.engines import compute_capability

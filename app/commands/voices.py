@@ -36,7 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
         size = sum(file.stat().st_size for file in kept)
     except OSError as error:
         raise ExportError(
-            f"{error.filename} cannot be removed or read: {error.strerror}.", "Check its permissions."
+            "{filename} cannot be removed or read: {strerror}.",
+            "Check its permissions.",
+            filename=error.filename,
+            strerror=error.strerror,
         ) from error
     print(f"{folder}: {_count(kept)}, {size / 1e6:.1f} MB")
     if kept:

@@ -39,8 +39,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if find_display() is None:
         raise NoDisplayError(
-            "There is no display to open a window on. Set DISPLAY, or work without a window: "
-            "`moss-voice talk --in question.wav --out reply.wav` or `moss-voice demo`."
+            "There is no display to open a window on.",
+            "Set DISPLAY, or work without a window: `moss-voice talk --in question.wav --out reply.wav` "
+            "or `moss-voice demo`.",
         )
     from app.main import open_window
 

@@ -64,6 +64,14 @@ def installed_model() -> Path | None:
     return find_model(_PACKAGE, _FILE)
 
 
+def _damaged(path: Path) -> MossVoiceError:
+    return MossVoiceError(
+        "Silence alone ends a turn, because {path} is damaged.",
+        "Reinstall the package pipecat-ai.",
+        path=path,
+    )
+
+
 class SmartTurn:
     """The network; it has no state."""
 
@@ -73,21 +81,22 @@ class SmartTurn:
         path = model or installed_model()
         if path is None:
             raise MossVoiceError(
-                f"Silence alone ends a turn, because Smart Turn is not installed. {installation.remedy()}"
+                "Silence alone ends a turn, because Smart Turn is not installed.",
+                "{remedy}",
+                remedy=installation.remedy(),
             )
         self._features = LogMel()
-        damaged = f"Silence alone ends a turn, because {path} is damaged. Reinstall the package pipecat-ai."
         try:
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() == _SHA256:
                 content = with_output(content, _SUMMARY)
             self._session = create_session(content, purpose="detect the end of a turn")
         except (OSError, OnnxModelError) as error:
-            raise MossVoiceError(damaged) from error
+            raise _damaged(path) from error
         if [(put.name, put.shape[1:]) for put in self._session.get_inputs()] != [
             ("input_features", [_N_MELS, _WINDOW_SAMPLES // _HOP])
         ] or not 0.0 <= self.probability(np.zeros(0, np.float32)) <= 1.0:
-            raise MossVoiceError(damaged)
+            raise _damaged(path)
 
     def probability(self, pcm: Pcm) -> float:
         """How likely the turn `pcm` [n] is finished, by the network alone; NaN is never returned."""

@@ -45,7 +45,9 @@ class SileroVad:
         path = model or find_model("silero_vad", "data/silero_vad.onnx")
         if path is None:
             raise MossVoiceError(
-                f"Speech cannot be detected: the package silero-vad is missing. {installation.remedy()}"
+                "Speech cannot be detected: the package silero-vad is missing.",
+                "{remedy}",
+                remedy=installation.remedy(),
             )
         self._session = _load(path)
         self._rate = np.array(self.sample_rate, dtype=np.int64)
@@ -78,5 +80,7 @@ def _load(path: Path) -> Any:
         return create_session(path, purpose="detect speech")
     except OnnxModelError as error:
         raise MossVoiceError(
-            f"Speech cannot be detected: {path} is damaged. Install the package silero-vad again."
+            "Speech cannot be detected: {path} is damaged.",
+            "Install the package silero-vad again.",
+            path=path,
         ) from error

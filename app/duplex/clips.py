@@ -42,7 +42,9 @@ def load_clips(folder: Path) -> list[Clip]:
         entries = json.loads((folder / "clips.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise AudioInputError(
-            f"The recordings of the simulated users in {folder} cannot be read. Install the program again."
+            "The recordings of the simulated users in {folder} cannot be read.",
+            "Install the program again.",
+            folder=folder,
         ) from error
     return [_clip(folder, entry) for entry in entries]
 
@@ -50,7 +52,13 @@ def load_clips(folder: Path) -> list[Clip]:
 def _clip(folder: Path, entry: dict[str, Any]) -> Clip:
     pcm, rate = read_wav(folder / entry["file"])
     if rate != RATE:
-        raise AudioInputError(f"A recording in {folder} has {rate} Hz instead of {RATE}. Render it again.")
+        raise AudioInputError(
+            "A recording in {folder} has {rate} Hz instead of {wanted_rate}.",
+            "Render it again.",
+            folder=folder,
+            rate=rate,
+            wanted_rate=RATE,
+        )
     return Clip(
         entry["kind"],
         entry["speaker"],

@@ -46,8 +46,9 @@ def check_programs() -> None:
     missing = [program for program in _PROGRAMS if shutil.which(program) is None]
     if missing:
         raise AudioDeviceError(
-            f"{' and '.join(missing)} cannot be found. Install PulseAudio with its utilities, or leave out "
-            "--duplex-realtime."
+            "{missing} cannot be found.",
+            "Install PulseAudio with its utilities, or leave out --duplex-realtime.",
+            missing=" and ".join(missing),
         )
 
 
@@ -118,7 +119,7 @@ class NullSinks:
         give_up_s = time.monotonic() + _START_S
         while not socket.exists():
             if time.monotonic() > give_up_s or self._processes[0].poll() is not None:
-                raise AudioDeviceError("The PulseAudio daemon does not start. Check its installation.")
+                raise AudioDeviceError("The PulseAudio daemon does not start.", "Check its installation.")
             time.sleep(0.02)
         time.sleep(0.2)  # for the modules that are loaded after the socket
         self._open(["pacat", "--record", "--device=speaker.monitor", f"--rate={SPEAKER_RATE}", *_RAW])

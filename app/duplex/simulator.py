@@ -168,7 +168,7 @@ class _Simulation:
     def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
             if not self._session.is_running:
-                raise SimulationError("The conversation broke off. See the log file for details.")
+                raise SimulationError("The conversation broke off.", "See the log file for details.")
             time.sleep(_POLL_S)
             if self._sinks is not None:
                 self._sinks.pump(self._room, self._clock.now_ns())

@@ -23,7 +23,7 @@ from engine_runtime import installation
 
 _OUTDATED = "it belongs to another version of the program"
 _EXPOSED = "other users of this computer could have changed its folder"
-_REMEDY = "The program runs on the processor; `moss-voice gpu install` repairs it"
+_REMEDY = "The program runs on the processor; `moss-voice gpu install` repairs it."
 
 
 def activate() -> None:
@@ -45,7 +45,7 @@ def take_notice() -> GpuRuntimeError | None:
         return None
     with contextlib.suppress(OSError):
         store.write_record(key, dataclasses.replace(record, is_reported=True))
-    return GpuRuntimeError(f"The GPU runtime is not used: {record.failure}. {_REMEDY}.")
+    return GpuRuntimeError("The GPU runtime is not used: {failure}.", _REMEDY, failure=record.failure)
 
 
 def _use(store: RuntimeStore, lock: Lock) -> None:

@@ -58,8 +58,9 @@ def install(
             record = try_out(folder, needs_gpu=needs_gpu)
         except GpuRuntimeError as error:
             raise GpuRuntimeError(
-                f"The GPU runtime is installed, but {error}. The program goes on as before; "
-                "start the installation again to repeat the test."
+                "The GPU runtime is installed, but {error}.",
+                "The program goes on as before; start the installation again to repeat the test.",
+                error=error,
             ) from error
         store.write_record(lock.key, record)
         shutil.rmtree(store.downloads, ignore_errors=True)
@@ -112,12 +113,19 @@ def _download(lock: Lock, folder: Path, report: Report, index: PackageIndex | No
 
 def _check_folder(lock: Lock, wheels: Path) -> None:
     if not wheels.is_dir():
-        raise GpuRuntimeError(f"There is no folder {wheels}. Fill it elsewhere: moss-voice gpu download DIR.")
+        raise GpuRuntimeError(
+            "There is no folder {wheels}.", "Fill it elsewhere: moss-voice gpu download DIR.", wheels=wheels
+        )
     missing = [wheel.file_name for wheel in lock.wheels if not (wheels / wheel.file_name).is_file()]
     if missing:
         raise GpuRuntimeError(
-            f"{wheels} lacks {len(missing)} of {len(lock.wheels)} wheels, first {missing[0]}. "
-            "Fill it where there is a network, with this version of the program: moss-voice gpu download DIR."
+            "{wheels} lacks {missing} of {needed} wheels, first {first}.",
+            "Fill it where there is a network, with this version of the program: moss-voice gpu download "
+            "DIR.",
+            wheels=wheels,
+            missing=len(missing),
+            needed=len(lock.wheels),
+            first=missing[0],
         )
 
 
@@ -128,13 +136,16 @@ def _check_driver(lock: Lock) -> None:
     found, wanted = driver_cuda(), ".".join(map(str, lock.cuda))
     if found is None:
         raise GpuRuntimeError(
-            "No NVIDIA driver was found, without which no GPU can be used. "
-            f"Install a driver that supports CUDA {wanted}, and see that nvidia-smi works."
+            "No NVIDIA driver was found, without which no GPU can be used.",
+            "Install a driver that supports CUDA {wanted}, and see that nvidia-smi works.",
+            wanted=wanted,
         )
     if found < lock.cuda:
         raise GpuRuntimeError(
-            f"The NVIDIA driver supports CUDA {found[0]}.{found[1]}, and {wanted} is needed. "
-            "Install a newer driver."
+            "The NVIDIA driver supports CUDA {found}, and {wanted} is needed.",
+            "Install a newer driver.",
+            found=".".join(map(str, found)),
+            wanted=wanted,
         )
 
 
@@ -153,8 +164,11 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed + _SPARE_BYTES > free:
         raise GpuRuntimeError(
-            f"The disk of {folder} has {free / 1e9:.1f} GB free, and "
-            f"{(needed + _SPARE_BYTES) / 1e9:.1f} GB are needed. Free some space and start again."
+            "The disk of {folder} has {free:.1f} GB free, and {needed:.1f} GB are needed.",
+            "Free some space and start again.",
+            folder=folder,
+            free=free / 1e9,
+            needed=(needed + _SPARE_BYTES) / 1e9,
         )
 
 
@@ -166,9 +180,14 @@ def _plain_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise GpuRuntimeError(
-                f"The disk of {folder} is full. Free some space and start again: what was downloaded is kept."
+                "The disk of {folder} is full.",
+                "Free some space and start again: what was downloaded is kept.",
+                folder=folder,
             ) from error
         where = error.filename or folder
         raise GpuRuntimeError(
-            f"{where} cannot be used: {error.strerror or error}. Check it and start again."
+            "{where} cannot be used: {strerror}.",
+            "Check it and start again.",
+            where=where,
+            strerror=error.strerror or error,
         ) from error

@@ -55,11 +55,11 @@ def refuse_elsewhere() -> None:
     """GpuRuntimeError unless this is the packaged program with the CPU build of torch."""
     if not installation.is_frozen():
         raise GpuRuntimeError(
-            f"The GPU runtime is for the packaged program only. {installation.gpu_remedy()}"
+            "The GPU runtime is for the packaged program only.", "{remedy}", remedy=installation.gpu_remedy()
         )
     if not any(found.version.endswith("+cpu") for found in metadata.distributions(name="torch")):
         raise GpuRuntimeError(
-            "This copy of the program has torch for the GPU inside. No GPU runtime is needed."
+            "This copy of the program has torch for the GPU inside.", "No GPU runtime is needed."
         )
 
 

@@ -131,7 +131,7 @@ class RuntimeStore:
         with (self.root / _BUSY).open("w") as file:
             if not take_lock(file.fileno()):
                 raise GpuRuntimeError(
-                    "The GPU runtime is being installed or removed by another process. Wait for it to end."
+                    "The GPU runtime is being installed or removed by another process.", "Wait for it to end."
                 )
             yield
 

@@ -38,9 +38,11 @@ def try_out(folder: Path, *, needs_gpu: bool) -> RuntimeRecord:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise GpuRuntimeError(f"its test did not end within {_TIMEOUT_S:.0f} s") from error
+        raise GpuRuntimeError(
+            "its test did not end within {timeout_s:.0f} s", timeout_s=_TIMEOUT_S
+        ) from error
     if child.returncode != 0:
-        raise GpuRuntimeError(_reason(child))
+        raise GpuRuntimeError("{reason}", reason=_reason(child))
     try:
         found = json.loads(child.stdout.splitlines()[-1])
         record = RuntimeRecord(state, found["torch"], tuple(found["devices"]), found["no_triton"])
@@ -48,7 +50,7 @@ def try_out(folder: Path, *, needs_gpu: bool) -> RuntimeRecord:
     except (ValueError, LookupError, TypeError) as error:
         raise GpuRuntimeError("its test ended without a result") from error
     if needs_gpu and not record.devices:
-        raise GpuRuntimeError(f"it cannot use the GPU ({no_gpu})")
+        raise GpuRuntimeError("it cannot use the GPU ({no_gpu})", no_gpu=no_gpu)
     return record
 
 

@@ -83,7 +83,9 @@ def copy_checked(wheel: LockedWheel, source: Path, to: Path) -> None:
 
 def _compare(digest: str, wheel: LockedWheel, file: Path) -> None:
     if digest != wheel.sha256:
-        raise GpuRuntimeError(f"{file} is not the file of the lock: its hash is wrong. Download it again.")
+        raise GpuRuntimeError(
+            "{file} is not the file of the lock: its hash is wrong.", "Download it again.", file=file
+        )
 
 
 def _open(file: Path, flags: int) -> int:
@@ -93,12 +95,14 @@ def _open(file: Path, flags: int) -> int:
         number = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise GpuRuntimeError(f"{file} is a link. Put the file itself there.") from error
+            raise GpuRuntimeError("{file} is a link.", "Put the file itself there.", file=file) from error
         raise
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode) or (flags != os.O_RDONLY and found.st_nlink > 1):
         os.close(number)
-        raise GpuRuntimeError(f"{file} is a link or a device. Put the file itself there, or remove it.")
+        raise GpuRuntimeError(
+            "{file} is a link or a device.", "Put the file itself there, or remove it.", file=file
+        )
     return number
 
 
@@ -135,20 +139,27 @@ def _fetch(
             reason = reason_of(error)
         if _size(part) <= before:
             raise GpuRuntimeError(
-                f"{wheel.file_name} cannot be downloaded: {reason}. "
-                "Check the connection and start again: what was downloaded is kept."
+                "{file_name} cannot be downloaded: {reason}.",
+                "Check the connection and start again: what was downloaded is kept.",
+                file_name=wheel.file_name,
+                reason=reason,
             )
     if _size(part) < wheel.size:
         raise GpuRuntimeError(
-            f"{wheel.file_name} was interrupted {_ATTEMPTS} times: {reason}. Start again to continue."
+            "{file_name} was interrupted {attempts} times: {reason}.",
+            "Start again to continue.",
+            file_name=wheel.file_name,
+            attempts=_ATTEMPTS,
+            reason=reason,
         )
     try:
         check(wheel, part)
     except GpuRuntimeError as error:
         part.unlink()
         raise GpuRuntimeError(
-            f"{wheel.file_name} arrived damaged: its hash is not that of the lock. "
-            "It was removed; start again, the other files stay."
+            "{file_name} arrived damaged: its hash is not that of the lock.",
+            "It was removed; start again, the other files stay.",
+            file_name=wheel.file_name,
         ) from error
     part.replace(target)
 
@@ -159,8 +170,10 @@ def _address(wheel: LockedWheel, index: PackageIndex | None) -> str:
     address = index.files(wheel.package).get(wheel.file_name)
     if address is None:
         raise GpuRuntimeError(
-            f"The index {redact(index.url)} has no {wheel.file_name}. "
-            "Use another one, or leave out --index-url."
+            "The index {url} has no {file_name}.",
+            "Use another one, or leave out --index-url.",
+            url=redact(index.url),
+            file_name=wheel.file_name,
         )
     return address
 
@@ -200,7 +213,9 @@ def unpack(wheel: Path, to: Path, progress: Callable[[int], None]) -> None:
                     path.chmod(0o755)
                 progress(done)
     except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise GpuRuntimeError(f"{wheel} cannot be unpacked: {error}. Download it again.") from error
+        raise GpuRuntimeError(
+            "{wheel} cannot be unpacked: {error}.", "Download it again.", wheel=wheel, error=error
+        ) from error
 
 
 def is_intact(folder: Path) -> bool:
@@ -235,7 +250,9 @@ def _target(name: str) -> PurePosixPath | None:
     out."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
-        raise GpuRuntimeError(f"The wheel has a file {name!r}, outside of its folder. Do not use it.")
+        raise GpuRuntimeError(
+            "The wheel has a file {name!r}, outside of its folder.", "Do not use it.", name=name
+        )
     if name.endswith("/") or name.startswith(LEFT_OUT):
         return None
     if path.parts[0].endswith(".data"):

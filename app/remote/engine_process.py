@@ -40,6 +40,10 @@ _LOAD_S = 1_800.0
 """Time for the child to load the engine: minutes for the released model, more to build codec engines."""
 _OWN_WORDS = "moss-voice: "
 """An error of the program itself names its remedy."""
+_UNEXPLAINED = (
+    "Check that this version of the program is installed there, with the extra serve: `-m app doctor` "
+    "examines it."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -85,8 +89,10 @@ class EngineProcess:
             )
         except OSError as error:
             raise EngineProcessError(
-                f"{self._python} cannot be started: {error.strerror}. Give --engine-python the interpreter "
-                "of an environment, such as ~/moss-trt/bin/python."
+                "{python} cannot be started: {strerror}.",
+                "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",
+                python=self._python,
+                strerror=error.strerror,
             ) from error
 
     def _await_address(self, key: str) -> ServerAddress:
@@ -98,19 +104,20 @@ class EngineProcess:
             if found := _LISTENING.search(self._said()):
                 return parse_address(found[1], key)
             if status is not None:
-                advice = (
-                    " Check that this version of the program is installed there, with the extra serve: "
-                    "`-m app doctor` examines it."
-                )
                 is_explained = self._lines()[-1].startswith(_OWN_WORDS)
                 raise EngineProcessError(
-                    f"The engine in {self._python} did not start: {self.last_line()}"
-                    + ("" if is_explained else advice)
+                    "The engine in {python} did not start: {last_line}",
+                    "" if is_explained else _UNEXPLAINED,
+                    python=self._python,
+                    last_line=self.last_line(),
                 )
             if time.monotonic() > end_s:
                 raise EngineProcessError(
-                    f"The engine in {self._python} was not ready after {_LOAD_S / 60:.0f} minutes: "
-                    f"{self.last_line()} Start `{self._python} -m app serve` in a terminal to see why."
+                    "The engine in {python} was not ready after {minutes:.0f} minutes: {last_line}",
+                    "Start `{python} -m app serve` in a terminal to see why.",
+                    python=self._python,
+                    minutes=_LOAD_S / 60,
+                    last_line=self.last_line(),
                 )
             time.sleep(_POLL_S)
 
@@ -176,8 +183,10 @@ class ProcessEngine:
             if (status := self._process.status) is None:
                 raise
             raise EngineProcessError(
-                f"The engine's process has ended with status {status}: {self._process.last_line()} Start the "
-                "program again; the log file has details."
+                "The engine's process has ended with status {status}: {last_line}",
+                "Start the program again; the log file has details.",
+                status=status,
+                last_line=self._process.last_line(),
             ) from error
         finally:
             self._process.close()

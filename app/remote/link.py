@@ -88,12 +88,18 @@ class Link:
                     if event_name(event) == "session.created":
                         return cls(address, connection, read_session(event))
                     if event_name(event) == "error":
-                        raise LinkError(f"{address.name} refused a session: {_message_of(event)}.")
+                        raise LinkError(
+                            "{address} refused a session: {message_of}.",
+                            address=address.name,
+                            message_of=_message_of(event),
+                        )
         except TimeoutError:
             await connection.close()
             raise LinkError(
-                f"{address.name} did not begin a session within {OPEN_S:g} s. Check that it is a Realtime "
-                "server, and its log.",
+                "{address} did not begin a session within {open_s:g} s.",
+                "Check that it is a Realtime server, and its log.",
+                address=address.name,
+                open_s=OPEN_S,
             ) from None
         except ConnectionClosed as error:
             raise _loss(address, error) from error
@@ -117,7 +123,10 @@ class Link:
                 yield event
         except ConnectionClosed as error:
             raise _loss(self._address, error) from error
-        raise LinkError(f"{self._address.name} sends messages that are no events of the Realtime protocol.")
+        raise LinkError(
+            "{address} sends messages that are no events of the Realtime protocol.",
+            address=self._address.name,
+        )
 
     async def send(self, event: Json) -> None:
         """Send an event. LinkError if the connection is lost."""
@@ -149,8 +158,10 @@ def _event_of(address: ServerAddress, data: str | bytes) -> Json:
     event = _parsed(data)
     if event is None:
         raise LinkError(
-            f"{address.name} sent something that is no event of the Realtime protocol. Check the address.",
+            "{address} sent something that is no event of the Realtime protocol.",
+            "Check the address.",
             is_final=True,
+            address=address.name,
         )
     return event
 
@@ -163,10 +174,15 @@ def _message_of(event: Json) -> str:
 
 def _loss(address: ServerAddress, error: ConnectionClosed) -> LinkError:
     if error.rcvd is None:
-        return LinkError(f"The connection to {address.name} was lost.")
+        return LinkError("The connection to {address} was lost.", address=address.name)
     reason = error.rcvd.reason[:_SHOWN] or "no reason given"
-    what = f"{address.name} closed the connection ({error.rcvd.code}: {reason})."
-    return LinkError(what, is_expected=error.rcvd.code == _GOING_AWAY)
+    return LinkError(
+        "{address} closed the connection ({code}: {reason}).",
+        is_expected=error.rcvd.code == _GOING_AWAY,
+        address=address.name,
+        code=error.rcvd.code,
+        reason=reason,
+    )
 
 
 def _refusal(address: ServerAddress, error: Exception) -> LinkError:
@@ -176,35 +192,57 @@ def _refusal(address: ServerAddress, error: Exception) -> LinkError:
         return _of_status(name, error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return LinkError(
-            f"The certificate of {name} cannot be verified: {error.verify_message}. Use the name that it is "
-            "made out to; for a certificate of your own set SSL_CERT_FILE.",
+            "The certificate of {name} cannot be verified: {verify_message}.",
+            "Use the name that it is made out to; for a certificate of your own set SSL_CERT_FILE.",
             is_final=True,
+            name=name,
+            verify_message=error.verify_message,
         )
     if isinstance(error, ssl.SSLError):
         return LinkError(
-            f"{name} does not speak TLS as expected ({error.reason}). If it has no certificate, use ws://.",
+            "{name} does not speak TLS as expected ({reason}).",
+            "If it has no certificate, use ws://.",
             is_final=True,
+            name=name,
+            reason=error.reason,
         )
     if isinstance(error, TimeoutError):
-        return LinkError(f"{name} did not answer within {OPEN_S:g} s. Check the address and the network.")
+        return LinkError(
+            "{name} did not answer within {open_s:g} s.",
+            "Check the address and the network.",
+            name=name,
+            open_s=OPEN_S,
+        )
     if isinstance(error, socket.gaierror):
-        return LinkError(f"The host of {name} was not found. Check the address and the network.")
+        return LinkError("The host of {name} was not found.", "Check the address and the network.", name=name)
     if isinstance(error, ConnectionRefusedError):
-        return LinkError(f"{name} refused the connection. Check that the server runs, and its port.")
+        return LinkError(
+            "{name} refused the connection.", "Check that the server runs, and its port.", name=name
+        )
     if isinstance(error, ProxyError):
         return LinkError(
-            f"The proxy refused a connection to {name}: {error}. Check HTTPS_PROXY and NO_PROXY."
+            "The proxy refused a connection to {name}: {error}.",
+            "Check HTTPS_PROXY and NO_PROXY.",
+            name=name,
+            error=error,
         )
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
-        return LinkError(f"{name} cannot be reached: {error.strerror or error}. Check the network.")
+        return LinkError(
+            "{name} cannot be reached: {strerror}.",
+            "Check the network.",
+            name=name,
+            strerror=error.strerror or error,
+        )
     if address.is_encrypted:
         return LinkError(
-            f"{name} hung up before TLS was set up. Check the address; without a certificate it begins with "
-            "ws://.",
+            "{name} hung up before TLS was set up.",
+            "Check the address; without a certificate it begins with ws://.",
+            name=name,
         )
     return LinkError(
-        f"{name} is no WebSocket server, or has TLS. Check the address; with a certificate it begins with "
-        "wss://.",
+        "{name} is no WebSocket server, or has TLS.",
+        "Check the address; with a certificate it begins with wss://.",
+        name=name,
     )
 
 
@@ -216,14 +254,30 @@ def _of_status(name: str, error: InvalidStatus) -> LinkError:
         said = "no reason given"
     if status == 401:
         return LinkError(
-            f"{name} does not accept the key: {said}. Check the key of the server.", is_final=True
+            "{name} does not accept the key: {said}.",
+            "Check the key of the server.",
+            is_final=True,
+            name=name,
+            said=said,
         )
     if status == 403:
-        return LinkError(f"{name} does not let this client in: {said}. Ask who runs it.", is_final=True)
+        return LinkError(
+            "{name} does not let this client in: {said}.",
+            "Ask who runs it.",
+            is_final=True,
+            name=name,
+            said=said,
+        )
     if status == 503:
-        return LinkError(f"{name} takes no conversation now: {said}. Try again later.")
+        return LinkError(
+            "{name} takes no conversation now: {said}.", "Try again later.", name=name, said=said
+        )
     is_final = status not in _RETRY_STATUS
     return LinkError(
-        f"{name} answered with HTTP {status}: {said}. Check the address; its path is usually /v1/realtime.",
+        "{name} answered with HTTP {status}: {said}.",
+        "Check the address; its path is usually /v1/realtime.",
         is_final=is_final,
+        name=name,
+        status=status,
+        said=said,
     )

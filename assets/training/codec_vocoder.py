@@ -64,8 +64,10 @@ def config_of(mel: MelSpec, size: Size) -> dict[str, Any]:
     """The network's config, which states its mel, too. Raises MossVoiceError for another hop."""
     if prod(RATES) != mel.hop:
         raise MossVoiceError(
-            f"The generator makes {prod(RATES)} samples of a frame, but the mel has a hop of {mel.hop}.",
+            "The generator makes {prod} samples of a frame, but the mel has a hop of {hop}.",
             "Choose RATES in codec_vocoder.py whose product is the hop.",
+            prod=prod(RATES),
+            hop=mel.hop,
         )
     return {
         "resblock": "1",
@@ -146,11 +148,17 @@ class CodecVocoder:
         before = MelSpec(**state["mel"])
         if before != self.mel:
             raise MelMismatchError(
-                f"{file} was trained on another mel than the bundle's.\n  checkpoint: {before}\n"
-                f"  bundle:     {self.mel}\nChoose another folder, or the bundle that it was trained for."
+                "{file} was trained on another mel than the bundle's.\n  checkpoint: {before}\n  "
+                "bundle:     {mel}.",
+                "Choose another folder, or the bundle that it was trained for.",
+                file=file,
+                before=before,
+                mel=self.mel,
             )
         if state["config"] != self.config:
-            raise MossVoiceError(f"{file} is of another --size.", "Choose another folder, or the same size.")
+            raise MossVoiceError(
+                "{file} is of another --size.", "Choose another folder, or the same size.", file=file
+            )
         self.steps, self.seconds, self.log = state["steps"], state["seconds"], state["log"]
         self.gan.generator.load_state_dict(state["generator"])
         self.gan.discriminators.load_state_dict(state["discriminators"])
@@ -187,8 +195,9 @@ def train(vocoder: CodecVocoder, speech: SpeechFolder, out: Path, minutes: float
     def save() -> None:
         if not all(loss.isfinite() for loss in losses):
             raise MossVoiceError(
-                f"The losses are no longer finite at step {vocoder.steps}.",
+                "The losses are no longer finite at step {steps}.",
                 "The last checkpoint is kept: call again with a lower --peak.",
+                steps=vocoder.steps,
             )
         vocoder.log.append(
             {

@@ -75,10 +75,10 @@ def grab_of_desktop() -> GrabFactory:
     """The means to grab a combination on this desktop. HotkeyError if it allows none."""
     if os.environ.get("XDG_SESSION_TYPE") == "wayland" or os.environ.get("WAYLAND_DISPLAY"):
         raise HotkeyError(
-            "This desktop runs on Wayland, which gives no program the keys of other windows. " + _IN_WINDOW
+            "This desktop runs on Wayland, which gives no program the keys of other windows.", _IN_WINDOW
         )
     if sys.platform != "linux" or QGuiApplication.platformName() != "xcb":
-        raise HotkeyError("Global hotkeys are supported on X11 only. " + _IN_WINDOW)
+        raise HotkeyError("Global hotkeys are supported on X11 only.", _IN_WINDOW)
     return X11Grab
 
 
@@ -94,8 +94,10 @@ class X11Grab:
             from Xlib import X, display, error
         except ImportError as failure:
             raise HotkeyError(
-                "A global hotkey needs the package python-xlib, which is not installed. "
-                f"{_IN_WINDOW} {installation.add('hotkey')}"
+                "A global hotkey needs the package python-xlib, which is not installed.",
+                "{in_window} {remedy}",
+                in_window=_IN_WINDOW,
+                remedy=installation.add("hotkey"),
             ) from failure
         self._x = X
         self._on_press, self._on_release = on_press, on_release
@@ -106,13 +108,15 @@ class X11Grab:
             self._display: Any = display.Display()
         except (error.DisplayError, OSError) as failure:
             raise HotkeyError(
-                f"The X server cannot be asked for hotkeys ({failure}). {_IN_WINDOW}"
+                "The X server cannot be asked for hotkeys ({failure}).", _IN_WINDOW, failure=failure
             ) from failure
         name = QKeySequence(wanted).toString(QKeySequence.SequenceFormat.NativeText)
         self._key = self._code_of(wanted.key())
         if not self._key:
             self._display.close()
-            raise HotkeyError(f"This keyboard has no key for {name}. Choose other keys in the settings.")
+            raise HotkeyError(
+                "This keyboard has no key for {name}.", "Choose other keys in the settings.", name=name
+            )
         refused = error.CatchError(error.BadAccess)
         root = self._display.screen().root
         for modifiers in self._masks(wanted.keyboardModifiers()):
@@ -120,7 +124,9 @@ class X11Grab:
         self._display.sync()
         if refused.get_error() is not None:
             self._display.close()  # with its grabs
-            raise HotkeyError(f"Another program uses the hotkey {name}. Choose other keys in the settings.")
+            raise HotkeyError(
+                "Another program uses the hotkey {name}.", "Choose other keys in the settings.", name=name
+            )
         self._notifier = QSocketNotifier(self._display.fileno(), QSocketNotifier.Type.Read)
         self._notifier.activated.connect(self._read)
 
