@@ -44,7 +44,7 @@ from app.commands.engine_options import (
 )
 from app.gpu_runtime.activation import take_notice
 from app.logging_setup import set_up_logging
-from app.progress import note
+from app.progress import note, print_problem
 from app.version import program_version
 from engine_runtime.errors import MossVoiceError, redact
 
@@ -135,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         process.discard_output()
         return 141
     except MossVoiceError as error:
+        print_problem(error.problem)
         return _fail(str(error), arguments.verbose)
     except Exception as error:
         _log.info("unexpected error", exc_info=error)
@@ -169,9 +170,9 @@ def _require_current_folder() -> None:
         Path.cwd()
     except OSError as error:
         raise MossVoiceError(
-            "The current folder cannot be used: {strerror}.",
+            "The current folder cannot be used: {reason}.",
             "Change to another folder and start again.",
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
 
 

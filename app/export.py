@@ -213,5 +213,5 @@ def in_words(path: Path, error: OSError) -> ExportError:
             "{path} was not written: its name is too long.", "Choose a shorter one.", path=path
         )
     return ExportError(
-        "{path} was not written: {strerror}.", "Choose another folder.", path=path, strerror=error.strerror
+        "{path} was not written: {reason}.", "Choose another folder.", path=path, reason=error.strerror
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from app import paths
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from engine_runtime.bundle.released import layout
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 RELEASED = "moss-speech"
 """The released model, by its name in `moss-voice fetch`."""
@@ -37,7 +37,7 @@ class Model:
     is_installed: bool = True
     loaded_bytes: int = 0
     """Bytes that an earlier download left of a model that is not installed."""
-    problem: str = ""
+    problem: Problem | None = None
     """Why an installed one cannot be used."""
 
     @property
@@ -93,10 +93,10 @@ def remove(folder: Path) -> None:
             shutil.rmtree(folder)
     except OSError as error:
         raise ModelError(
-            "{folder} cannot be deleted: {strerror}.",
+            "{folder} cannot be deleted: {reason}.",
             "Check its permissions.",
             folder=folder,
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
 
 
@@ -108,7 +108,7 @@ def _installed(folder: Path, *, is_shipped: bool = False) -> Model:
     try:
         bundle = Bundle.open(folder, verify="size")
     except MossVoiceError as error:
-        return Model(folder.name, folder, _size_of(folder), "", is_shipped, problem=str(error))
+        return Model(folder.name, folder, _size_of(folder), "", is_shipped, problem=error.problem)
     return Model(bundle.name, folder, bundle.total_bytes, bundle.licence, is_shipped)
 
 

@@ -74,8 +74,8 @@ def engine_factory(
             engine = Engine.load(bundle, settings.engine, voice=voice, progress=progress or show)
         if paths_of_kernels := engine.stages.kernel_paths:
             _log.info("kernels: %s", paths_of_kernels)
-        for text in engine.notes if says_notes else ():
-            note(text)
+        for problem in engine.notes if says_notes else ():
+            note(str(problem))
         return engine
 
     return load

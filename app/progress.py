@@ -8,14 +8,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 LINES_VARIABLE = "MOSS_VOICE_PROGRESS_LINES"
 """Environment variable: progress bars are lines on stderr instead, so many seconds apart."""
+PROBLEM_VARIABLE = "MOSS_VOICE_PROBLEMS"
+"""Environment variable: a command that fails prints its problem as a line of JSON on stdout, too."""
+_PROBLEM = "problem"
 _LINE_S = 0.2
 """Lines of progress come no more often than this."""
 
@@ -65,6 +68,31 @@ def _text_lines(what: str, total: float, interval_s: float) -> Callable[[float],
     return show
 
 
+def print_problem(problem: Problem) -> None:
+    """Print it for a parent process that asks for that."""
+    if os.environ.get(PROBLEM_VARIABLE):
+        with contextlib.suppress(OSError, ValueError):
+            print(json.dumps({_PROBLEM: problem.to_json()}), flush=True)
+
+
+def problem_of(line: Mapping[str, Any]) -> Problem | None:
+    """The problem of a line or document of a child; None if it names none."""
+    described = line.get(_PROBLEM)
+    with contextlib.suppress(ValueError):
+        return Problem.from_json(described) if isinstance(described, dict) else None
+    return None
+
+
+def printed_problem(output: str) -> Problem | None:
+    """The last problem in the output of a child; None if it printed none."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError):
+                if (problem := problem_of(json.loads(line))) is not None:
+                    return problem
+    return None
+
+
 @contextmanager
 def json_document(is_wanted: bool) -> Iterator[dict[str, Any]]:
     """Yields a document to fill in, and prints it as one line of JSON if that is wanted: also if the command
@@ -75,6 +103,8 @@ def json_document(is_wanted: bool) -> Iterator[dict[str, Any]]:
     except BaseException as error:
         own = isinstance(error, MossVoiceError)
         document["error"] = str(error) if own else f"{type(error).__name__}: {error}"
+        if isinstance(error, MossVoiceError):
+            document[_PROBLEM] = error.problem.to_json()
         raise
     finally:
         if is_wanted:

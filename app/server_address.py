@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 KEY_VARIABLE = "MOSS_VOICE_SERVER_KEY"
 _PATH = "/v1/realtime"
@@ -52,13 +52,14 @@ class ServerAddress:
             return False
 
     @property
-    def warning(self) -> str:
-        """What to know before anything is said to this server, "" for nothing."""
+    def warning(self) -> Problem | None:
+        """What to know before anything is said to this server, None for nothing."""
         if self.is_encrypted or self.is_loopback:
-            return ""
-        return (
-            f"What you say goes to {self.name} without encryption, so that others on the network can listen. "
-            "Use wss://, or an SSH tunnel to a port of this machine."
+            return None
+        return Problem(
+            "What you say goes to {server} without encryption, so that others on the network can listen.",
+            "Use wss://, or an SSH tunnel to a port of this machine.",
+            server=self.name,
         )
 
 

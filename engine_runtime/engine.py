@@ -34,7 +34,7 @@ from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.availability import check_formats, uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
-from engine_runtime.errors import FlowCacheError
+from engine_runtime.errors import FlowCacheError, Problem
 from engine_runtime.hardware import limit_capability
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
@@ -120,7 +120,7 @@ class Engine:
         return self.stages.bundle
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Problem, ...]:
         """What the user should know of how it runs, such as a GPU without its kernels."""
         return self.stages.notes
 

@@ -1,4 +1,4 @@
-"""User-facing errors. Every message names cause and remedy.
+"""User-facing errors. Every message names cause and remedy: templates with values, see `Problem`.
 
 MossVoiceError
 ├── BundleError          a bundle that cannot be used: missing file, wrong hash, unknown key, wrong shape
@@ -20,18 +20,17 @@ MossVoiceError
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
+Json = dict[str, Any]
 _USERINFO = re.compile(r"(?<=://)[^\s/?#]*@")
 _QUERY = re.compile(r"(://[^\s?#\"'<>]*\?)[^\s#\"'<>]+")
 _HUB_TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 _BEARER = re.compile(r"(?i)\b(bearer)\s+[\w.~+/=-]{8,}")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
-_QUOTED = re.compile(r"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\])*\1(?!\w)""", re.DOTALL)
-"""A value as `repr` writes it, such as the name of a device; it may hold the end of a sentence. A backslash
-matches in one way only: in two, a value that was cut off after n of them would take 2**n steps."""
+_LONGEST_SPEC = 5
 
 
 @dataclass(frozen=True, init=False)
@@ -64,6 +63,33 @@ class Problem:
         """The remedy, in English; "" if there is none."""
         return self.remedy.format_map(self.values)
 
+    def with_remedy(self, remedy: str) -> Problem:
+        """The same cause with another remedy."""
+        return Problem(self.cause, remedy, **self.values)
+
+    def to_json(self) -> Json:
+        """For another process of this program, without credentials."""
+        values = {name: _json_value(value) for name, value in self.values.items()}
+        return {"cause": self.cause, "remedy": self.remedy, "values": values}
+
+    @classmethod
+    def from_json(cls, document: Json) -> Self:
+        """What `to_json` has made. ValueError for anything else: another program may have made it, whose
+        templates must not reach into values or fill the memory."""
+        texts, values = [document.get("cause"), document.get("remedy")], document.get("values")
+        if not all(isinstance(text, str) for text in texts) or not isinstance(values, dict):
+            raise ValueError("this describes no problem")
+        cause, remedy = map(str, texts)
+        problem = cls(cause, remedy, **{name: _value_of_json(value) for name, value in values.items()})
+        for field_name, spec in (*fields_of(problem.cause), *fields_of(problem.remedy)):
+            if field_name not in values or "{" in spec or len(spec) > _LONGEST_SPEC:
+                raise ValueError(f"{field_name!r:.80} is no value of this problem")
+        try:
+            str(problem)
+        except (TypeError, LookupError) as error:
+            raise ValueError("the values do not fit the texts") from error
+        return problem
+
     def __str__(self) -> str:
         return f"{self.what_is_wrong} {self.what_to_do}".strip()
 
@@ -78,15 +104,10 @@ class MossVoiceError(Exception):
 
     code = "engine_failed"
 
-    def __init__(self, cause: str = "", remedy: str | None = None, /, **values: object) -> None:
-        """`cause` and `remedy` are templates of a `Problem`. Without `remedy` and values the first sentence
-        of `cause` is the cause and the others are the remedy."""
+    def __init__(self, cause: str = "", remedy: str = "", /, **values: object) -> None:
+        """`cause` and `remedy` are the templates of a `Problem`, `values` their values."""
         super().__init__(cause, remedy)
-        if values:
-            self.problem = Problem(cause, remedy or "", **values)
-        else:
-            parts = (cause, remedy) if remedy is not None else (*split_sentences(cause, 1), "")[:2]
-            self.problem = Problem(*(part.replace("{", "{{").replace("}", "}}") for part in parts))
+        self.problem = Problem(cause, remedy, **values)
 
     @classmethod
     def from_problem(cls, problem: Problem) -> Self:
@@ -164,18 +185,23 @@ def _data_of(value: object) -> object:
     return str(value) if isinstance(value, BaseException) else value
 
 
-def split_sentences(text: str, most: int = 0) -> list[str]:
-    """The sentences of a message, with at most `most` splits (0: all). Quoted values are not split."""
-    values = [match.span() for match in _QUOTED.finditer(text)]
-    parts: list[str] = []
-    start = 0
-    for end in _SENTENCE_END.finditer(text):
-        if len(parts) == most > 0:
-            break
-        if not any(first < end.start() < last for first, last in values):
-            parts.append(text[start : end.start()])
-            start = end.end()
-    return [*parts, text[start:]]
+def fields_of(template: str) -> list[tuple[str, str]]:
+    """Name and format of each field. ValueError where it is no template."""
+    return [(name, spec or "") for _, name, spec, _ in string.Formatter().parse(template) if name is not None]
+
+
+def _value_of_json(value: object) -> object:
+    if isinstance(value, dict):
+        return Problem.from_json(value)
+    if isinstance(value, str | int | float):
+        return value
+    raise ValueError("a value is a text, a number or a problem")
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, Problem):
+        return value.to_json()
+    return value if isinstance(value, int | float) else redact(str(value))
 
 
 def redact(text: str) -> str:

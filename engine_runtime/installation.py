@@ -17,7 +17,7 @@ import sysconfig
 from importlib import metadata
 from pathlib import Path
 
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 DISTRIBUTION = "moss-voice"
 BUNDLED = ("client", "hotkey", "released", "serve")
@@ -30,7 +30,7 @@ _ADDED_WITHOUT_DEPENDENCIES = {"quality": ("distillmos==0.9.1", "xls-r-sqa==0.1.
 """Packages of an extra whose dependencies are not used here; both are under the MIT licence."""
 COMPILER_REMEDY = "Install them: sudo apt-get install gcc libc6-dev python3-dev."
 """What to do where Triton finds nothing to compile with."""
-_INCOMPLETE = "This copy is incomplete: install MOSS Voice again."
+_INCOMPLETE = Problem("This copy is incomplete: install MOSS Voice again.")
 
 
 class InstallationError(MossVoiceError):
@@ -47,17 +47,17 @@ def is_checkout() -> bool:
     return not is_frozen() and (_ROOT / _SCRIPT).is_file()
 
 
-def remedy() -> str:
+def remedy() -> Problem:
     """What to do if a required library is missing."""
     if is_frozen():
         return _INCOMPLETE
     if is_checkout():
-        return f"Run: {_set_up()} run"
+        return _run(f"{_set_up()} run")
     # pip installs what an installed package lacks; it asks no index for that package itself.
-    return f"Run: {_pip(DISTRIBUTION)} && {_pip('--no-deps', *_WITHOUT_DEPENDENCIES)}"
+    return _run(f"{_pip(DISTRIBUTION)} && {_pip('--no-deps', *_WITHOUT_DEPENDENCIES)}")
 
 
-def add(extra: str) -> str:
+def add(extra: str) -> Problem:
     """What to do if a library of an optional part is missing; `extra` is its name in pyproject.toml."""
     if is_frozen():
         return _INCOMPLETE if extra in BUNDLED else _beside_the_bundle(extra)
@@ -65,17 +65,17 @@ def add(extra: str) -> str:
     commands = [_pip(*named)]
     if bare := _ADDED_WITHOUT_DEPENDENCIES.get(extra):
         commands.append(_pip("--no-deps", *bare))
-    return f"Run: {' && '.join(commands)}"
+    return _run(" && ".join(commands))
 
 
-def gpu_remedy() -> str:
+def gpu_remedy() -> Problem:
     """What to do if there is a GPU that this build of torch cannot use."""
     if is_frozen():
-        return "Run: moss-voice gpu install"
+        return _run("moss-voice gpu install")
     if is_checkout():
-        return f"Run: {_set_up()} run --gpu"
+        return _run(f"{_set_up()} run --gpu")
     # === takes no local version: neither 2.13.0+cpu that is there nor another CPU build.
-    return f"Run: {_pip('torch===' + metadata.version('torch').partition('+')[0])}"
+    return _run(_pip("torch===" + metadata.version("torch").partition("+")[0]))
 
 
 def has_compiler() -> bool:
@@ -160,6 +160,10 @@ def _is_installed() -> bool:
     return True
 
 
+def _run(command: str) -> Problem:
+    return Problem("Run: {command}", command=command)
+
+
 def _set_up() -> str:
     return shlex.join(["python3", str(_ROOT / _SCRIPT)])
 
@@ -169,12 +173,13 @@ def _pip(*words: str) -> str:
     return shlex.join([sys.executable, "-m", "pip", "install", *words])
 
 
-def _beside_the_bundle(extra: str) -> str:
+def _beside_the_bundle(extra: str) -> Problem:
     wheel = f"moss_voice-{metadata.version(DISTRIBUTION)}-py3-none-any.whl[{extra}]"
     commands = [["pip", "install", wheel]]
     if bare := _ADDED_WITHOUT_DEPENDENCIES.get(extra):
         commands.append(["pip", "install", "--no-deps", *bare])
-    return (
-        "The packaged program cannot be added to. Use its wheel in an environment of Python 3.11 or 3.12: "
-        + " && ".join(map(shlex.join, commands))
+    return Problem(
+        "The packaged program cannot be added to.",
+        "Use its wheel in an environment of Python 3.11 or 3.12: {command}",
+        command=" && ".join(map(shlex.join, commands)),
     )

@@ -38,7 +38,7 @@ from engine_runtime.codec.voice.prompt import make_voice_prompt
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.cpu_threads import CpuThreads, torch_threads
 from engine_runtime.cuda.availability import slow_note, why_plain_torch
-from engine_runtime.errors import BundleError
+from engine_runtime.errors import BundleError, Problem
 from engine_runtime.executors.fused_weights import WeightSource
 from engine_runtime.executors.torch.executor import TorchExecutor
 from engine_runtime.hardware import usable_device
@@ -74,7 +74,7 @@ class Stages:
     options: EngineOptions
     cpu_threads: CpuThreads
     new_execution_stream: NewExecutionStream = HostExecution
-    notes: tuple[str, ...] = ()
+    notes: tuple[Problem, ...] = ()
     """Remarks on loading for the user, one line each."""
     load_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds that each part took to load, by its name."""

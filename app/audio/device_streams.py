@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.audio.device_latency import DeviceLatency
-from app.audio.devices import SERVER_DEVICE, Device, DeviceList, choose, find, list_devices, portaudio
+from app.audio.devices import (
+    KINDS,
+    SERVER_DEVICE,
+    Device,
+    DeviceList,
+    Direction,
+    choose,
+    find,
+    list_devices,
+    portaudio,
+)
 from app.audio.playback_ring import FADE_S, PlaybackRing
 from app.audio.ring import Ring
 from app.audio.sound_server import Side, routed_to
@@ -72,7 +82,7 @@ class _SoundStream(ABC):
     """Shared by both directions: choice of the device, opening with fall-backs, the watch for a lost
     device."""
 
-    _what: str
+    _what: Direction
     _direction: Side
 
     def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
@@ -116,10 +126,10 @@ class _SoundStream(ABC):
                     self._drop_stream()
         _log.warning("cannot open %s %s: %s", self._what, chosen.name, refusal)
         raise AudioDeviceError(
-            "The {what} {chosen!r} cannot be opened.",
+            "The {kind} {device!r} cannot be opened.",
             "Check that no other program uses it exclusively, or choose another one.",
-            what=self._what,
-            chosen=chosen.name,
+            kind=KINDS[self._what],
+            device=chosen.name,
         ) from refusal
 
     def _start(self, sounddevice: Any, chosen: Device, rate: int, channels: int, latency_s: float) -> None:
@@ -153,10 +163,13 @@ class _SoundStream(ABC):
         for device in self._side(found):
             if device.name == SERVER_DEVICE:
                 return device.index
+        if found.problem is not None:
+            raise AudioDeviceError.from_problem(found.problem)
         raise AudioDeviceError(
-            found.problem
-            or f"No {self._what} was found. The sound server cannot be reached through ALSA; on Debian or "
-            "Ubuntu install it with: apt install libasound2-plugins"
+            "No {kind} was found.",
+            "The sound server cannot be reached through ALSA; on Debian or Ubuntu install it with: "
+            "apt install libasound2-plugins",
+            kind=KINDS[self._what],
         )
 
     def _prepare(self, rate: int) -> None:
@@ -208,7 +221,7 @@ class _SoundStream(ABC):
 class SoundInput(_SoundStream):
     """A microphone. Non-finite samples become silence, loud ones are clipped to [-1, 1]."""
 
-    _what = "microphone"
+    _what: Direction = "microphone"
     _direction: Side = "input"
 
     def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
@@ -256,7 +269,7 @@ class SoundInput(_SoundStream):
 class SoundOutput(_SoundStream):
     """A loudspeaker. Plays silence while the ring is empty."""
 
-    _what = "loudspeaker"
+    _what: Direction = "loudspeaker"
     _direction: Side = "output"
     ring: PlaybackRing
 

@@ -14,10 +14,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
-from engine_runtime.errors import AudioDeviceError
+from engine_runtime.errors import AudioDeviceError, Problem
 
+Direction = Literal["microphone", "loudspeaker"]
+KINDS: dict[Direction, Problem] = {
+    "microphone": Problem("microphone"),
+    "loudspeaker": Problem("loudspeaker"),
+}
+"""What a device of a direction is called in a message, where it is translated."""
 SERVER_DEVICE = "pulse"
 """PortAudio's name of the sound server. Preferred on Linux: it ends cleanly when the server dies, where
 PipeWire's own ALSA plugin can hang PortAudio for ever."""
@@ -50,16 +56,21 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """Devices that can be used; `problem` is the reason if there are none, else ""."""
+    """Devices that can be used; `problem` is the reason if there are none."""
 
     inputs: tuple[Device, ...]
     outputs: tuple[Device, ...]
-    problem: str = ""
+    problem: Problem | None = None
     input_in_use: str = ""
     """Where the sound server has our capture stream, "" if that is not known; it may move streams."""
     output_in_use: str = ""
     is_live: bool = False
     """Whether the list follows the system by itself; otherwise only `rescan` finds changes."""
+
+
+def no_answer(error: Exception) -> Problem:
+    """What an error of the sound system says to the user."""
+    return Problem("The sound system does not answer ({error}).", "Check that it runs.", error=error)
 
 
 def portaudio() -> Any:
@@ -97,9 +108,9 @@ def list_devices(platform: str = sys.platform) -> DeviceList:
         apis = sounddevice.query_hostapis()
         found = sounddevice.query_devices()
     except AudioDeviceError as error:
-        return DeviceList((), (), str(error))
+        return DeviceList((), (), error.problem)
     except Exception as error:  # PortAudioError: the type exists only where the library does
-        return DeviceList((), (), f"The sound system does not answer ({error}). Check that it runs.")
+        return DeviceList((), (), no_answer(error))
     inputs: list[Device] = []
     outputs: list[Device] = []
     for index, entry in enumerate(found):
@@ -118,8 +129,8 @@ def list_devices(platform: str = sys.platform) -> DeviceList:
 def choose(
     devices: tuple[Device, ...],
     wanted: str | None,
-    what: str,
-    problem: str = "",
+    what: Direction,
+    problem: Problem | None = None,
     platform: str = sys.platform,
 ) -> Device:
     """The device named `wanted`, or else the best default. `what` is "microphone" or "loudspeaker" (for the
@@ -132,8 +143,10 @@ def choose(
         return named
     usable = [device for device in devices if not device.is_monitor]
     if not usable:
+        if problem is not None:
+            raise AudioDeviceError.from_problem(problem)
         raise AudioDeviceError(
-            problem or f"No {what} was found. Connect one; it is used as soon as it is found."
+            "No {kind} was found.", "Connect one; it is used as soon as it is found.", kind=KINDS[what]
         )
     if platform.startswith("linux"):
         return min(usable, key=_linux_rank)

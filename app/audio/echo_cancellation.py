@@ -25,6 +25,7 @@ from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ, PlaybackReferen
 from app.audio.streams import AudioOutput
 from app.settings import EchoLibrary
 from engine_runtime import installation
+from engine_runtime.errors import Problem
 from engine_runtime.types import Pcm
 
 EchoMode = Literal["auto", "on", "off"]
@@ -39,6 +40,7 @@ while, and replies would interrupt themselves if it passed through."""
 _CHECK_FRAMES, _KNOWN_CHECK_FRAMES = 3, 24
 """How often an echo is looked for: in time to hold back an interruption; seldom once it is known."""
 _NO_CLOCK_FRAMES = 300
+_ADVICE = "Use headphones, so that a reply does not interrupt itself."
 _SMOOTHING = 0.02
 _log = logging.getLogger(__name__)
 
@@ -85,8 +87,8 @@ class CaptureProcessor:
 
     def __init__(self, output: AudioOutput, options: AudioProcessing, sample_rate: int = RATE_HZ) -> None:
         """`sample_rate` is that of the captured sound; anything but 16 kHz is passed through."""
-        self.problem = ""
-        """Why sound is passed through although processing is wanted, in words; "" if it is not."""
+        self.problem: Problem | None = None
+        """Why sound is passed through although processing is wanted, None if it is not."""
         self._output = output
         self._sample_rate = sample_rate
         self._options = options
@@ -175,13 +177,18 @@ class CaptureProcessor:
         self._frame_ms = 0.0
         self._canceller = self._plain = None
         self._state: EchoState = "off"
-        self.problem = ""
+        self.problem = None
         suppresses = options.noise_suppression or options.gain_control
         if options.echo_cancellation == "off" and not suppresses:
             return
         if self._sample_rate != RATE_HZ:
             self._pass_through(
-                f"Echo cancellation needs sound at {RATE_HZ:,} Hz; it is captured at {self._sample_rate:,}."
+                Problem(
+                    "Echo cancellation needs sound at {needed:,} Hz; it is captured at {rate:,}.",
+                    _ADVICE,
+                    needed=RATE_HZ,
+                    rate=self._sample_rate,
+                )
             )
             return
         library = options.library or DEFAULT_LIBRARY
@@ -195,10 +202,15 @@ class CaptureProcessor:
             _log.warning("no echo cancellation: %s", error)
             remedy = installation.add("livekit") if library == "livekit" else installation.remedy()
             self._pass_through(
-                f"Echo cancellation needs the package {PACKAGES[library]}, which is not installed. {remedy}"
+                Problem(
+                    "Echo cancellation needs the package {package}, which is not installed. {remedy}",
+                    _ADVICE,
+                    package=PACKAGES[library],
+                    remedy=remedy,
+                )
             )
 
-    def _pass_through(self, problem: str) -> None:
+    def _pass_through(self, problem: Problem) -> None:
         self.problem = problem
         self._state = "unavailable"
 
@@ -216,13 +228,15 @@ class CaptureProcessor:
         reference.pull(received_at, self._frames + frames)
         if reference.has_clock:
             self._unclocked_frames = 0
-            self.problem = ""
+            self.problem = None
             reference.fill(frames - _LONGEST_WAIT_FRAMES)
             return reference.take(min(frames, reference.ready_frames))
         if self._output.name:
             self._unclocked_frames += frames
             if self._unclocked_frames > _NO_CLOCK_FRAMES:
-                self.problem = "The loudspeaker does not say when it plays, so its echo cannot be cancelled."
+                self.problem = Problem(
+                    "The loudspeaker does not say when it plays, so its echo cannot be cancelled.", _ADVICE
+                )
         reference.restart(self._frames + frames)
         return np.zeros(frames * FRAME_SAMPLES, dtype=np.float32)
 

@@ -14,16 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from app.audio.devices import (
+    KINDS,
     Device,
     DeviceList,
+    Direction,
     divert_messages,
     find,
     leave_portaudio_behind,
     list_devices,
+    no_answer,
     rescan,
 )
 from app.audio.streams import AudioInput, AudioOutput
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 _OPEN_LIMIT_S = 5.0
 """A Bluetooth headset may have to change its profile first."""
@@ -40,15 +43,14 @@ RunBounded = Callable[[Callable[[], None], float], bool]
 class DeviceNotice:
     """Something that the user should know about a device; nothing needs to be done unless it `is_error`."""
 
-    message: str
-    what_to_do: str = ""
+    problem: Problem
     is_error: bool = True
 
 
 class _Side:
     """One direction: its stream and its requested settings."""
 
-    def __init__(self, what: str, stream: AudioInput | AudioOutput) -> None:
+    def __init__(self, what: Direction, stream: AudioInput | AudioOutput) -> None:
         self.what, self.stream = what, stream
         self.is_wanted = False
         self.device: str | None = None
@@ -208,7 +210,7 @@ class DeviceSupervisor:
             if loss is not None:
                 return notices
             names = " and ".join(dict.fromkeys(self._described(side.stream.name) for side in closed))
-            return [*notices, DeviceNotice(f"Sound is back: {names}.", is_error=False)]
+            return [*notices, DeviceNotice(Problem("Sound is back: {names}.", names=names), is_error=False)]
         self._retry_at_ns = now_ns + _BACK_OFF_NS[self._attempt]
         self._attempt = min(self._attempt + 1, len(_BACK_OFF_NS) - 1)
         return [loss] if loss is not None else []  # reported once
@@ -220,9 +222,9 @@ class DeviceSupervisor:
             if not any(side.is_open for side in self._sides):
                 self._look_again()
         except MossVoiceError as error:
-            return [DeviceNotice(error.what_is_wrong, error.what_to_do)]
+            return [DeviceNotice(error.problem)]
         except Exception as error:  # PortAudioError: the sound system is away for the moment
-            return [DeviceNotice(f"The sound system does not answer ({error}).", "Check that it runs.")]
+            return [DeviceNotice(no_answer(error))]
         return self._open_wanted()
 
     def _open_wanted(self) -> list[DeviceNotice]:
@@ -245,7 +247,7 @@ class DeviceSupervisor:
         if not self._run_bounded(attempt, _OPEN_LIMIT_S):
             return self._give_up()
         if refused:
-            return [DeviceNotice(refused[0].what_is_wrong, refused[0].what_to_do)]
+            return [DeviceNotice(refused[0].problem)]
         found = self._find_devices()
         self._learn(found)
         was_replaced, side.is_replaced = side.is_replaced, side.is_absent(found)
@@ -253,7 +255,8 @@ class DeviceSupervisor:
             return [self._replacement(side, found)]
         if was_replaced and not side.is_replaced:
             name = self._described(side.stream.name)
-            return [DeviceNotice(f"The {side.what} {name} is back.", is_error=False)]
+            back = Problem("The {kind} {name} is back.", kind=KINDS[side.what], name=name)
+            return [DeviceNotice(back, is_error=False)]
         return []
 
     def _close_streams(self, sides: Sequence[_Side]) -> list[DeviceNotice]:
@@ -278,22 +281,31 @@ class DeviceSupervisor:
         leave_portaudio_behind()
         return [
             DeviceNotice(
-                "The sound system does not respond and cannot be closed.",
-                "Restart this program to use sound again.",
+                Problem(
+                    "The sound system does not respond and cannot be closed.",
+                    "Restart this program to use sound again.",
+                )
             )
         ]
 
     def _loss(self, lost: list[_Side]) -> DeviceNotice:
         names = " and ".join(dict.fromkeys(self._described(side.stream.name) for side in lost))
         return DeviceNotice(
-            f"The sound device {names} was lost.",
-            "It is reconnected automatically; check its cable or choose another one.",
+            Problem(
+                "The sound device {names} was lost.",
+                "It is reconnected automatically; check its cable or choose another one.",
+                names=names,
+            )
         )
 
     def _replacement(self, side: _Side, found: DeviceList) -> DeviceNotice:
         return DeviceNotice(
-            f"The {side.what} {self._described(side.device or '')} is not connected; "
-            f"{self._described(side.in_use(found))} takes its place.",
+            Problem(
+                "The {kind} {absent} is not connected; {present} takes its place.",
+                kind=KINDS[side.what],
+                absent=self._described(side.device or ""),
+                present=self._described(side.in_use(found)),
+            ),
             is_error=False,
         )
 

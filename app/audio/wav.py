@@ -89,7 +89,9 @@ class WavReader:
         except soundfile.LibsndfileError as error:
             raise _damaged(self.path, error) from error
         if len(samples) < frames:
-            raise AudioInputError(f"{self.path} became shorter while it was read.", "Copy it again.")
+            raise AudioInputError(
+                "{path} became shorter while it was read.", "Copy it again.", path=self.path
+            )
         self._left -= frames
         np.clip(np.nan_to_num(samples, copy=False), -1.0, 1.0, out=samples)
         mono: Pcm = samples.mean(axis=1) if self._channel is None else samples[:, self._channel]
@@ -136,8 +138,11 @@ def _open_short(path: Path, max_seconds: float) -> WavReader:
     if reader.seconds > max_seconds:
         reader.close()
         raise AudioInputError(
-            f"{path} lasts {reader.seconds:.0f} s, more than the {max_seconds:.0f} s allowed here."
-            " Cut it first."
+            "{path} lasts {seconds:.0f} s, more than the {most:.0f} s allowed here.",
+            "Cut it first.",
+            path=path,
+            seconds=reader.seconds,
+            most=max_seconds,
         )
     return reader
 
@@ -205,24 +210,31 @@ def _open_file(path: Path) -> BinaryIO:
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise AudioInputError(f"{path} is a folder. Name a recording in it.")
+            raise AudioInputError("{path} is a folder.", "Name a recording in it.", path=path)
         if not stat.S_ISREG(mode):
             raise AudioInputError(
-                f"{path} is a pipe or a device, not a file. Write the audio to a WAV file first."
+                "{path} is a pipe or a device, not a file.", "Write the audio to a WAV file first.", path=path
             )
         return path.open("rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise AudioInputError(f"There is no file {path}. Check the name.") from None
+        raise AudioInputError("There is no file {path}.", "Check the name.", path=path) from None
     except PermissionError as error:
-        raise AudioInputError(f"{path} cannot be opened: {error.strerror}. Check its permissions.") from error
+        raise AudioInputError(
+            "{path} cannot be opened: {reason}.",
+            "Check its permissions.",
+            path=path,
+            reason=error.strerror,
+        ) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
         reason = error.strerror if isinstance(error, OSError) else error
-        raise AudioInputError(f"{path} cannot be opened: {reason}. Check the name.") from error
+        raise AudioInputError(
+            "{path} cannot be opened: {reason}.", "Check the name.", path=path, reason=reason
+        ) from error
 
 
 def _decoder(stream: BinaryIO, path: Path) -> soundfile.SoundFile:
     if os.fstat(stream.fileno()).st_size == 0:
-        raise AudioInputError(f"{path} is empty.", "Record it again.")
+        raise AudioInputError("{path} is empty.", "Record it again.", path=path)
     try:
         return soundfile.SoundFile(stream)
     except soundfile.LibsndfileError as error:
@@ -237,12 +249,15 @@ def _check(sound: soundfile.SoundFile, stream: BinaryIO, path: Path) -> None:
         raise _no_sound_file(path)
     if not MIN_RATE_HZ <= sound.samplerate <= MAX_RATE_HZ:
         raise AudioInputError(
-            f"{path} has a sample rate of {sound.samplerate} Hz; {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz can be "
-            "read.",
+            "{path} has a sample rate of {rate} Hz; {lowest} to {highest} Hz can be read.",
             "Convert it, for example with: ffmpeg -i FILE -ar 16000 speech.wav",
+            path=path,
+            rate=sound.samplerate,
+            lowest=MIN_RATE_HZ,
+            highest=MAX_RATE_HZ,
         )
     if not 0 < sound.frames < _MOST_FRAMES:
-        raise AudioInputError(f"{path} has no audio, or its length was never written.", _CONVERT)
+        raise AudioInputError("{path} has no audio, or its length was never written.", _CONVERT, path=path)
     if sound.format != "FLAC":
         _check_complete(stream, path)
 
@@ -260,15 +275,20 @@ def _check_complete(stream: BinaryIO, path: Path) -> None:
     stream.seek(position)
     if name == b"data" and size - at < length != _UNKNOWN_SIZE:
         raise AudioInputError(
-            f"{path} is cut short: {size - at} of {length} bytes of audio are there.",
+            "{path} is cut short: {size} of {length} bytes of audio are there.",
             "Copy or record it again.",
+            path=path,
+            size=size - at,
+            length=length,
         )
 
 
 def _no_sound_file(path: Path) -> AudioInputError:
-    return AudioInputError(f"{path} is not a WAV or FLAC file.", _CONVERT)
+    return AudioInputError("{path} is not a WAV or FLAC file.", _CONVERT, path=path)
 
 
 def _damaged(path: Path, error: soundfile.LibsndfileError) -> AudioInputError:
     reason = re.sub(r"^Error[^.:]*[.:] ", "", error.error_string).rstrip(" .")
-    return AudioInputError(f"{path} cannot be read: {reason}.", "Record or convert it again.")
+    return AudioInputError(
+        "{path} cannot be read: {reason}.", "Record or convert it again.", path=path, reason=reason
+    )

@@ -246,10 +246,10 @@ def _make_folder(out: Path) -> None:
         (out / LOGS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(
-            "{out} cannot be made: {strerror}.",
+            "{out} cannot be made: {reason}.",
             "Choose another folder with --out.",
             out=out,
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
 
 

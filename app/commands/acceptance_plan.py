@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from app import paths
 from app.commands.acceptance_steps import Figure, StepOutcome, Value
 from app.commands.own_command import CommandResult
+from app.progress import problem_of
 from app.settings import StartSettings, serve_options
 from app.version import program_version
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
@@ -122,14 +123,16 @@ def document_of(result: CommandResult) -> dict[str, Any]:
 
 
 def require_success(result: CommandResult) -> None:
-    if result.status != 0:
-        raise MossVoiceError("{error}", error=result.error)
+    if result.problem is not None:
+        raise MossVoiceError.from_problem(result.problem)
 
 
 def refuse_error(document: Mapping[str, Any], result: CommandResult) -> None:
     """MossVoiceError if a command that prints its document in any case has failed early."""
     if "error" in document:
-        raise MossVoiceError("{error}", error=str(document["error"]) or result.error)
+        if (problem := problem_of(document) or result.problem) is not None:
+            raise MossVoiceError.from_problem(problem)
+        raise MossVoiceError("{error}", error=document["error"])
 
 
 def shown_command(words: Sequence[str], python: Path | None) -> str:

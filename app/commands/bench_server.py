@@ -169,7 +169,7 @@ def _recordings(rate: int) -> list[tuple[str, Pcm]]:
             found.append((file.name, np.concatenate([resampler.push(pcm), resampler.finish()])))
     if not found:
         raise MossVoiceError(
-            "There are no sample questions in {assets_dir}.", assets_dir=paths.assets_dir() / "samples"
+            "There are no sample questions in {folder}.", folder=paths.assets_dir() / "samples"
         )
     return found
 

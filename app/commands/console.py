@@ -222,12 +222,12 @@ class Terminal:
                 return f"{turn_id}. {_REASONS[reason]}"
             case Timing(timing):
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
-            case DeviceNoticed(message) | EngineNotice(message):
-                return message
-            case RecordingStopped(_, message, what_to_do):
-                return f"{message} {what_to_do}".strip()
-            case ErrorRaised(message, what_to_do, _, _):
-                return f"{message} {what_to_do}".strip()
+            case DeviceNoticed(problem) | EngineNotice(problem):
+                return str(problem)
+            case RecordingStopped(_, problem):
+                return str(problem)
+            case ErrorRaised(problem):
+                return str(problem)
         return None
 
     def _readiness(self) -> str | None:
@@ -301,7 +301,7 @@ def converse(
                 if trial is not None:
                     trial.follow(event)
                 if isinstance(event, ErrorRaised) and event.is_fatal:
-                    raise ConsoleError(f"{event.message} {event.what_to_do}".strip())
+                    raise ConsoleError.from_problem(event.problem)
                 if listening_since is None and event == StateChanged(SessionState.LISTENING):
                     listening_since = time.monotonic()
                 terminal.show(event)

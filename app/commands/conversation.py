@@ -110,7 +110,7 @@ def write_questions(file: Path, at_least_s: float = 0.0) -> None:
     samples = paths.sample_questions()
     if not samples:
         raise AudioInputError(
-            "There are no sample questions in {assets_dir}.", assets_dir=paths.assets_dir() / "samples"
+            "There are no sample questions in {folder}.", folder=paths.assets_dir() / "samples"
         )
     rate = read_wav(samples[0])[1]
     spoken = [_at_rate(sample, rate) for sample in samples]

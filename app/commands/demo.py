@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(
-            "The folder {folder} cannot be created: {strerror}.",
+            "The folder {folder} cannot be created: {reason}.",
             "Choose another one with --out-dir.",
             folder=folder,
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
     from app.commands.conversation import hold_sample_conversation
     from app.gui.latency.export import save_latency_png

@@ -101,8 +101,8 @@ class DeviceTrial:
                 self._was_silent = self._was_silent or on
             case Counters():
                 self._counters = event
-            case ErrorRaised(message, what_to_do):
-                self._errors.append(f"{message} {what_to_do}".strip())
+            case ErrorRaised(problem):
+                self._errors.append(str(problem))
 
     def service(self, send: Callable[[Command], None]) -> None:
         """Ask the next question if the session has been idle for long enough and its microphone is open."""

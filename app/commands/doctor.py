@@ -23,6 +23,7 @@ from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
+from app.progress import PROBLEM_VARIABLE, printed_problem
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.installation import remedy
@@ -128,7 +129,7 @@ def examine() -> Iterator[Finding]:
         try:
             yield from check()
         except Exception as error:  # a check that breaks is a finding
-            yield Finding("missing", name, f"{type(error).__name__}: {error}", remedy())
+            yield Finding("missing", name, f"{type(error).__name__}: {error}", str(remedy()))
 
 
 def _python() -> Iterator[Finding]:
@@ -150,9 +151,9 @@ def _libraries() -> Iterator[Finding]:
         except metadata.PackageNotFoundError:
             if name == _ECHO_CANCELLER:
                 detail = "not installed: echo is not cancelled, use headphones"
-                yield Finding("note", name, detail, remedy())
+                yield Finding("note", name, detail, str(remedy()))
             else:
-                yield Finding("missing", name, "not installed", remedy())
+                yield Finding("missing", name, "not installed", str(remedy()))
 
 
 def _end_of_turn() -> Iterator[Finding]:
@@ -259,6 +260,7 @@ def _why_no_window() -> MossVoiceError | None:
         probe = subprocess.run(
             [sys.executable, "-m", "app.gui.window.application"],
             cwd=Path(__file__).parents[2],
+            env=os.environ | {PROBLEM_VARIABLE: "1"},
             capture_output=True,
             text=True,
             errors="replace",
@@ -267,14 +269,16 @@ def _why_no_window() -> MossVoiceError | None:
         )
     except subprocess.TimeoutExpired:
         return NoDisplayError(
-            "The display did not answer within {display_timeout_s} s.",
+            "The display did not answer within {seconds} s.",
             "Check DISPLAY and QT_QPA_PLATFORM.",
-            display_timeout_s=_DISPLAY_TIMEOUT_S,
+            seconds=_DISPLAY_TIMEOUT_S,
         )
     if probe.returncode == 0:
         return None
+    if (problem := printed_problem(probe.stdout)) is not None:
+        return NoDisplayError.from_problem(problem)
     last_line = (probe.stderr.strip().splitlines() or ["Qt could not be started"])[-1]
-    return NoDisplayError(last_line.removeprefix("moss-voice: "))
+    return NoDisplayError("{said}", said=last_line)
 
 
 def _processor() -> Iterator[Finding]:

@@ -21,7 +21,7 @@ def gpu() -> Iterator[Finding]:
             yield Finding("ok", "GPU", device)
             yield _kernels(device.split()[0])
     elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
-        yield Finding("note", "GPU", "there, but torch cannot use it", gpu_remedy())
+        yield Finding("note", "GPU", "there, but torch cannot use it", str(gpu_remedy()))
     else:
         yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
 
@@ -53,7 +53,7 @@ def gpu_runtime() -> Iterator[Finding]:
         return
     detail = "; ".join(describe(status)).removeprefix(f"{name}: ")
     if status.state in ("failed", "untested"):
-        yield Finding("note", name, detail, gpu_remedy())
+        yield Finding("note", name, detail, str(gpu_remedy()))
     elif status.state != "absent" or status.older:
         yield Finding("ok", name, detail)
 

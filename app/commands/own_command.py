@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from app.other_python import inherited_variables, isolated
-from app.progress import LINES_VARIABLE
-from engine_runtime.errors import MossVoiceError
+from app.progress import LINES_VARIABLE, PROBLEM_VARIABLE, printed_problem, problem_of
+from engine_runtime.errors import MossVoiceError, Problem
 
 _POLL_S = 0.1
 _PROGRESS_S = "2"
@@ -34,14 +34,19 @@ _OWN_WORDS = "moss-voice: "
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended. `document` is the last JSON object that it printed; `error` why it failed, "" if
-    it did not."""
+    """How a command ended. `document` is the last JSON object that it printed; `problem` why it failed, None
+    if it did not."""
 
     words: tuple[str, ...]
     status: int
     document: dict[str, Any] | None
-    error: str
+    problem: Problem | None
     seconds: float
+
+    @property
+    def error(self) -> str:
+        """Why it failed, "" if it did not."""
+        return "" if self.problem is None else str(self.problem)
 
 
 Progress = Callable[[float, str], None]
@@ -72,13 +77,15 @@ def run_command(
 
 def result_of(words: Sequence[str], status: int, out: str, err: str, seconds: float) -> CommandResult:
     """The result of a command from what it printed."""
-    error = "" if status == 0 else _error_of(err, status)
-    return CommandResult(tuple(words), status, _document_of(out), error, round(seconds, 1))
+    problem = None if status == 0 else printed_problem(out)
+    if status != 0 and problem is None:
+        problem = Problem("{said}", said=_error_of(err, status))
+    return CommandResult(tuple(words), status, _document_of(out), problem, round(seconds, 1))
 
 
 def _start(words: Sequence[str], python: Path | None, stdout: Any, stderr: Any) -> subprocess.Popen[bytes]:
     environment = dict(os.environ) if python is None else inherited_variables()
-    environment |= {LINES_VARIABLE: _PROGRESS_S, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    environment |= {LINES_VARIABLE: _PROGRESS_S, PROBLEM_VARIABLE: "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     command = [sys.executable, "-m", "app", *words]
     folder: Path | None = Path(__file__).parents[2]
     if python is not None:
@@ -89,10 +96,10 @@ def _start(words: Sequence[str], python: Path | None, stdout: Any, stderr: Any) 
         )
     except OSError as error:
         raise MossVoiceError(
-            "{command} cannot be started: {strerror}.",
+            "{command} cannot be started: {reason}.",
             "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",
             command=command[0],
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
 
 
@@ -113,10 +120,10 @@ def _document_of(out: str) -> dict[str, Any] | None:
     for line in reversed(out.splitlines()):
         if line.startswith("{"):
             try:
-                found = json.loads(line)
+                found: dict[str, Any] = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict):
+            if problem_of(found) is None or len(found) > 1:
                 return found
     return None
 

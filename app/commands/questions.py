@@ -55,10 +55,13 @@ def read_texts(file: Path) -> list[str]:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise AudioInputError(
-            f"{file} cannot be read: {error}. Give a text file, one question a line."
+            "{file} cannot be read: {error}.",
+            "Give a text file, one question a line.",
+            file=file,
+            error=error,
         ) from error
     if not any(lines):
-        raise AudioInputError(f"{file} holds no text. Give a text file, one question a line.")
+        raise AudioInputError("{file} holds no text.", "Give a text file, one question a line.", file=file)
     return [line for line in lines if line]
 
 
@@ -66,7 +69,11 @@ def sample_paths() -> list[Path]:
     """The shipped questions. Raises AudioInputError if there are none."""
     samples = paths.sample_questions()
     if not samples:
-        raise AudioInputError(f"There are no sample questions in {paths.assets_dir()}. Specify a recording.")
+        raise AudioInputError(
+            "There are no sample questions in {folder}.",
+            "Specify a recording.",
+            folder=paths.assets_dir(),
+        )
     return samples
 
 
@@ -74,5 +81,7 @@ def _folder_paths(folder: Path) -> list[Path]:
     """The recordings of a folder, by name. Raises AudioInputError if there are none."""
     found = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
     if not found:
-        raise AudioInputError(f"There is no WAV or FLAC file in {folder}. Specify a folder with recordings.")
+        raise AudioInputError(
+            "There is no WAV or FLAC file in {folder}.", "Specify a folder with recordings.", folder=folder
+        )
     return found

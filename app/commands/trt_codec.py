@@ -71,10 +71,10 @@ def _check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise MossVoiceError(
-            "{folder} cannot be written to: {strerror}.",
+            "{folder} cannot be written to: {reason}.",
             "Choose another folder.",
             folder=folder,
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from None
 
 

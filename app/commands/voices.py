@@ -36,10 +36,10 @@ def run(arguments: argparse.Namespace) -> int:
         size = sum(file.stat().st_size for file in kept)
     except OSError as error:
         raise ExportError(
-            "{filename} cannot be removed or read: {strerror}.",
+            "{file} cannot be removed or read: {reason}.",
             "Check its permissions.",
-            filename=error.filename,
-            strerror=error.strerror,
+            file=error.filename,
+            reason=error.strerror,
         ) from error
     print(f"{folder}: {_count(kept)}, {size / 1e6:.1f} MB")
     if kept:

@@ -62,8 +62,9 @@ def read_scenarios(folder: Path) -> list[RecordedScenario]:
     sounds = sorted(path for path in folder.glob("*") if path.suffix.lower() in SUFFIXES)
     if not sounds:
         raise AudioInputError(
-            f"There is no WAV or FLAC file in {folder}. Specify a folder with recorded scenarios; "
-            "`moss-voice bench --help` describes them."
+            "There is no WAV or FLAC file in {folder}.",
+            "Specify a folder with recorded scenarios; `moss-voice bench --help` describes them.",
+            folder=folder,
         )
     return [_read(sound) for sound in sounds]
 
@@ -73,19 +74,28 @@ def _read(sound: Path) -> RecordedScenario:
     try:
         annotation = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise AudioInputError(f"{sound} has no annotation. Write {path.name} beside it.") from error
+        raise AudioInputError(
+            "{sound} has no annotation.", "Write {path} beside it.", sound=sound, path=path.name
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise AudioInputError(f"{path} cannot be read as JSON: {error}. Correct it.") from error
+        raise AudioInputError(
+            "{path} cannot be read as JSON: {error}.", "Correct it.", path=path, error=error
+        ) from error
     with WavReader(sound, channel=0) as reader:
         if reader.seconds > MOST_S:
-            raise AudioInputError(f"{sound} lasts more than the {MOST_S:.0f} s allowed here. Cut it first.")
+            raise AudioInputError(
+                "{sound} lasts more than the {seconds:.0f} s allowed here.",
+                "Cut it first.",
+                sound=sound,
+                seconds=MOST_S,
+            )
         pcm, rate = reader.read(reader.frames), reader.sample_rate
     resampler = Resampler(rate, RATE)
     pcm = np.concatenate([resampler.push(pcm), resampler.finish()])
     try:
         return _scenario(sound.stem, annotation, pcm)
     except _Defect as defect:
-        raise AudioInputError(f"{path}: {defect}. Correct it.") from defect
+        raise AudioInputError("{path}: {defect}.", "Correct it.", path=path, defect=defect) from defect
 
 
 class _Defect(Exception):

@@ -204,10 +204,10 @@ class _Simulation:
                     found.committed.append(Committed(turn_id, start_s, start_s + seconds))
                 case Counters(underruns, lost):
                     found.underruns, found.samples_lost = underruns, lost
-                case ErrorRaised(message, what_to_do, _, is_fatal):
+                case ErrorRaised(problem, _, is_fatal):
                     if is_fatal:
-                        raise SimulationError(f"{message} {what_to_do}".strip())
-                    found.errors.append(message)
+                        raise SimulationError.from_problem(problem)
+                    found.errors.append(problem.what_is_wrong)
 
     def _complete(self) -> DuplexRecord:
         found, user = self._found, self._user

@@ -20,9 +20,10 @@ from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, fingerprint
 from app.gpu_runtime.trial import VARIABLE, try_out
 from app.progress import note
 from engine_runtime import installation
+from engine_runtime.errors import Problem
 
-_OUTDATED = "it belongs to another version of the program"
-_EXPOSED = "other users of this computer could have changed its folder"
+_OUTDATED = Problem("it belongs to another version of the program")
+_EXPOSED = Problem("other users of this computer could have changed its folder")
 _REMEDY = "The program runs on the processor; `moss-voice gpu install` repairs it."
 
 
@@ -45,20 +46,25 @@ def take_notice() -> GpuRuntimeError | None:
         return None
     with contextlib.suppress(OSError):
         store.write_record(key, dataclasses.replace(record, is_reported=True))
-    return GpuRuntimeError("The GPU runtime is not used: {failure}.", _REMEDY, failure=record.failure)
+    known = {str(problem): problem for problem in (_OUTDATED, _EXPOSED)}
+    return GpuRuntimeError(
+        "The GPU runtime is not used: {failure}.",
+        _REMEDY,
+        failure=known.get(record.failure, record.failure),
+    )
 
 
 def _use(store: RuntimeStore, lock: Lock) -> None:
     folder, record = store.folder(lock.key), store.read_record(lock.key)
     if not folder.is_dir():
         if record is None and store.installed():
-            store.write_record(lock.key, RuntimeRecord(failure=_OUTDATED))
+            store.write_record(lock.key, RuntimeRecord(failure=str(_OUTDATED)))
         return
     if record is None:  # never passed its test
         return
     if not store.is_private(lock.key):
-        if record.failure != _EXPOSED:
-            store.write_record(lock.key, RuntimeRecord(failure=_EXPOSED))
+        if record.failure != str(_EXPOSED):
+            store.write_record(lock.key, RuntimeRecord(failure=str(_EXPOSED)))
         return
     if record.state != fingerprint(folder):
         record = _test_again(store, lock)

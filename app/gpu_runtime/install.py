@@ -186,8 +186,8 @@ def _plain_errors(folder: Path) -> Iterator[None]:
             ) from error
         where = error.filename or folder
         raise GpuRuntimeError(
-            "{where} cannot be used: {strerror}.",
+            "{where} cannot be used: {reason}.",
             "Check it and start again.",
             where=where,
-            strerror=error.strerror or error,
+            reason=error.strerror or error,
         ) from error

@@ -104,9 +104,9 @@ def _choose(package: dict[str, Any], tags: dict[Tag, int]) -> LockedWheel:
             ranked.append((min(fitting), wheel))
     if not ranked:
         raise GpuRuntimeError(
-            "There is no GPU runtime for {get_platform} with this Python: {name} has no wheel for it.",
+            "There is no GPU runtime for {platform} with this Python: {name} has no wheel for it.",
             "The program runs on the processor.",
-            get_platform=sysconfig.get_platform(),
+            platform=sysconfig.get_platform(),
             name=package["name"],
         )
     return min(ranked, key=lambda pair: pair[0])[1]

@@ -38,9 +38,7 @@ def try_out(folder: Path, *, needs_gpu: bool) -> RuntimeRecord:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise GpuRuntimeError(
-            "its test did not end within {timeout_s:.0f} s", timeout_s=_TIMEOUT_S
-        ) from error
+        raise GpuRuntimeError("its test did not end within {seconds:.0f} s", seconds=_TIMEOUT_S) from error
     if child.returncode != 0:
         raise GpuRuntimeError("{reason}", reason=_reason(child))
     try:
@@ -50,7 +48,7 @@ def try_out(folder: Path, *, needs_gpu: bool) -> RuntimeRecord:
     except (ValueError, LookupError, TypeError) as error:
         raise GpuRuntimeError("its test ended without a result") from error
     if needs_gpu and not record.devices:
-        raise GpuRuntimeError("it cannot use the GPU ({no_gpu})", no_gpu=no_gpu)
+        raise GpuRuntimeError("it cannot use the GPU ({reason})", reason=no_gpu)
     return record
 
 

@@ -139,16 +139,16 @@ def _fetch(
             reason = reason_of(error)
         if _size(part) <= before:
             raise GpuRuntimeError(
-                "{file_name} cannot be downloaded: {reason}.",
+                "{file} cannot be downloaded: {reason}.",
                 "Check the connection and start again: what was downloaded is kept.",
-                file_name=wheel.file_name,
+                file=wheel.file_name,
                 reason=reason,
             )
     if _size(part) < wheel.size:
         raise GpuRuntimeError(
-            "{file_name} was interrupted {attempts} times: {reason}.",
+            "{file} was interrupted {attempts} times: {reason}.",
             "Start again to continue.",
-            file_name=wheel.file_name,
+            file=wheel.file_name,
             attempts=_ATTEMPTS,
             reason=reason,
         )
@@ -157,9 +157,9 @@ def _fetch(
     except GpuRuntimeError as error:
         part.unlink()
         raise GpuRuntimeError(
-            "{file_name} arrived damaged: its hash is not that of the lock.",
+            "{file} arrived damaged: its hash is not that of the lock.",
             "It was removed; start again, the other files stay.",
-            file_name=wheel.file_name,
+            file=wheel.file_name,
         ) from error
     part.replace(target)
 
@@ -170,10 +170,10 @@ def _address(wheel: LockedWheel, index: PackageIndex | None) -> str:
     address = index.files(wheel.package).get(wheel.file_name)
     if address is None:
         raise GpuRuntimeError(
-            "The index {url} has no {file_name}.",
+            "The index {url} has no {file}.",
             "Use another one, or leave out --index-url.",
             url=redact(index.url),
-            file_name=wheel.file_name,
+            file=wheel.file_name,
         )
     return address
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from app.dialog.conversation import SpokenText
-from app.remote.dialect import Json, ServerSession, event_name, id_of, read_session
+from app.remote.dialect import Json, ServerSession, event_name, id_of, read_problem, read_session
 from app.remote.exchange import RemoteExchange, forget_old_speech, held_elsewhere
 from app.remote.response import MOST_CHARACTERS, TIMINGS, RemoteResponse, figure_of
 from app.remote.uplink import Uplink
@@ -42,7 +42,7 @@ from app.session.engine_jobs import (
     UseFlowSteps,
 )
 from app.session.engine_slot import SlotPort
-from engine_runtime.errors import LanguageError, MossVoiceError
+from engine_runtime.errors import LanguageError, Problem
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
 
@@ -158,9 +158,11 @@ class RemoteConversation:
                 self._forget()
             case Restore():
                 self._forget()
-                what = "A server cannot continue a conversation that was held with a model on this computer."
-                advice = "Choose that model in the settings, or begin a new conversation."
-                self._give(RestoreFailed(what, advice))
+                problem = Problem(
+                    "A server cannot continue a conversation that was held with a model on this computer.",
+                    "Choose that model in the settings, or begin a new conversation.",
+                )
+                self._give(RestoreFailed(problem))
 
     def _open(self, turn_id: int) -> RemoteExchange | None:
         """The turn in progress if it is this one and still wanted."""
@@ -170,8 +172,8 @@ class RemoteConversation:
     def _ask_again(self, turn: RemoteExchange, earlier_id: int) -> None:
         earlier = self._exchanges.get(earlier_id)
         if earlier is None or not (earlier.text or earlier.transcript or earlier.speech):
-            what = "That question is not remembered any more."
-            self._give(TurnFailed(turn.turn_id, what, "Ask it again yourself."))
+            problem = Problem("That question is not remembered any more.", "Ask it again yourself.")
+            self._give(TurnFailed(turn.turn_id, problem))
             return
         turn.take_question(earlier)
         for known in list(self._exchanges.values()):
@@ -374,9 +376,7 @@ class RemoteConversation:
         error: Json = described if isinstance(described, dict) else {}
         if error.get("code") == "flow_steps_refused" and self._uplink.session.flow_steps is not None:
             self._flow_steps = None
-            problem = MossVoiceError(str(error.get("message"))[:500])
-            steps = self._uplink.session.flow_steps
-            self._give(FlowStepsSet(steps, problem.what_is_wrong, problem.what_to_do))
+            self._give(FlowStepsSet(self._uplink.session.flow_steps, read_problem(error)))
             return
         event_id = error.get("event_id") or event.get("event_id")
         for response in list(self._uplink.requested):
@@ -391,11 +391,13 @@ class RemoteConversation:
         response.is_over = True
         self._pending.end()
         if error.get("code") == LanguageError.code and error.get("message"):
-            problem = LanguageError(str(error["message"])[:500])
-            what, advice, code = problem.what_is_wrong, problem.what_to_do, problem.code
-            self._give(TurnFailed(response.exchange.turn_id, what, advice, code))
+            failed = TurnFailed(response.exchange.turn_id, read_problem(error), LanguageError.code)
+            self._give(failed)
             return  # the question alone is dropped; the conversation goes on
         said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
-        what = f"The server could not answer: {said}."
-        advice = "Ask again; if it happens again, look at the log of the server."
-        self._give(TurnFailed(response.exchange.turn_id, what, advice))
+        problem = Problem(
+            "The server could not answer: {said}.",
+            "Ask again; if it happens again, look at the log of the server.",
+            said=said,
+        )
+        self._give(TurnFailed(response.exchange.turn_id, problem))

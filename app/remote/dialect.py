@@ -6,11 +6,13 @@ the session.update that gives the turns to the client. Pure; any thread.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat, pcm_at
 from app.session.engine_jobs import FlowSteps
+from engine_runtime.errors import Problem
 from engine_runtime.options import MOST_FLOW_STEPS
 from engine_runtime.types import Modality
 
@@ -29,6 +31,8 @@ _GA_NAMES = {
 _OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _RATES = range(8_000, 48_001)
 _LONGEST_NAME = 200
+_LONGEST_PROBLEM = 2_000
+_LONGEST_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +161,12 @@ def _format(value: Any, rate: int | None, before: AudioFormat) -> AudioFormat:
     if known is not PCM16 or not isinstance(own, int) or own not in _RATES or own == PCM16.sample_rate:
         return known
     return pcm_at(own)
+
+
+def read_problem(error: Json) -> Problem:
+    """What the `error` of an event says: by values where the server is of this program, else as its text."""
+    described = error.get("moss_voice")
+    if isinstance(described, dict) and len(str(described)) <= _LONGEST_PROBLEM:
+        with contextlib.suppress(ValueError):
+            return Problem.from_json(described)
+    return Problem("{said}", said=str(error.get("message"))[:_LONGEST_TEXT])

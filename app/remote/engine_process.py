@@ -89,10 +89,10 @@ class EngineProcess:
             )
         except OSError as error:
             raise EngineProcessError(
-                "{python} cannot be started: {strerror}.",
+                "{python} cannot be started: {reason}.",
                 "Give --engine-python the interpreter of an environment, such as ~/moss-trt/bin/python.",
                 python=self._python,
-                strerror=error.strerror,
+                reason=error.strerror,
             ) from error
 
     def _await_address(self, key: str) -> ServerAddress:
@@ -106,18 +106,18 @@ class EngineProcess:
             if status is not None:
                 is_explained = self._lines()[-1].startswith(_OWN_WORDS)
                 raise EngineProcessError(
-                    "The engine in {python} did not start: {last_line}",
+                    "The engine in {python} did not start: {said}",
                     "" if is_explained else _UNEXPLAINED,
                     python=self._python,
-                    last_line=self.last_line(),
+                    said=self.last_line(),
                 )
             if time.monotonic() > end_s:
                 raise EngineProcessError(
-                    "The engine in {python} was not ready after {minutes:.0f} minutes: {last_line}",
+                    "The engine in {python} was not ready after {minutes:.0f} minutes: {said}",
                     "Start `{python} -m app serve` in a terminal to see why.",
                     python=self._python,
                     minutes=_LOAD_S / 60,
-                    last_line=self.last_line(),
+                    said=self.last_line(),
                 )
             time.sleep(_POLL_S)
 
@@ -183,10 +183,10 @@ class ProcessEngine:
             if (status := self._process.status) is None:
                 raise
             raise EngineProcessError(
-                "The engine's process has ended with status {status}: {last_line}",
+                "The engine's process has ended with status {status}: {said}",
                 "Start the program again; the log file has details.",
                 status=status,
-                last_line=self._process.last_line(),
+                said=self._process.last_line(),
             ) from error
         finally:
             self._process.close()

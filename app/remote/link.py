@@ -40,7 +40,7 @@ class LinkError(MossVoiceError):
     def __init__(
         self,
         cause: str,
-        remedy: str | None = None,
+        remedy: str = "",
         /,
         *,
         is_final: bool = False,
@@ -89,17 +89,17 @@ class Link:
                         return cls(address, connection, read_session(event))
                     if event_name(event) == "error":
                         raise LinkError(
-                            "{address} refused a session: {message_of}.",
+                            "{address} refused a session: {said}.",
                             address=address.name,
-                            message_of=_message_of(event),
+                            said=_message_of(event),
                         )
         except TimeoutError:
             await connection.close()
             raise LinkError(
-                "{address} did not begin a session within {open_s:g} s.",
+                "{address} did not begin a session within {seconds:g} s.",
                 "Check that it is a Realtime server, and its log.",
                 address=address.name,
-                open_s=OPEN_S,
+                seconds=OPEN_S,
             ) from None
         except ConnectionClosed as error:
             raise _loss(address, error) from error
@@ -192,11 +192,11 @@ def _refusal(address: ServerAddress, error: Exception) -> LinkError:
         return _of_status(name, error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return LinkError(
-            "The certificate of {name} cannot be verified: {verify_message}.",
+            "The certificate of {name} cannot be verified: {reason}.",
             "Use the name that it is made out to; for a certificate of your own set SSL_CERT_FILE.",
             is_final=True,
             name=name,
-            verify_message=error.verify_message,
+            reason=error.verify_message,
         )
     if isinstance(error, ssl.SSLError):
         return LinkError(
@@ -208,10 +208,10 @@ def _refusal(address: ServerAddress, error: Exception) -> LinkError:
         )
     if isinstance(error, TimeoutError):
         return LinkError(
-            "{name} did not answer within {open_s:g} s.",
+            "{name} did not answer within {seconds:g} s.",
             "Check the address and the network.",
             name=name,
-            open_s=OPEN_S,
+            seconds=OPEN_S,
         )
     if isinstance(error, socket.gaierror):
         return LinkError("The host of {name} was not found.", "Check the address and the network.", name=name)
@@ -228,10 +228,10 @@ def _refusal(address: ServerAddress, error: Exception) -> LinkError:
         )
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):
         return LinkError(
-            "{name} cannot be reached: {strerror}.",
+            "{name} cannot be reached: {reason}.",
             "Check the network.",
             name=name,
-            strerror=error.strerror or error,
+            reason=error.strerror or error,
         )
     if address.is_encrypted:
         return LinkError(

@@ -19,6 +19,7 @@ from app.remote.link import Link, LinkError
 from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineNotice, Loaded
 from app.session.engine_slot import SlotPort
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingBus
 
 WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5)
@@ -117,11 +118,13 @@ class _Line:
                 lost_s = None
             lost_s = self._loop.time() if lost_s is None else lost_s
             if problem is not None and not problem.is_expected:
-                self._announce(problem)
+                self._announce(problem.problem)
             link = await self._reconnect(lost_s)
             if link is not None and self._is_announced:
                 self._is_announced = False
-                self._port.give(EngineNotice(f"The connection to {self._address.name} is back."))
+                self._port.give(
+                    EngineNotice(Problem("The connection to {server} is back.", server=self._address.name))
+                )
 
     async def _use(self, link: Link, conversation: RemoteConversation) -> LinkError | None:
         """Converse over one connection; returns why it was lost, None if it is not wanted any more."""
@@ -182,14 +185,14 @@ class _Line:
                 _log.info("attempt %d to reconnect: %s", attempt, error.what_is_wrong)
                 if error.is_final or self._loop.time() - lost_s > self._give_up_s:
                     raise
-                self._announce(error)
+                self._announce(error.problem)
 
-    def _announce(self, problem: LinkError) -> None:
+    def _announce(self, problem: Problem) -> None:
         """Tell the user, once, that there is no connection."""
         if not self._is_announced:
             self._is_announced = True
-            text = f"{problem.what_is_wrong} It is being restored, and the conversation goes on then."
-            self._port.give(EngineNotice(text))
+            lost = problem.with_remedy("It is being restored, and the conversation goes on then.")
+            self._port.give(EngineNotice(lost))
 
     async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:
         """Wait until one of these is done or the conversation is over."""

@@ -76,15 +76,18 @@ def read_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> tup
         try:
             keys = [line.strip() for line in file.read_text("utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise AccessError(f"The keys in {file} cannot be read: {error}. Check the file.") from error
+            raise AccessError(
+                "The keys in {file} cannot be read: {error}.", "Check the file.", file=file, error=error
+            ) from error
     found = tuple(key for key in keys if key and not key.startswith("#"))
     if any(len(key) < SHORTEST_KEY or not key.isascii() or re.search(r"\s", key) for key in found):
         raise AccessError(
-            f"An API key is too short or has characters that a header cannot carry. Use {SHORTEST_KEY} or "
-            "more letters and digits, for example of `openssl rand -hex 24`."
+            "An API key is too short or has characters that a header cannot carry.",
+            "Use {least} or more letters and digits, for example of `openssl rand -hex 24`.",
+            least=SHORTEST_KEY,
         )
     if file is not None and not found:
-        raise AccessError(f"{file} has no key. Write one per line.")
+        raise AccessError("{file} has no key.", "Write one per line.", file=file)
     return found
 
 
@@ -107,8 +110,10 @@ def check_address(host: str, access: Access) -> None:
     if access.keys or is_loopback(host):
         return
     raise AccessError(
-        f"The address {host} can be reached by others, and no API key is set. Set {KEYS_VARIABLE} or "
-        "--api-key-file, or bind to 127.0.0.1."
+        "The address {host} can be reached by others, and no API key is set.",
+        "Set {variable} or --api-key-file, or bind to 127.0.0.1.",
+        host=host,
+        variable=KEYS_VARIABLE,
     )
 
 
@@ -133,21 +138,26 @@ def check_cluster(environ: Mapping[str, str] = os.environ) -> None:
         _log.warning("cluster_without_authentication", extra={"fields": {_CLUSTER_MODE: mode}})
     elif mode != "token":
         raise AccessError(
-            "This Ray cluster runs the code of anybody who reaches one of its ports. Set "
-            f"{_CLUSTER_MODE}=token before `ray start` on each machine and here (packaging/SERVE.md), or "
-            f"{_CLUSTER_MODE}=disabled where nobody else can reach it."
+            "This Ray cluster runs the code of anybody who reaches one of its ports.",
+            "Set {variable}=token before `ray start` on each machine and here (packaging/SERVE.md), "
+            "or {variable}=disabled where nobody else can reach it.",
+            variable=_CLUSTER_MODE,
         )
 
 
 def check_tls(certificate: Path | None, key: Path | None) -> None:
     """AccessError if the certificate cannot be used."""
     if (certificate is None) is not (key is None):
-        raise AccessError("TLS needs both --tls-cert and --tls-key. Give both, or neither.")
+        raise AccessError("TLS needs both --tls-cert and --tls-key.", "Give both, or neither.")
     if certificate is None or key is None:
         return
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise AccessError(
-            f"The certificate {certificate} cannot be used with the key {key}: {error}. Check both files."
+            "The certificate {certificate} cannot be used with the key {key}: {error}.",
+            "Check both files.",
+            certificate=certificate,
+            key=key,
+            error=error,
         ) from error

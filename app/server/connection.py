@@ -128,9 +128,14 @@ class Connection:
             code, reason = self._end.result()
             await self._say_goodbye(code, reason)
             return reason
-        expired = f"A session lasts {seconds / 60:.0f} minutes at most. Connect again."
         if self._session is not None:
-            self._session.refuse(ProtocolError("session_expired", expired))
+            expired = ProtocolError(
+                "session_expired",
+                "A session lasts {minutes:.0f} minutes at most.",
+                "Connect again.",
+                minutes=seconds / 60,
+            )
+            self._session.refuse(expired)
         await self._say_goodbye(_GOING_AWAY, "session_expired")
         return "session_expired"
 

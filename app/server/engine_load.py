@@ -53,8 +53,13 @@ def choose_admission(engine: Engine, scheduler: Scheduler, wanted: int | None) -
     if wanted is not None and wanted > with_memory:
         remedy = " or shorten their context with --context-rows" if what == "KV cache" else ""
         raise MossVoiceError(
-            f"The {what} of {engine.bundle.name} holds {with_memory} conversations, fewer than "
-            f"{wanted}. Ask for fewer with --conversations{remedy}."
+            "The {what} of {bundle} holds {with_memory} conversations, fewer than {wanted}.",
+            "Ask for fewer with --conversations{remedy}.",
+            what=what,
+            bundle=engine.bundle.name,
+            with_memory=with_memory,
+            wanted=wanted,
+            remedy=remedy,
         )
     load = measure_load(engine, scheduler, with_memory if wanted is None else wanted)
     reason = f"by its speed, RTF {load.rtf:.2f} with {load.speaking} at once"

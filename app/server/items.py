@@ -85,7 +85,10 @@ class ItemList:
         """The item; ProtocolError if there is none."""
         if item_id not in self._items:
             raise ProtocolError(
-                "item_not_found", f"There is no item {item_id} in this conversation.", "item_id"
+                "item_not_found",
+                "There is no item {item_id} in this conversation.",
+                param="item_id",
+                item_id=item_id,
             )
         return self._items[item_id]
 
@@ -114,15 +117,20 @@ def read_item(document: Json, new_id: str) -> GivenItem:
     """The item of conversation.item.create. ProtocolError for what the model cannot take."""
     if document.get("type", "message") != "message":
         raise ProtocolError(
-            "unsupported", f"Items of type {str(document.get('type'))[:80]!r} are not supported.", "item.type"
+            "unsupported",
+            "Items of type {type!r} are not supported.",
+            param="item.type",
+            type=str(document.get("type"))[:80],
         )
     role = document.get("role")
     if role != "user" and role != "assistant":
-        raise ProtocolError("unsupported", "item.role has to be user or assistant.", "item.role")
+        raise ProtocolError("unsupported", "item.role has to be user or assistant.", param="item.role")
     item_id = text_of(document, "id") if document.get("id") is not None else new_id
     parts = document.get("content")
     if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], dict):
-        raise ProtocolError("invalid_value", "item.content has to be a list of one part.", "item.content")
+        raise ProtocolError(
+            "invalid_value", "item.content has to be a list of one part.", param="item.content"
+        )
     part: Json = parts[0]
     if role == "user" and part.get("type") == "input_audio":
         audio = bytes_of(part, "audio")
@@ -137,12 +145,12 @@ def read_item(document: Json, new_id: str) -> GivenItem:
         "unsupported",
         "A part of a user item is input_text or input_audio, of an assistant item output_text or "
         "output_audio.",
-        "item.content",
+        param="item.content",
     )
 
 
 def _spoken(part: Json, name: str) -> str:
     text = text_of(part, name, longest=LONGEST_TEXT)
     if not text.strip():
-        raise ProtocolError("invalid_value", f"{name} is empty.", f"item.content.{name}")
+        raise ProtocolError("invalid_value", "{name} is empty.", param=f"item.content.{name}", name=name)
     return text

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 _LONGEST_ID = 64
 Json = dict[str, Any]
@@ -26,10 +26,23 @@ class ProtocolError(MossVoiceError):
     """A client event that cannot be carried out. The session continues."""
 
     def __init__(
-        self, code: str, message: str, param: str | None = None, event_id: str | None = None
+        self,
+        code: str,
+        cause: str,
+        remedy: str = "",
+        /,
+        *,
+        param: str | None = None,
+        event_id: str | None = None,
+        **values: object,
     ) -> None:
-        super().__init__(message)
+        super().__init__(cause, remedy, **values)
         self.code, self.param, self.event_id = code, param, event_id
+
+
+def describe(problem: Problem, kind: str, code: str) -> Json:
+    """The `error` of a server event. Clients of this program translate what is in `moss_voice`."""
+    return {"type": kind, "code": code, "message": str(problem), "moss_voice": problem.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +141,9 @@ def parse(text: str) -> ClientEvent:
     try:
         event = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("invalid_json", f"The message is no JSON document: {error}.") from error
+        raise ProtocolError(
+            "invalid_json", "The message is no JSON document: {error}.", error=error
+        ) from error
     if not isinstance(event, dict):
         raise ProtocolError("invalid_event", "A message is a JSON object with a type.")
     event_id = event.get("event_id")
@@ -139,7 +154,13 @@ def parse(text: str) -> ClientEvent:
     if reader is None:
         known = ", ".join(sorted(_READERS))
         raise ProtocolError(
-            "unknown_event", f"{str(kind)[:80]!r} is no client event. Known are {known}.", "type", event_id
+            "unknown_event",
+            "{kind!r} is no client event.",
+            "Known are {known}.",
+            param="type",
+            event_id=event_id,
+            kind=str(kind)[:80],
+            known=known,
         )
     try:
         return ClientEvent(reader(event), event_id)
@@ -152,7 +173,13 @@ def text_of(value: Json, name: str, *, longest: int = _LONGEST_ID) -> str:
     """A required string."""
     found = value.get(name)
     if not isinstance(found, str) or not found or len(found) > longest:
-        raise ProtocolError("invalid_value", f"{name} has to be a string of 1 to {longest} characters.", name)
+        raise ProtocolError(
+            "invalid_value",
+            "{name} has to be a string of 1 to {longest} characters.",
+            param=name,
+            name=name,
+            longest=longest,
+        )
     return found
 
 
@@ -160,7 +187,9 @@ def integer_of(value: Json, name: str) -> int:
     """A required integer of at least 0."""
     found = value.get(name)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**53:
-        raise ProtocolError("invalid_value", f"{name} has to be an integer of at least 0.", name)
+        raise ProtocolError(
+            "invalid_value", "{name} has to be an integer of at least 0.", param=name, name=name
+        )
     return found
 
 
@@ -170,7 +199,7 @@ def object_of(value: Json, name: str, default: Json | None = None) -> Json:
     if found is None and default is not None:
         return default
     if not isinstance(found, dict):
-        raise ProtocolError("invalid_value", f"{name} has to be an object.", name)
+        raise ProtocolError("invalid_value", "{name} has to be an object.", param=name, name=name)
     return found
 
 
@@ -178,11 +207,13 @@ def bytes_of(value: Json, name: str) -> bytes:
     """Required base64 data."""
     found = value.get(name)
     if not isinstance(found, str):
-        raise ProtocolError("invalid_value", f"{name} has to be a base64 string.", name)
+        raise ProtocolError("invalid_value", "{name} has to be a base64 string.", param=name, name=name)
     try:
         return base64.b64decode(found, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ProtocolError("invalid_value", f"{name} is no valid base64: {error}.", name) from error
+        raise ProtocolError(
+            "invalid_value", "{name} is no valid base64: {error}.", param=name, name=name, error=error
+        ) from error
 
 
 def _item_create(event: Json) -> ItemCreate:

@@ -93,8 +93,10 @@ def serve_with_ray(
             )
         except (RuntimeError, RayServeException) as error:
             raise ServeError(
-                f"Ray cannot start the replicas: {error} The reason is above, or in the logs of Ray "
-                f"({_session(folder) / 'session_latest' / 'logs' / 'serve'})."
+                "Ray cannot start the replicas: {error}",
+                "The reason is above, or in the logs of Ray ({logs}).",
+                error=error,
+                logs=_session(folder) / "session_latest" / "logs" / "serve",
             ) from error
         is_started = True
         asked = threading.Event()
@@ -124,8 +126,9 @@ def _check_haproxy(settings: ServeSettings) -> None:
         return
     if settings.tls_certificate is not None:
         raise ServeError(
-            f"With {HAPROXY}=1 Ray serves without TLS, whatever certificate it gets. Let a proxy before it "
-            "terminate TLS, or unset the variable."
+            "With {variable}=1 Ray serves without TLS, whatever certificate it gets.",
+            "Let a proxy before it terminate TLS, or unset the variable.",
+            variable=HAPROXY,
         )
     ports = " and ".join(os.environ.get(name, str(port)) for name, port in _STATISTICS_PORTS)
     note(f"HAProxy also listens on every address, without a key: ports {ports} (statistics). Close them.")
@@ -188,7 +191,9 @@ def _begin(folder: Path | None, session_s: float) -> None:
             _temp_dir=None if folder is None else str(_session(folder)),
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ServeError(f"Ray cannot be started or joined: {error}. Check RAY_ADDRESS.") from error
+        raise ServeError(
+            "Ray cannot be started or joined: {error}.", "Check RAY_ADDRESS.", error=error
+        ) from error
     finally:
         os.umask(mask)
 
@@ -196,7 +201,7 @@ def _begin(folder: Path | None, session_s: float) -> None:
 def _gpus() -> int:
     found = int(ray.cluster_resources().get("GPU", 0))
     if found == 0:
-        raise ServeError("Ray finds no GPU. Use --device cpu, or see `moss-voice doctor`.")
+        raise ServeError("Ray finds no GPU.", "Use --device cpu, or see `moss-voice doctor`.")
     return found
 
 

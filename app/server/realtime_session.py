@@ -42,6 +42,7 @@ from app.server.protocol import (
     ResponseCancel,
     ResponseCreate,
     SessionUpdate,
+    describe,
     parse,
 )
 from app.server.response import Emit
@@ -157,7 +158,7 @@ class RealtimeSession:
 
     def refuse(self, error: ProtocolError, event_id: str | None = None) -> None:
         """Answer a client event by an error."""
-        described = {"type": "invalid_request_error", "code": error.code, "message": str(error)}
+        described = describe(error.problem, "invalid_request_error", error.code)
         self._emit({"type": "error", "error": described | {"param": error.param, "event_id": event_id}})
 
     def on_result(self, result: Result) -> None:
@@ -239,9 +240,9 @@ class RealtimeSession:
 
     def _take_flow_steps(self, result: FlowStepsSet) -> None:
         self._config = replace(self._config, flow_steps=result.flow_steps)
-        if result.message:
-            what = f"{result.message} {result.what_to_do}".strip()
-            self.refuse(ProtocolError("flow_steps_refused", what, FLOW_STEPS))
+        if result.problem is not None:
+            described = describe(result.problem, "invalid_request_error", "flow_steps_refused")
+            self._emit({"type": "error", "error": described | {"param": FLOW_STEPS, "event_id": None}})
         else:
             self._emit({"type": "session.updated", "session": self._document()})
 
@@ -267,8 +268,10 @@ class RealtimeSession:
         if waiting / self._rates.input_sample_rate + seconds > LONGEST_TURN_S:
             raise ProtocolError(
                 "turn_too_long",
-                f"A turn has at most {LONGEST_TURN_S:g} s of audio. Commit it, or clear the buffer.",
-                "audio",
+                "A turn has at most {seconds:g} s of audio.",
+                "Commit it, or clear the buffer.",
+                param="audio",
+                seconds=LONGEST_TURN_S,
             )
 
     def _commit_audio(self) -> None:
@@ -324,11 +327,15 @@ class RealtimeSession:
         """conversation.item.create. Items are added at the end only."""
         previous, last = action.previous_item_id, self._items.last_id
         if previous is not None and previous != (last or "root"):
-            raise ProtocolError("unsupported", "An item can be added at the end only.", "previous_item_id")
+            raise ProtocolError(
+                "unsupported", "An item can be added at the end only.", param="previous_item_id"
+            )
         given = read_item(action.item, self.ids.new("item"))
         item = given.item
         if self._items.has(item.item_id):
-            raise ProtocolError("duplicate_item", f"There is an item {item.item_id} already.", "item.id")
+            raise ProtocolError(
+                "duplicate_item", "There is an item {item_id} already.", param="item.id", item_id=item.item_id
+            )
         if item.role == "assistant":
             self._answer_elsewhere(item)
         elif given.audio is None:
@@ -345,16 +352,18 @@ class RealtimeSession:
         """An item of the assistant answers what waits: an exchange that was held elsewhere."""
         if self._responses.active is not None:
             raise ProtocolError(
-                "response_in_progress", "A reply can be added when the response is done.", "item"
+                "response_in_progress", "A reply can be added when the response is done.", param="item"
             )
         if not self._pending:
             raise ProtocolError(
-                "no_question", "An item of the assistant has to follow a user item that was created.", "item"
+                "no_question",
+                "An item of the assistant has to follow a user item that was created.",
+                param="item",
             )
         question = self._pending.question()
         if question is None or self._driver.is_hearing or self._pending.has_speech:
             raise ProtocolError(
-                "unsupported", "An item of the assistant answers speech or text, not both.", "item"
+                "unsupported", "An item of the assistant answers speech or text, not both.", param="item"
             )
         self._driver.stop("replaced")
         turn_id = reply.turn_id = self._driver.reserve_turn_id()
@@ -366,11 +375,11 @@ class RealtimeSession:
         active = self._responses.active
         if active is not None and item.turn_id == active.turn_id:
             raise ProtocolError(
-                "response_in_progress", "The item is part of the response in progress.", "item_id"
+                "response_in_progress", "The item is part of the response in progress.", param="item_id"
             )
         if self._pending.has_given(item):
             if self._driver.is_hearing:
-                raise ProtocolError("unsupported", "The item is part of what is being said.", "item_id")
+                raise ProtocolError("unsupported", "The item is part of what is being said.", param="item_id")
             self._drop_turn()
         if item.turn_id is None:
             self._pending.remove(item)
@@ -383,16 +392,19 @@ class RealtimeSession:
         """conversation.item.truncate: cut item and history to what was heard."""
         item, rate = self._items.get(action.item_id), self._rates.output_sample_rate
         if item.content_type != "output_audio" or action.content_index != 0:
-            raise ProtocolError("invalid_value", "Only part 0 of a spoken reply can be truncated.", "item_id")
+            raise ProtocolError(
+                "invalid_value", "Only part 0 of a spoken reply can be truncated.", param="item_id"
+            )
         samples = action.audio_end_ms * rate // 1000
         if samples > item.samples:
             raise ProtocolError(
                 "invalid_value",
-                f"The item has {item.samples * 1000 // rate} ms of audio, less than audio_end_ms.",
-                "audio_end_ms",
+                "The item has {samples} ms of audio, less than audio_end_ms.",
+                param="audio_end_ms",
+                samples=item.samples * 1000 // rate,
             )
         if item.turn_id is None or item.turn_id not in self._cuttable:
-            raise ProtocolError("item_too_old", "Only a recent reply can be truncated.", "item_id")
+            raise ProtocolError("item_too_old", "Only a recent reply can be truncated.", param="item_id")
         active = self._responses.active
         if active is not None and active.item is item:
             self._driver.stop("user")
@@ -409,19 +421,23 @@ class RealtimeSession:
         """response.create. ProtocolError says why there can be none."""
         if self._responses.active is not None:
             raise ProtocolError(
-                "conversation_already_has_active_response", "A response is in progress. Cancel it first."
+                "conversation_already_has_active_response",
+                "A response is in progress.",
+                param="Cancel it first.",
             )
         if parameters.get("conversation", "auto") != "auto" or parameters.get("input") is not None:
             raise ProtocolError(
-                "unsupported", "Responses outside the conversation are not supported.", "response"
+                "unsupported", "Responses outside the conversation are not supported.", param="response"
             )
         if self._driver.is_hearing:
             raise ProtocolError("input_audio_buffer_open", "Commit or clear the input audio buffer first.")
         if not self._pending:
-            raise ProtocolError("no_question", "There is nothing to reply to. Add a user item first.")
+            raise ProtocolError(
+                "no_question", "There is nothing to reply to.", param="Add a user item first."
+            )
         metadata = parameters.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
-            raise ProtocolError("invalid_value", "metadata has to be an object.", "response.metadata")
+            raise ProtocolError("invalid_value", "metadata has to be an object.", param="response.metadata")
         config = self._config.with_response(parameters)
         if self._pending.has_speech:
             self._drop_turn()
@@ -434,7 +450,7 @@ class RealtimeSession:
         active = self._responses.active
         if active is None or response_id not in (None, active.ids.response_id):
             raise ProtocolError(
-                "response_cancel_not_active", "No such response is in progress.", "response_id"
+                "response_cancel_not_active", "No such response is in progress.", param="response_id"
             )
         self._driver.stop("user")
         self._responses.end_playback()
@@ -492,10 +508,9 @@ class RealtimeSession:
 
     def turn_failed(self, failure: TurnFailed) -> None:
         """Fail the response. What was asked in the turn is not asked again."""
-        message = f"{failure.message} {failure.what_to_do}".strip()
-        _log.warning("turn %d failed: %s", failure.turn_id, message)
+        _log.warning("turn %d failed: %s", failure.turn_id, failure.problem)
         kind = "server_error" if failure.code == MossVoiceError.code else "invalid_request_error"
-        error: Json = {"type": kind, "code": failure.code, "message": message}
+        error = describe(failure.problem, kind, failure.code)
         if not self._responses.fail(failure.turn_id, error):
             self._emit({"type": "error", "error": error | {"param": None, "event_id": None}})
         turn = self._driver.turn
@@ -564,7 +579,10 @@ def samples_of(audio: bytes, known: AudioFormat, param: str) -> Pcm:
     if not audio or len(audio) % known.sample_bytes:
         raise ProtocolError(
             "invalid_value",
-            f"{param} has to be whole samples of {known.type}, {known.sample_bytes} bytes each.",
-            param,
+            "{field} has to be whole samples of {type}, {sample_bytes} bytes each.",
+            param=param,
+            field=param,
+            type=known.type,
+            sample_bytes=known.sample_bytes,
         )
     return known.decode(audio)

@@ -99,8 +99,11 @@ def free_port(settings: ServeSettings) -> int:
             return int(listener.getsockname()[1])
     except OSError as error:
         raise ServeError(
-            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}. Choose another with "
-            "--port or --host."
+            "{host}:{port} cannot be listened on: {reason}.",
+            "Choose another with --port or --host.",
+            host=settings.host,
+            port=settings.port,
+            reason=error.strerror,
         ) from error
 
 
@@ -111,8 +114,10 @@ def open_listener(config: uvicorn.Config) -> socket.socket:
         listener = config.bind_socket()
     except SystemExit as error:  # uvicorn has logged the reason
         raise ServeError(
-            f"{config.host}:{config.port} cannot be listened on: it is in use, or not an address of this "
-            "machine. Choose another with --port or --host."
+            "{host}:{port} cannot be listened on: it is in use, or not an address of this machine.",
+            "Choose another with --port or --host.",
+            host=config.host,
+            port=config.port,
         ) from error
     # Inherited by its connections. asyncio sets it only on sockets that name the protocol, which uvicorn's
     # does not; without it a delta waits up to 40 ms for the acknowledgement of the one before.

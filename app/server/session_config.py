@@ -129,7 +129,7 @@ class SessionConfig:
     def updated(self, session: Json) -> SessionConfig:
         """With the given fields changed. ProtocolError names the field that cannot be used."""
         if session.get("type", "realtime") != "realtime":
-            raise ProtocolError("invalid_value", "session.type has to be realtime.", "session.type")
+            raise ProtocolError("invalid_value", "session.type has to be realtime.", param="session.type")
         audio = object_of(session, "audio", {})
         audio_in, audio_out = object_of(audio, "input", {}), object_of(audio, "output", {})
         config = self.with_response(session)
@@ -152,11 +152,18 @@ class SessionConfig:
         if steps is None:
             return None
         if self.flow_steps is None:
-            what = "The conversations of this server share their flow steps; its operator sets --flow-steps."
-            raise ProtocolError("unsupported", what, FLOW_STEPS)
+            raise ProtocolError(
+                "unsupported",
+                "The conversations of this server share their flow steps; its operator sets --flow-steps.",
+                param=FLOW_STEPS,
+            )
         if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_FLOW_STEPS:
             raise ProtocolError(
-                "invalid_value", f"{FLOW_STEPS} has to be from 1 to {MOST_FLOW_STEPS}.", FLOW_STEPS
+                "invalid_value",
+                "{flow_steps} has to be from 1 to {most}.",
+                param=FLOW_STEPS,
+                flow_steps=FLOW_STEPS,
+                most=MOST_FLOW_STEPS,
             )
         return steps
 
@@ -179,7 +186,7 @@ def _modality(value: Any) -> Modality:
     if value == ["audio"] or value == ["text"]:
         return Modality.SPEECH if value == ["audio"] else Modality.TEXT
     raise ProtocolError(
-        "invalid_value", 'output_modalities has to be ["audio"] or ["text"].', "output_modalities"
+        "invalid_value", 'output_modalities has to be ["audio"] or ["text"].', param="output_modalities"
     )
 
 
@@ -189,7 +196,7 @@ def _limit(value: Any) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 4_096:
         return value
     raise ProtocolError(
-        "invalid_value", 'max_output_tokens has to be "inf" or from 1 to 4096.', "max_output_tokens"
+        "invalid_value", 'max_output_tokens has to be "inf" or from 1 to 4096.', param="max_output_tokens"
     )
 
 
@@ -198,7 +205,10 @@ def _format(value: Any, param: str) -> AudioFormat:
     found = FORMATS.get(kind) if isinstance(kind, str) else None
     if found is None or value.get("rate", found.sample_rate) != found.sample_rate:
         raise ProtocolError(
-            "invalid_value", f"{param} has to be audio/pcm at 24000 Hz, audio/pcmu or audio/pcma.", param
+            "invalid_value",
+            "{field} has to be audio/pcm at 24000 Hz, audio/pcmu or audio/pcma.",
+            param=param,
+            field=param,
         )
     return found
 
@@ -211,17 +221,23 @@ def _detection(value: Any, before: TurnDetection | None) -> TurnDetection | None
     kind = value.get("type", "server_vad") if isinstance(value, dict) else None
     if kind not in ("server_vad", "semantic_vad"):
         raise ProtocolError(
-            "invalid_value", f"{param}.type has to be server_vad, semantic_vad, or {param} null.", param
+            "invalid_value",
+            "{field}.type has to be server_vad, semantic_vad, or {field} null.",
+            param=param,
+            field=param,
         )
     if value.get("idle_timeout_ms") is not None:
         raise ProtocolError(
-            "unsupported", "A turn of the assistant without one of the user is not supported.", param
+            "unsupported", "A turn of the assistant without one of the user is not supported.", param=param
         )
     kept = before if before is not None and before.kind == kind else TurnDetection(kind=kind)
     eagerness = value.get("eagerness", kept.eagerness)
     if not isinstance(eagerness, str) or eagerness not in _EAGERNESS:
         raise ProtocolError(
-            "invalid_value", f"{param}.eagerness has to be low, medium, high or auto.", f"{param}.eagerness"
+            "invalid_value",
+            "{field}.eagerness has to be low, medium, high or auto.",
+            param=f"{param}.eagerness",
+            field=param,
         )
     return replace(
         kept,
@@ -247,8 +263,11 @@ def _number(value: Json, name: str, default: float, least: float, most: float) -
     if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found <= most:
         raise ProtocolError(
             "invalid_value",
-            f"turn_detection.{name} has to be from {least} to {most}.",
-            f"session.audio.input.turn_detection.{name}",
+            "turn_detection.{name} has to be from {least} to {most}.",
+            param=f"session.audio.input.turn_detection.{name}",
+            name=name,
+            least=least,
+            most=most,
         )
     return found
 
@@ -259,5 +278,7 @@ def _flag(value: Json, name: str, default: bool) -> bool:
         return default
     if not isinstance(found, bool):
         param = f"session.audio.input.turn_detection.{name}"
-        raise ProtocolError("invalid_value", f"turn_detection.{name} has to be true or false.", param)
+        raise ProtocolError(
+            "invalid_value", "turn_detection.{name} has to be true or false.", param=param, name=name
+        )
     return found

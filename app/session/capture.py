@@ -19,6 +19,7 @@ from app.audio.streams import AudioInput
 from app.audio.wav_streams import WavMicrophone
 from app.dialog.vad import Vad
 from app.session.voice_stream import VadFrame, VoiceStream
+from engine_runtime.errors import Problem
 from engine_runtime.types import Pcm
 
 _MOST_BEHIND_MS = 500.0
@@ -48,7 +49,7 @@ class Capture:
         """`keep_ms` as in `VoiceStream`. The `processor` gets what a microphone captures, not files."""
         self.stream = VoiceStream(vad, keep_ms)
         self.processor = processor
-        self._reported: set[str] = set()
+        self._reported: set[Problem] = set()
         """Problems of the processor."""
         self._resampler = Resampler(vad.sample_rate, vad.sample_rate)
         self._ring: Ring | None = None
@@ -161,14 +162,14 @@ class Capture:
             return EchoMeasurement()
         return self.processor.measurement
 
-    def take_problem(self) -> str:
-        """Why requested processing of the microphone is not possible; "" if it is, or if the reason was
+    def take_problem(self) -> Problem | None:
+        """Why requested processing of the microphone is not possible; None if it is, or if the reason was
         returned before."""
         if self.processor is None or self.source is None or self.is_file:
-            return ""
+            return None
         problem = self.processor.problem
-        if not problem or problem in self._reported:
-            return ""
+        if problem is None or problem in self._reported:
+            return None
         self._reported.add(problem)
         return problem
 

@@ -99,7 +99,9 @@ def lock(folder: Path) -> int:
             return descriptor
         time.sleep(_LOCK_S)
     os.close(descriptor)
-    raise RecordError(f"{folder} is being written by another window. Close that one and start again.")
+    raise RecordError(
+        "{folder} is being written by another window.", "Close that one and start again.", folder=folder
+    )
 
 
 def is_being_written(folder: Path) -> bool:
@@ -129,8 +131,11 @@ def read_about(folder: Path) -> dict[str, Any]:
     about = _document(folder / ABOUT)
     if about.get("format") != FORMAT:
         raise RecordError(
-            f"{folder} has format {about.get('format')!s:.40}; this program reads format {FORMAT}. "
-            "Use a matching version of the program."
+            "{folder} has format {format!s:.40}; this program reads format {wanted_format}.",
+            "Use a matching version of the program.",
+            folder=folder,
+            format=about.get("format"),
+            wanted_format=FORMAT,
         )
     try:
         about |= {
@@ -142,7 +147,9 @@ def read_about(folder: Path) -> dict[str, Any]:
             "is_ended": value_of(bool, about["is_ended"]),
         }
     except (KeyError, ValueError) as error:
-        raise RecordError(f"{folder / ABOUT} is damaged. Choose another conversation.") from error
+        raise RecordError(
+            "{folder} is damaged.", "Choose another conversation.", folder=folder / ABOUT
+        ) from error
     return about
 
 
@@ -175,7 +182,10 @@ def event_lines(folder: Path) -> Iterator[bytes]:
                 yield line
     except OSError as error:
         raise RecordError(
-            f"{folder / EVENTS} cannot be read: {error.strerror}. Choose another one."
+            "{folder} cannot be read: {reason}.",
+            "Choose another one.",
+            folder=folder / EVENTS,
+            reason=error.strerror,
         ) from error
 
 
@@ -206,7 +216,9 @@ def to_be_erased(folder: Path) -> set[int]:
     try:
         return set(value_of(tuple[int, ...], _document(folder / ERASED).get("turn_ids")))
     except ValueError as error:
-        raise RecordError(f"{folder / ERASED} is damaged. Choose another conversation.") from error
+        raise RecordError(
+            "{folder} is damaged.", "Choose another conversation.", folder=folder / ERASED
+        ) from error
 
 
 def without_turns(history: dict[str, Any], turn_ids: set[int]) -> dict[str, Any]:
@@ -250,7 +262,7 @@ def open_regular(file: Path) -> BinaryIO:
 def delete_conversation(folder: Path) -> None:
     """Delete a conversation; files that are not of the program stay. RecordError if that cannot be done."""
     if not (folder / ABOUT).is_file():
-        raise RecordError(f"{folder} is not a recorded conversation. Choose another folder.")
+        raise RecordError("{folder} is not a recorded conversation.", "Choose another folder.", folder=folder)
     _delete(folder)
 
 
@@ -263,7 +275,12 @@ def _delete(folder: Path) -> None:
         with contextlib.suppress(OSError):  # files of someone else
             folder.rmdir()
     except OSError as error:
-        raise RecordError(f"{folder} cannot be deleted: {error.strerror}. Check its permissions.") from error
+        raise RecordError(
+            "{folder} cannot be deleted: {reason}.",
+            "Check its permissions.",
+            folder=folder,
+            reason=error.strerror,
+        ) from error
 
 
 def delete_all(root: Path) -> None:
@@ -382,13 +399,16 @@ def _document(file: Path) -> dict[str, Any]:
             document = _parsed(opened.read(_LARGEST[file.name]))
     except OSError as error:
         raise RecordError(
-            f"{file.parent} is not a recorded conversation ({file.name}: {error.strerror}). "
-            "Choose another folder."
+            "{parent} is not a recorded conversation ({file}: {reason}).",
+            "Choose another folder.",
+            parent=file.parent,
+            file=file.name,
+            reason=error.strerror,
         ) from error
     except ValueError as error:
-        raise RecordError(f"{file} is damaged. Choose another conversation.") from error
+        raise RecordError("{file} is damaged.", "Choose another conversation.", file=file) from error
     if not isinstance(document, dict):
-        raise RecordError(f"{file} is damaged. Choose another conversation.")
+        raise RecordError("{file} is damaged.", "Choose another conversation.", file=file)
     return document
 
 

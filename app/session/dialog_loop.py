@@ -73,11 +73,10 @@ from app.session.session_settings import SessionSettings
 from app.session.sound_check import SoundCheck
 from app.session.sources import Sources
 from app.session.turn_control import TurnControl
-from engine_runtime.errors import AudioInputError, MossVoiceError
+from engine_runtime.errors import AudioInputError, MossVoiceError, Problem
 
 _MAX_FAILURES = 3
 _LAST_WORK_S = 1.0
-_ECHO_ADVICE = "Use headphones, so that a reply does not interrupt itself."
 _log = logging.getLogger(__name__)
 
 
@@ -170,7 +169,7 @@ class DialogLoop:
             if self._is_loaded:
                 turns.hear(frame)
         if problem := self._capture.take_problem():
-            self._emit(ErrorRaised(problem, _ECHO_ADVICE))
+            self._emit(ErrorRaised(problem))
         turns.service(now_ns)
         self._sound_check.service()
         sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
@@ -209,8 +208,11 @@ class DialogLoop:
             self.turns.cancel("stopped")
             self._emit(
                 ErrorRaised(
-                    f"The program stood still for {standstill_s:,.0f} s, as while the computer sleeps.",
-                    "What was being said or played then was dropped; continue as before.",
+                    Problem(
+                        "The program stood still for {seconds:,.0f} s, as while the computer sleeps.",
+                        "What was being said or played then was dropped; continue as before.",
+                        seconds=standstill_s,
+                    ),
                     is_past=True,
                 )
             )
@@ -228,7 +230,7 @@ class DialogLoop:
             try:
                 self._carry_out(command)
             except MossVoiceError as error:
-                self._emit(ErrorRaised(error.what_is_wrong, error.what_to_do))
+                self._emit(ErrorRaised(error.problem))
 
     def _carry_out(self, command: Command) -> None:
         turns, sources = self.turns, self._sources
@@ -302,7 +304,7 @@ class DialogLoop:
     def _hold(self, on: bool) -> None:
         if on:
             if not self._is_loaded:
-                raise AudioInputError("The model is not loaded yet. Wait until it is ready.")
+                raise AudioInputError("The model is not loaded yet.", "Wait until it is ready.")
             self._sources.require_microphone()
             if self._sources.has_sample:
                 self.turns.cancel("replaced")
@@ -346,7 +348,8 @@ class DialogLoop:
             self._sources.use(settings)
 
     def _refuse(self) -> None:
-        self._emit(ErrorRaised("There is no engine to answer.", "Choose a model that works in the settings."))
+        problem = Problem("There is no engine to answer.", "Choose a model that works in the settings.")
+        self._emit(ErrorRaised(problem))
 
     # ---- the engine ----
 
@@ -364,8 +367,8 @@ class DialogLoop:
                 self._emit(result)
             elif isinstance(result, FlowStepsSet):
                 self._emit(result)
-                if result.message:
-                    self._emit(ErrorRaised(result.message, result.what_to_do))
+                if result.problem is not None:
+                    self._emit(ErrorRaised(result.problem))
             elif isinstance(result, EngineLost):
                 if self._is_loaded:
                     self._give_up(result)
@@ -376,7 +379,7 @@ class DialogLoop:
                 self._emit(ConversationContinued(self._continued))
             elif isinstance(result, RestoreFailed):
                 self._recorder.settle(is_continued=False)
-                self._emit(ErrorRaised(result.message, result.what_to_do))
+                self._emit(ErrorRaised(result.problem))
             else:
                 self.turns.on_result(result)
 
@@ -403,10 +406,10 @@ class DialogLoop:
         for command in waiting:
             self.commands.put(command)
 
-    def _give_up(self, problem: LoadFailed | EngineLost) -> None:
+    def _give_up(self, result: LoadFailed | EngineLost) -> None:
         """There is no engine until another one is loaded."""
         self._recorder.lose_engine()
-        self._emit(ErrorRaised(problem.message, problem.what_to_do, is_fatal=True))
+        self._emit(ErrorRaised(result.problem, is_fatal=True))
         self._fail()
 
     def _fail(self) -> None:
@@ -436,11 +439,13 @@ class DialogLoop:
         _log.error("the dialog failed", exc_info=error)
         self._failures += 1
         is_fatal = self._failures >= _MAX_FAILURES
-        what = (
-            error.what_is_wrong if isinstance(error, MossVoiceError) else f"{type(error).__name__}: {error}."
-        )
-        advice = error.what_to_do if isinstance(error, MossVoiceError) else "See the log file for details."
-        self._emit(ErrorRaised(what, advice, is_fatal=is_fatal))
+        if isinstance(error, MossVoiceError):
+            problem = error.problem
+        else:
+            problem = Problem(
+                "{kind}: {error}.", "See the log file for details.", kind=type(error).__name__, error=error
+            )
+        self._emit(ErrorRaised(problem, is_fatal=is_fatal))
         self.turns.cancel("error")
         if is_fatal:
             self._fail()

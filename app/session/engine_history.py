@@ -81,7 +81,9 @@ class EngineHistory:
         """Cut the history back to before an earlier turn, and give its question to `turn`."""
         question = self._questions.get(job.earlier_id)
         if question is None:
-            raise ForgottenQuestionError("That question is not remembered any more. Ask it again yourself.")
+            raise ForgottenQuestionError(
+                "That question is not remembered any more.", "Ask it again yourself."
+            )
         self._remove(range(job.earlier_id, turn.turn_id))
         if codes := (yield from turn.push_question(question)):
             self._give(Heard(turn.turn_id, codes))
@@ -109,7 +111,7 @@ class EngineHistory:
         try:
             self._adopt(ConversationSnapshot.of(job.history))
         except MossVoiceError as error:
-            self._give(RestoreFailed(error.what_is_wrong, error.what_to_do))
+            self._give(RestoreFailed(error.problem))
             return
         self.publish()
         self._give(Restored())

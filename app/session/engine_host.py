@@ -46,7 +46,7 @@ from app.session.engine_jobs import (
 from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, SlotPort
 from app.session.engine_source import EngineSource, RemoteEngine
 from app.session.engine_turns import EngineTurns
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
@@ -300,11 +300,13 @@ class EngineHost:
         HostFullError says why there is none."""
         with self._changed:
             if self._is_draining or self._is_closing or self.problem is not None:
-                raise HostFullError("The server is shutting down. Connect to another one, or later.")
+                raise HostFullError("The server is shutting down.", "Connect to another one, or later.")
             if len(self._runs) >= self.capacity:
                 raise HostFullError(
-                    f"All {self.capacity} conversations that this server can hold ({self.admission.limit}) "
-                    "are in progress. The next is admitted when one has ended."
+                    "All {capacity} conversations that this server can hold ({limit}) are in progress.",
+                    "The next is admitted when one has ended.",
+                    capacity=self.capacity,
+                    limit=self.admission.limit,
                 )
             slot = EngineSlot(self._changed, self._pending)
             self._runs.append(SlotRun(slot, deliver, self._pending, self.scheduler, self._owner))
@@ -338,7 +340,9 @@ class EngineHost:
         except Exception as error:
             # A failed turn is a result; this is the engine itself. /health reports it.
             _log.exception("the engine thread failed")
-            self.problem = MossVoiceError(f"The engine failed: {error}.", "Start the server again.")
+            self.problem = MossVoiceError(
+                "The engine failed: {error}.", "Start the server again.", error=error
+            )
         finally:
             self._runs.clear()
 
@@ -399,8 +403,8 @@ class EngineHost:
         )
         for run, keeps_history in zip(runs, continued, strict=True):
             run.give(replace(facts, keeps_history=keeps_history))
-            for text in engine.notes:
-                run.give(EngineNotice(text))
+            for note in engine.notes:
+                run.give(EngineNotice(note))
             run.publish()
         fields = {
             "rtf": round(admission.rtf, 3),
@@ -421,12 +425,16 @@ class EngineHost:
         """There is no engine."""
         if not isinstance(error, MossVoiceError):
             _log.error("the engine cannot be loaded", exc_info=error)
-            what = f"The engine cannot be loaded: {type(error).__name__}: {error}."
-            error = MossVoiceError(what, "`moss-voice doctor` shows what is missing.")
+            error = MossVoiceError(
+                "The engine cannot be loaded: {kind}: {error}.",
+                "`moss-voice doctor` shows what is missing.",
+                kind=type(error).__name__,
+                error=error,
+            )
         # Not the error itself, whose traceback refers to what was loaded.
-        self.problem = MossVoiceError(error.what_is_wrong, error.what_to_do)
+        self.problem = MossVoiceError.from_problem(error.problem)
         for run in self._runs:
-            run.give(LoadFailed(error.what_is_wrong, error.what_to_do))
+            run.give(LoadFailed(error.problem))
         self.loaded.set()
         self._pending.end()
 
@@ -438,11 +446,17 @@ class EngineHost:
         try:
             remote.converse(port, has_history=has_history)
         except MossVoiceError as error:
-            port.fail(error.what_is_wrong, error.what_to_do)
+            port.fail(error.problem)
         except Exception as error:
             _log.exception("the conversation with a server failed")
-            what = f"The conversation failed with an unexpected {type(error).__name__}: {error}."
-            port.fail(what, "See the log file for details.")
+            port.fail(
+                Problem(
+                    "The conversation failed with an unexpected {kind}: {error}.",
+                    "See the log file for details.",
+                    kind=type(error).__name__,
+                    error=error,
+                )
+            )
         finally:
             port.on_job(None)
             self._held_elsewhere = has_history or port.has_turns

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
@@ -215,16 +215,14 @@ class Loaded:
 class LoadFailed:
     """There is no engine until another one is loaded."""
 
-    message: str
-    what_to_do: str
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
     """The engine is gone for good; there is none until another one is loaded."""
 
-    message: str
-    what_to_do: str
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,17 +230,16 @@ class EngineNotice:
     """Something about the engine that needs no action, in words for the user: what slows it down, or that
     the connection to its server was lost or is back. The conversation continues. An event of the session."""
 
-    message: str
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class FlowStepsSet:
-    """The flow steps from the next turn on. `message` says why they are not the chosen ones, where they are
+    """The flow steps from the next turn on. `problem` says why they are not the chosen ones, where they are
     not. An event of the session, too."""
 
     flow_steps: FlowSteps
-    message: str = ""
-    what_to_do: str = ""
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +293,7 @@ class Restored:
 class RestoreFailed:
     """The conversation cannot be continued; a new one has begun."""
 
-    message: str
-    what_to_do: str
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,8 +301,7 @@ class TurnFailed:
     """The turn failed and is dropped. `code` as in MossVoiceError."""
 
     turn_id: int
-    message: str
-    what_to_do: str
+    problem: Problem
     code: str = MossVoiceError.code
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from app.session.clocks import PendingWork
 from app.session.engine_jobs import Commit, EngineLost, Hear, Job, Load, Loaded, LoadFailed, Result
+from engine_runtime.errors import Problem
 from engine_runtime.scheduler.scheduler import TICK_NS
 from engine_runtime.timing import TimingBus
 
@@ -113,9 +114,9 @@ class SlotPort:
         self.give(loaded)
         self._end_loading()
 
-    def fail(self, message: str, what_to_do: str) -> None:
+    def fail(self, problem: Problem) -> None:
         """There is no engine, or none any more."""
-        self.give((LoadFailed if self._is_loading else EngineLost)(message, what_to_do))
+        self.give((LoadFailed if self._is_loading else EngineLost)(problem))
         self._end_loading()
 
     def _end_loading(self) -> None:

@@ -37,7 +37,7 @@ from app.session.engine_jobs import (
 )
 from app.session.held_timings import KeptTimings
 from app.session.reply_run import ReplyRun
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.types import CancelScope, Modality
 from engine_runtime.work import Task
 
@@ -107,7 +107,7 @@ class EngineTurns:
         try:
             self._engine.use_flow_steps(steps)
         except MossVoiceError as error:
-            self._give(FlowStepsSet(self.flow_steps, error.what_is_wrong, error.what_to_do))
+            self._give(FlowStepsSet(self.flow_steps, error.problem))
         else:
             self._give(FlowStepsSet(self.flow_steps))
 
@@ -196,13 +196,17 @@ class EngineTurns:
             if self._turn.turn_id != turn_id:
                 self._turn = None
         if isinstance(error, MossVoiceError):
-            self._give(TurnFailed(turn_id, error.what_is_wrong, error.what_to_do, error.code))
+            self._give(TurnFailed(turn_id, error.problem, error.code))
             return
         _log.error("the engine failed", exc_info=error)
         self._give(
             TurnFailed(
                 turn_id,
-                f"The engine failed with an unexpected {type(error).__name__}: {error}.",
-                "Ask again; if it happens again, see the log file for details.",
+                Problem(
+                    "The engine failed with an unexpected {kind}: {error}.",
+                    "Ask again; if it happens again, see the log file for details.",
+                    kind=type(error).__name__,
+                    error=error,
+                ),
             )
         )

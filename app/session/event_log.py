@@ -67,7 +67,7 @@ class EventLog:
             case ErrorRaised():
                 level = logging.ERROR if event.is_fatal else logging.WARNING
                 turn = "" if event.turn_id is None else f"turn {event.turn_id}: "
-                _log.log(level, "%s%s %s", turn, event.message, event.what_to_do)
+                _log.log(level, "%s%s", turn, event.problem)
             case Counters(underruns, dropped):
                 if event != self._counters:
                     _log.warning("under-runs %d, dropped input %d samples", underruns, dropped)

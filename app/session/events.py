@@ -23,6 +23,7 @@ from app.audio.echo_cancellation import EchoMeasurement
 from app.session.engine_jobs import EngineNotice, FlowSteps, FlowStepsSet
 from app.session.speculation_policy import SpeculationStats
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import FinishReason, Modality
 
@@ -273,8 +274,7 @@ class ErrorRaised:
     over once DevicesChanged names an open microphone and loudspeaker, `is_past` if it is over already.
     """
 
-    message: str
-    what_to_do: str
+    problem: Problem
     turn_id: int | None = None
     is_fatal: bool = False
     is_about_sound: bool = False
@@ -287,8 +287,7 @@ class RecordingStopped:
     is none."""
 
     folder: str
-    message: str
-    what_to_do: str
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +329,7 @@ class DeviceNoticed:
     """What a device does, in words for the user: it was replaced, is back, delivers silence or loses sound.
     The conversation continues."""
 
-    message: str
+    problem: Problem
 
 
 Event = (

@@ -117,11 +117,16 @@ def run_file(
     if wav_in is not None and not document["turns"]:
         advice = _LOUD_ADVICE if conversation.loudest_dbfs > _LOUD_DBFS else _QUIET_ADVICE
         raise AudioInputError(
-            f"No speech was found in {wav_in} (its loudest moment has {conversation.loudest_dbfs:.0f} dBFS). "
-            f"{advice}"
+            "No speech was found in {file} (its loudest moment has {loudest_dbfs:.0f} dBFS).",
+            "{remedy}",
+            file=wav_in,
+            loudest_dbfs=conversation.loudest_dbfs,
+            remedy=advice,
         )
     if out is not None and not conversation.replies:
-        raise ConversationError(f"No reply has any speech, so {out} was not written. Ask something else.")
+        raise ConversationError(
+            "No reply has any speech, so {out} was not written.", "Ask something else.", out=out
+        )
     return document
 
 
@@ -169,7 +174,7 @@ class _Conversation:
                 self._session.send(AskText(text))
             while not self._is_over:
                 if not self._session.is_running:
-                    raise ConversationError("The conversation broke off. See the log file for details.")
+                    raise ConversationError("The conversation broke off.", "See the log file for details.")
                 time.sleep(_POLL_S)
                 for event in self._session.poll():
                     self._take(event)
@@ -190,17 +195,17 @@ class _Conversation:
                 self._progress(min(seconds / self._length_s, 1.0))
             case Levels(input_dbfs=level):
                 self.loudest_dbfs = max(self.loudest_dbfs, level)
-            case EngineNotice(message) if self._notice is not None:
-                self._notice(message)
+            case EngineNotice(problem) if self._notice is not None:
+                self._notice(str(problem))
             case ReplyFinished(turn_id=turn_id):
                 self._keep_speech(turn_id)
             case ReplyCut(turn_id=turn_id):
                 self._keep_speech(turn_id)
-            case ErrorRaised(message, what_to_do, _, _):
-                self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
+            case ErrorRaised(problem):
+                self.error = self.error or ConversationError.from_problem(problem)
                 self._is_over = True
-            case RecordingStopped(_, message, what_to_do):
-                self.error = self.error or ConversationError(f"{message} {what_to_do}".strip())
+            case RecordingStopped(_, problem):
+                self.error = self.error or ConversationError.from_problem(problem)
             case SampleFinished():
                 self._is_over = True
             case StateChanged(SessionState.STOPPED):
@@ -227,7 +232,7 @@ class _NoMicrophone:
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Cannot be done."""
-        raise AudioInputError("This conversation has no microphone. Give it a file or a text.")
+        raise AudioInputError("This conversation has no microphone.", "Give it a file or a text.")
 
     def close(self) -> None:
         """Does nothing."""

@@ -32,7 +32,9 @@ def recorded(target: Path | None) -> Iterator[Recording | None]:
             _move(folder / "sound" / SOUND, target)
     else:
         if target.exists():
-            raise ExportError(f"{target} is there already. Choose another name for the recording.")
+            raise ExportError(
+                "{target} is there already.", "Choose another name for the recording.", target=target
+            )
         with _beside(target):  # refused before an engine is loaded
             pass
         yield Recording(target.parent, name=target.name)

@@ -172,7 +172,9 @@ class RecordWriter:
             except Exception as error:
                 _log.exception("the conversation cannot be recorded")
                 self._give_up(
-                    ExportError(f"The recording failed with a {type(error).__name__}. See the log file.")
+                    ExportError(
+                        "The recording failed with a {kind}.", "See the log file.", kind=type(error).__name__
+                    )
                 )
             finally:
                 self._pending.end()
@@ -277,9 +279,13 @@ class _OpenFolder:
         content = (json.dumps(entry, ensure_ascii=False) + "\n").encode()
         try:
             if os.fstat(self._lines).st_nlink == 0:
-                raise ExportError(f"{self.path} was deleted while it was written. Start another one.")
+                raise ExportError(
+                    "{path} was deleted while it was written.", "Start another one.", path=self.path
+                )
             if os.write(self._lines, content) < len(content):
-                raise ExportError(f"{self.path} was not written: the disk is full. Free some space.")
+                raise ExportError(
+                    "{path} was not written: the disk is full.", "Free some space.", path=self.path
+                )
         except OSError as error:
             raise in_words(self.path / EVENTS, error) from error
         self._sum_up(line)
@@ -351,7 +357,9 @@ def _make_folder(recording: Recording) -> Path:
             path = recording.root / f"{name} ({number})"
     except OSError as error:
         raise in_words(path, error) from error
-    raise ExportError(f"{recording.root} has too many folders of this name. Choose another folder.")
+    raise ExportError(
+        "{root} has too many folders of this name.", "Choose another folder.", root=recording.root
+    )
 
 
 def _open_lines(file: Path) -> int:

@@ -8,12 +8,14 @@ length. Any thread.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from engine_runtime.errors import Problem
 
 LONGEST_TEXT = 20_000
 """Characters of a text that are read; no question or reply is longer."""
@@ -24,8 +26,10 @@ Settings = TypeVar("Settings")
 
 def plain(value: Any) -> Any:
     """Dataclasses and other values as JSON values."""
+    if isinstance(value, Problem):
+        return {"what_is_wrong": value.what_is_wrong, "what_to_do": value.what_to_do}
     if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, (tuple, list)):

@@ -42,6 +42,7 @@ from app.session.record_writer import (
 from app.session.recorded_values import plain
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
+from engine_runtime.errors import Problem
 
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.conversation.snapshot import ConversationSnapshot
@@ -129,10 +130,12 @@ class ConversationRecorder:
             self._hand_over(self._track, now_ns)
         if self._is_on and self._writer.backlog > _MOST_BACKLOG:
             self.end(is_ended=False)
-            self._stop_for("", "The disk is too slow to record the conversation.", "Choose another folder.")
+            self._stop_for(
+                "", Problem("The disk is too slow to record the conversation.", "Choose another folder.")
+            )
         while not self._writer.problems.empty():
             folder, error = self._writer.problems.get()
-            self._stop_for(str(folder), error.what_is_wrong, error.what_to_do)
+            self._stop_for(str(folder), error.problem)
 
     def note(self, what: Event | Command) -> None:
         """Record an event or a command. Any thread; commands come in the dialog thread."""
@@ -279,7 +282,7 @@ class ConversationRecorder:
             self._frames_given += self._held_frames
             self._held, self._held_frames = [], 0
 
-    def _stop_for(self, folder: str, message: str, what_to_do: str) -> None:
+    def _stop_for(self, folder: str, problem: Problem) -> None:
         """Recording has failed; the conversation continues."""
         self._is_on, self._track, self._wanted = False, None, None
-        self._emit(RecordingStopped(folder, message, what_to_do))
+        self._emit(RecordingStopped(folder, problem))

@@ -123,7 +123,9 @@ def replay(
     commands = _commands(folder)
     has_sound = frames_of(folder / SOUND)[0] > 0 and "hears_file" in about
     if not has_sound and not commands:
-        raise ReplayError(f"{folder} holds neither sound nor a question to replay. Choose another one.")
+        raise ReplayError(
+            "{folder} holds neither sound nor a question to replay.", "Choose another one.", folder=folder
+        )
     with tempfile.TemporaryDirectory(prefix="moss-voice-") as kept:
         recording = Recording(Path(kept), name="now")
         settings = settings_of(about.get("settings"), SessionSettings())
@@ -153,7 +155,7 @@ def replay(
         _hold(session, microphone, sample if hears_file else None, history, first_turn)
         made = list_conversations(Path(kept))
         if not made:
-            raise ReplayError(f"This build detects no turn in {folder}.")
+            raise ReplayError("This build detects no turn in {folder}.", folder=folder)
         return compare(folder, made[0].folder, late_s)
 
 
@@ -174,11 +176,11 @@ def _hold(
         is_over = False
         while not is_over:
             if not session.is_running:
-                raise ReplayError("The replay broke off. See the log file for details.")
+                raise ReplayError("The replay broke off.", "See the log file for details.")
             time.sleep(_POLL_S)
             for event in session.poll():
                 if isinstance(event, ErrorRaised) and event.turn_id is None:
-                    raise ReplayError(f"{event.message} {event.what_to_do}".strip())
+                    raise ReplayError.from_problem(event.problem)
                 if isinstance(event, ConversationContinued):
                     session.send(PlaySample(sample) if sample is not None else Start())
                 is_over = is_over or isinstance(event, SampleFinished)
@@ -378,4 +380,6 @@ def _codes(folder: Path) -> dict[int, list[list[int]]]:
     try:
         return {entry["turn_id"]: entry["reply"] for entry in read_history(folder)["exchanges"]}
     except (KeyError, TypeError) as error:
-        raise RecordError(f"{folder / HISTORY} is damaged. Choose another conversation.") from error
+        raise RecordError(
+            "{folder} is damaged.", "Choose another conversation.", folder=folder / HISTORY
+        ) from error

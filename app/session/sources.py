@@ -29,7 +29,7 @@ from app.session.events import (
     SampleStarted,
 )
 from app.session.session_settings import SessionSettings
-from engine_runtime.errors import AudioInputError
+from engine_runtime.errors import AudioInputError, Problem
 from engine_runtime.types import Pcm
 
 _SILENCE_AFTER_FILE_NS = 1_000_000_000
@@ -107,11 +107,11 @@ class Sources:
     def require_microphone(self) -> None:
         """AudioInputError if the microphone is closed, muted or absent."""
         if not self.is_listening:
-            raise AudioInputError("The microphone is closed. Press Start before you talk.")
+            raise AudioInputError("The microphone is closed.", "Press Start before you talk.")
         if self.is_muted:
-            raise AudioInputError("The microphone is muted. Unmute it before you talk.")
+            raise AudioInputError("The microphone is muted.", "Unmute it before you talk.")
         if not self._supervisor.is_input_open:
-            raise AudioInputError("No microphone is open. Connect one and look for devices again.")
+            raise AudioInputError("No microphone is open.", "Connect one and look for devices again.")
 
     def open_output(self, settings: SessionSettings) -> None:
         """Open the loudspeaker for a reply while the microphone is closed."""
@@ -251,9 +251,9 @@ class Sources:
     def _notify(self, notices: list[DeviceNotice]) -> None:
         for notice in notices:
             if notice.is_error:
-                self._emit(ErrorRaised(notice.message, notice.what_to_do, is_about_sound=True))
+                self._emit(ErrorRaised(notice.problem, is_about_sound=True))
             else:
-                self._emit(DeviceNoticed(notice.message))
+                self._emit(DeviceNoticed(notice.problem))
 
 
 def _names(devices: tuple[Device, ...]) -> tuple[str, ...]:
@@ -272,7 +272,7 @@ class MicrophoneWatch:
         self._dropped = microphone.dropped_samples
         self._losses: list[int] = []
 
-    def notices(self, silent_s: float, now_ns: int, name: str) -> list[str]:
+    def notices(self, silent_s: float, now_ns: int, name: str) -> list[Problem]:
         """Messages for the user now; the microphone, which the user knows by `name`, has had no sound for
         `silent_s`."""
         found = []
@@ -280,7 +280,11 @@ class MicrophoneWatch:
         if self.is_silent and not self._is_silence_told:
             self._is_silence_told = True
             found.append(
-                f"The microphone {name} delivers silence. Check that it is not muted, or choose another one."
+                Problem(
+                    "The microphone {name} delivers silence.",
+                    "Check that it is not muted, or choose another one.",
+                    name=name,
+                )
             )
         if self._microphone.dropped_samples != self._dropped:
             self._dropped = self._microphone.dropped_samples
@@ -288,7 +292,11 @@ class MicrophoneWatch:
         if len(self._losses) >= _LOSSES and not self._is_loss_told:
             self._is_loss_told = True
             found.append(
-                f"The microphone {name} loses sound. Choose a higher device latency in the settings."
+                Problem(
+                    "The microphone {name} loses sound.",
+                    "Choose a higher device latency in the settings.",
+                    name=name,
+                )
             )
         return found
 

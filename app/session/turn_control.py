@@ -52,6 +52,7 @@ from app.session.speculation import HeldReply
 from app.session.speculation_policy import SpeculationStats
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, TurnResult, UserTurn
 from app.session.voice_stream import VadFrame
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import ReplyEvent
 
@@ -163,13 +164,17 @@ class TurnControl:
         question = text.strip()
         limit = self.settings.max_text_chars
         if not question:
-            self._emit(ErrorRaised("The question is empty.", "Type a question first."))
+            self._emit(ErrorRaised(Problem("The question is empty.", "Type a question first.")))
             return
         if len(question) > limit:
             self._emit(
                 ErrorRaised(
-                    f"The question has {len(question):,} characters, more than the {limit:,} that fit.",
-                    "Shorten it, or ask it in parts.",
+                    Problem(
+                        "The question has {characters:,} characters, more than the {limit:,} that fit.",
+                        "Shorten it, or ask it in parts.",
+                        characters=len(question),
+                        limit=limit,
+                    )
                 )
             )
             return
@@ -189,7 +194,10 @@ class TurnControl:
         if earlier is None or not earlier.chunks:
             self._emit(
                 ErrorRaised(
-                    "That reply has no sound to play again.", "Choose a spoken reply of this conversation."
+                    Problem(
+                        "That reply has no sound to play again.",
+                        "Choose a spoken reply of this conversation.",
+                    )
                 )
             )
             return
@@ -321,7 +329,7 @@ class TurnControl:
         turn = self._driver.turn
         if turn is None or turn.turn_id != failure.turn_id or self._player.is_repetition:
             return
-        self._emit(ErrorRaised(failure.message, failure.what_to_do, turn.turn_id))
+        self._emit(ErrorRaised(failure.problem, turn.turn_id))
         self.cancel("error")
 
     # ---- hooks of the driver: the reply ----

@@ -94,7 +94,9 @@ def judge(
         for _ in range(REPEATS):
             copy, times = stream(vocoder, mel, sizes)
         if len(copy) != len(whole) or not np.isfinite(copy).all() or np.sqrt(np.mean(copy**2)) < LEAST_RMS:
-            raise MossVoiceError(f"{name} made no speech of recording {index}.", "Train it longer.")
+            raise MossVoiceError(
+                "{name} made no speech of recording {index}.", "Train it longer.", name=name, index=index
+            )
         distances.append(np.abs(mel_of(torch.from_numpy(copy)).numpy() - mel).mean())
         differences.append(np.abs(copy - whole).max() / np.abs(whole).max())
         firsts.append(times[0])
@@ -103,9 +105,12 @@ def judge(
     limit = DIFFERENCES[vocoder.like.dtype]
     if vocoder.is_exact and max(differences) > limit:
         raise MossVoiceError(
-            f"Streaming through {name} differs from one call by {max(differences):.1e} of the loudest "
-            f"sample, more than {limit:.0e}.",
+            "Streaming through {name} differs from one call by {differences:.1e} of the loudest sample, "
+            "more than {limit:.0e}.",
             "Report it together with the file.",
+            name=name,
+            differences=max(differences),
+            limit=limit,
         )
     return Judgement(
         name,
@@ -123,7 +128,9 @@ def read_recordings(folder: Path, rate: int) -> list[Pcm]:
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)[:MOST_RECORDINGS]
     if not files:
         raise MossVoiceError(
-            f"There is no WAV or FLAC file in {folder}.", "Give a folder with recordings of speech."
+            "There is no WAV or FLAC file in {folder}.",
+            "Give a folder with recordings of speech.",
+            folder=folder,
         )
     return [resample(pcm, found, rate) for pcm, found in (read_beginning(file, MOST_S) for file in files)]
 

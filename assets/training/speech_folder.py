@@ -40,7 +40,9 @@ class SpeechFolder:
         )
         if not files:
             raise MossVoiceError(
-                f"There is no WAV or FLAC file in {folder}.", "Give a folder with recordings of speech."
+                "There is no WAV or FLAC file in {folder}.",
+                "Give a folder with recordings of speech.",
+                folder=folder,
             )
         found = {"rate": rate, "files": [[str(file), file.stat().st_size] for file in files]}
         if not listed.is_file() or json.loads(listed.read_text()) != found:
@@ -67,8 +69,10 @@ class SpeechFolder:
                     trained += 1
         if not trained:
             raise MossVoiceError(
-                f"There are fewer than two recordings of {LEAST_S} s in {files[0].parent}.",
+                "There are fewer than two recordings of {least_s} s in {parent}.",
                 "One is held out to judge the vocoder by. Add some.",
+                least_s=LEAST_S,
+                parent=files[0].parent,
             )
 
     def batch(self, rng: np.random.Generator, size: int, samples: int) -> Tensor:
@@ -76,7 +80,9 @@ class SpeechFolder:
         last = len(self._samples) - samples
         if last < 0:
             raise MossVoiceError(
-                f"All the speech is shorter than a segment of {samples} samples.", "Give more recordings."
+                "All the speech is shorter than a segment of {samples} samples.",
+                "Give more recordings.",
+                samples=samples,
             )
         starts = rng.integers(0, last + 1, size)
         return torch.from_numpy(np.stack([self._samples[start : start + samples] for start in starts]))

@@ -176,10 +176,10 @@ class TransformersComparison:
         if not worst > LEAST_COSINE:
             raise ComparisonError(
                 "The logits of both sides differ: smallest cosine {worst:.4f}, and at least "
-                "{least_cosine} is required.",
+                "{least} is required.",
                 "No times are reported; compare with --weights native first.",
                 worst=worst,
-                least_cosine=LEAST_COSINE,
+                least=LEAST_COSINE,
             )
         times.note = f"the whole model over {len(self.first_logits)} rows: smallest cosine {worst:.6f}"
 
@@ -253,11 +253,11 @@ class RecomputeComparison:
         if not max(means) < MEL_TOLERANCE[dtype]:
             advice = "check the weights" if dtype == "float32" else "compare with --codec-dtype float32 first"
             raise ComparisonError(
-                "The cached flow and the plain one differ by {means:.3g} in log-mel, more than the "
-                "{mel_tolerance} of {dtype}.",
+                "The cached flow and the plain one differ by {difference:.3g} in log-mel, more than the "
+                "{allowed} of {dtype}.",
                 "No times are reported; {advice}.",
-                means=max(means),
-                mel_tolerance=MEL_TOLERANCE[dtype],
+                difference=max(means),
+                allowed=MEL_TOLERANCE[dtype],
                 dtype=dtype,
                 advice=advice,
             )

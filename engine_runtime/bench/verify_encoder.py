@@ -178,10 +178,10 @@ class _Measured:
         streamed, complete = _run(stream, pcm, rate), tokenizer.encode(pcm)
         if streamed.size != complete.size:
             raise ExecutorError(
-                "A stream returned {size} codes where the complete recording has {complete_size}.",
+                "A stream returned {size} codes where the complete recording has {expected}.",
                 "Check the bundle's speech encoder.",
                 size=streamed.size,
-                complete_size=complete.size,
+                expected=complete.size,
             )
         revisions, maximum = stream.revisions, stream.maximum
         return cls(

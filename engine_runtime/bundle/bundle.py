@@ -141,18 +141,18 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         is_folder, is_bundle = path.is_dir(), file.is_file()
     except OSError as error:  # a name that is too long, a folder that may not be looked into
         raise BundleError(
-            "{path} cannot be opened: {strerror}.",
+            "{path} cannot be opened: {reason}.",
             "Check its name and its permissions.",
             path=path,
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
     if not is_folder:
         raise BundleError(
             "There is no bundle folder at {path}.",
-            "Give the folder that contains {manifest_name}, or get the released model with `moss-voice "
+            "Give the folder that contains {manifest}, or get the released model with `moss-voice "
             "fetch moss-speech`.",
             path=path,
-            manifest_name=MANIFEST_NAME,
+            manifest=MANIFEST_NAME,
         )
     if not _is_utf_8(path):
         raise BundleError(
@@ -162,10 +162,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     if not is_bundle:
         raise BundleError(
-            "{path} is not a bundle: it contains no {manifest_name}.",
+            "{path} is not a bundle: it contains no {manifest}.",
             "Specify the folder that contains one.",
             path=path,
-            manifest_name=MANIFEST_NAME,
+            manifest=MANIFEST_NAME,
         )
     return read_toml(file)
 
@@ -277,10 +277,10 @@ def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) ->
         is_there = file.is_file()
     except OSError as error:
         raise BundleError(
-            "{file} cannot be opened: {strerror}.",
+            "{file} cannot be opened: {reason}.",
             _AGAIN,
             file=file,
-            strerror=error.strerror,
+            reason=error.strerror,
         ) from error
     if not is_there:
         raise BundleError(
@@ -295,21 +295,21 @@ def _check_file(bundle: Bundle, file: Path, entry: FileEntry, verify: Verify) ->
     if size != entry.size:
         state = "cut short" if size < entry.size else "too long"
         raise BundleError(
-            "{file} is {state}: {size} bytes where {manifest_name} says {entry_size}.",
+            "{file} is {state}: {size} bytes where {manifest} says {entry_size}.",
             _AGAIN,
             file=file,
             state=state,
             size=size,
-            manifest_name=MANIFEST_NAME,
+            manifest=MANIFEST_NAME,
             entry_size=entry.size,
         )
     if verify == "sha256" and (found := hash_file(file)) != entry.sha256.lower():
         raise BundleError(
-            "{file} is not the file that {manifest_name} describes: its sha256 is {found}… where "
+            "{file} is not the file that {manifest} describes: its sha256 is {found}… where "
             "{sha256}… was expected.",
             _AGAIN,
             file=file,
-            manifest_name=MANIFEST_NAME,
+            manifest=MANIFEST_NAME,
             found=found[:16],
             sha256=entry.sha256[:16],
         )
@@ -324,6 +324,6 @@ def hash_file(file: Path) -> str:
                 digest.update(block)
     except OSError as error:
         raise BundleError(
-            "{file} cannot be read: {strerror}.", "Check its permissions.", file=file, strerror=error.strerror
+            "{file} cannot be read: {reason}.", "Check its permissions.", file=file, reason=error.strerror
         ) from error
     return digest.hexdigest()

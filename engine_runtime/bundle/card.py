@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from engine_runtime.bundle.manifest import Table
-from engine_runtime.errors import LanguageError
+from engine_runtime.errors import LanguageError, Problem
 
 _LONGEST = 500
 """Characters of a text: it is shown on the first screen."""
 
-_NAMES = {"en": "English", "zh": "Chinese"}
+_NAMES = {"en": Problem("English"), "zh": Problem("Chinese")}
 _LANGUAGES_OF_SCRIPTS = {
     "CJK": {"zh", "ja", "ko"},
     "BOPOMOFO": {"zh"},
@@ -68,7 +68,7 @@ class ModelCard:
         words = [script for script, length in runs if script and (script, length) != _SYMBOL]
         foreign = [script for script in words if not self._knows_script(script)]
         if foreign and 2 * len(foreign) >= len(words):
-            names = " and ".join(_NAMES.get(language, language) for language in self.languages)
+            names = _listed([_NAMES.get(language, language) for language in self.languages])
             raise LanguageError(
                 "This model knows only {names}.", "Ask in {names}, or choose another model.", names=names
             )
@@ -78,6 +78,13 @@ class ModelCard:
         if not self.languages or languages is None:
             return True
         return any(known in languages or known not in _LANGUAGES for known in self.languages)
+
+
+def _listed(names: list[Problem | str]) -> Problem | str:
+    listed, *others = names
+    for name in others:
+        listed = Problem("{listed} and {name}", listed=listed, name=name)
+    return listed
 
 
 def parse_card(table: Table) -> ModelCard:

@@ -52,23 +52,23 @@ def read_toml(file: Path) -> dict[str, Any]:
             content = stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise BundleError(
-            "{file} cannot be read: {strerror}.", "Check its permissions.", file=file, strerror=error.strerror
+            "{file} cannot be read: {reason}.", "Check its permissions.", file=file, reason=error.strerror
         ) from error
     if len(content) > LARGEST_FILE:
         raise BundleError(
-            "{file} has more than the {largest_file} bytes that a manifest may have.",
+            "{file} has more than the {most} bytes that a manifest may have.",
             "Restore the file.",
             file=file,
-            largest_file=LARGEST_FILE,
+            most=LARGEST_FILE,
         )
     try:
         text = content.decode("utf-8").replace("\r\n", "\n")
         if _has_deep_key(text):
             raise BundleError(
-                "{file} is not a manifest: a key has more than {most_parts} parts.",
+                "{file} is not a manifest: a key has more than {most} parts.",
                 "Restore the file.",
                 file=file,
-                most_parts=_MOST_PARTS,
+                most=_MOST_PARTS,
             )
         return tomllib.loads(text)
     except RecursionError as error:

@@ -104,9 +104,9 @@ def fill_random(
             owner._parameters[name] = nn.Parameter(values, requires_grad=False)
         if any(buffer.is_meta for buffer in owner.buffers(recurse=False)):
             raise BundleError(
-                "{prefix} has computed tables and was built without memory for them.",
+                "{network} has computed tables and was built without memory for them.",
                 "Build the network on the CPU to fill it with random weights.",
-                prefix=prefix or type(module).__name__,
+                network=prefix or type(module).__name__,
             )
     module.to(device=device, dtype=dtype)
 

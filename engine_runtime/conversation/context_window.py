@@ -36,10 +36,10 @@ def num_dropped(
     room = limit - system_rows - current_rows - reserve
     if room < 0:
         raise ContextLengthError(
-            "This turn has {current_rows} rows, but at most {most} fit into the model's context "
+            "This turn has {rows} rows, but at most {most} fit into the model's context "
             "of {limit} beside the reply.",
             "Send a shorter message; the conversation so far is kept.",
-            current_rows=current_rows,
+            rows=current_rows,
             most=max(0, current_rows + room),
             limit=limit,
         )

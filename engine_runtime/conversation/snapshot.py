@@ -82,9 +82,9 @@ class ConversationSnapshot:
         if self.exchanges and self.vocabulary != vocabulary_of(bundle):
             held_with = self.bundle if self.bundle != bundle.name else f"another version of {self.bundle}"
             raise HistoryError(
-                "This conversation was held with the bundle {held_with}, and {bundle} is loaded.",
+                "This conversation was held with the bundle {other}, and {bundle} is loaded.",
                 "Start the program with that bundle, or begin a new conversation.",
-                held_with=held_with,
+                other=held_with,
                 bundle=bundle.name,
             )
         sizes = int(bundle.lm.config["text_vocab"]), int(bundle.lm.config["audio_vocab"])

@@ -12,6 +12,7 @@ import logging
 import torch
 
 from engine_runtime.cuda.triton_launcher import has_launcher
+from engine_runtime.errors import Problem
 from engine_runtime.hardware import AcceleratorError, kernel_capability, usable_device
 from engine_runtime.installation import COMPILER_REMEDY
 from engine_runtime.options import EngineOptions, Kernels
@@ -52,12 +53,15 @@ def why_plain_torch(choice: Kernels, device: torch.device) -> str | None:
     return "--kernels torch" if choice == "torch" else why_no_triton(device)
 
 
-def slow_note(choice: Kernels, device: torch.device) -> str | None:
+def slow_note(choice: Kernels, device: torch.device) -> Problem | None:
     """What to tell the user of a GPU whose kernels cannot run although `choice` leaves them on; else None."""
     if device.type != "cuda" or choice != "auto" or (reason := why_no_triton(device)) is None:
         return None
-    slow = f"The GPU runs plain torch, several times slower than the Triton kernels: {reason}."
-    return f"{slow} {triton_remedy(reason)}"
+    return Problem(
+        "The GPU runs plain torch, several times slower than the Triton kernels: {reason}.",
+        COMPILER_REMEDY if reason == NO_COMPILER else _OTHER_REMEDY,
+        reason=Problem(NO_COMPILER) if reason == NO_COMPILER else reason,
+    )
 
 
 def check_formats(options: EngineOptions) -> None:
@@ -84,7 +88,7 @@ def check_formats(options: EngineOptions) -> None:
             "Weights in {weight_format} need the Triton kernels, which cannot run here: {reason}.",
             _WITH_COMPILER if reason == NO_COMPILER else _WITHOUT_TRITON,
             weight_format=options.weight_format,
-            reason=reason,
+            reason=Problem(NO_COMPILER) if reason == NO_COMPILER else reason,
         )
 
 

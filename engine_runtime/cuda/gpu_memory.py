@@ -247,9 +247,9 @@ def bound(device: torch.device, gpu_memory_gb: float | None) -> int:
     limit = int(gpu_memory_gb * 1e9)
     if limit <= 0:
         raise AcceleratorError(
-            "--gpu-memory-gb {gpu_memory_gb} leaves no memory.",
+            "--gpu-memory-gb {size} leaves no memory.",
             "Give the size in GB.",
-            gpu_memory_gb=gpu_memory_gb,
+            size=gpu_memory_gb,
         )
     torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), index)
     return min(free, limit)

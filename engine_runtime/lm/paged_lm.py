@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine_runtime.errors import ContextLengthError, OutOfBlocksError
+from engine_runtime.errors import ContextLengthError, OutOfBlocksError, Problem
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.executor import Executor
 from engine_runtime.lm.kv_cache import KVCache
@@ -39,7 +39,7 @@ class PagedLM:
 
     def __init__(self, executor: Executor, cache: KVCache, blocks: BlockManager) -> None:
         self.executor, self.cache, self.blocks = executor, cache, blocks
-        self.notes: tuple[str, ...] = ()
+        self.notes: tuple[Problem, ...] = ()
 
     @property
     def max_rows(self) -> int:

@@ -53,9 +53,9 @@ class WhisperVQConfig:
                 )
         if self.d_model % 2 or self.d_model % self.heads:
             raise BundleError(
-                "speech encoder: d_model {d_model} is not even or not a multiple of heads {heads}.",
+                "speech encoder: d_model {width} is not even or not a multiple of heads {heads}.",
                 "Correct the bundle.",
-                d_model=self.d_model,
+                width=self.d_model,
                 heads=self.heads,
             )
         if self.max_positions % self.pool:

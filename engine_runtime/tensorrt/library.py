@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal
 
 from engine_runtime import installation
-from engine_runtime.errors import EngineError
+from engine_runtime.errors import EngineError, Problem
 
 LibraryName = Literal["tensorrt", "tensorrt_rtx"]
 _NAMES: dict[str, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
@@ -86,10 +86,10 @@ def _module(name: LibraryName) -> Any:
         ) from None
 
 
-def _how_to_get(name: LibraryName) -> str:
+def _how_to_get(name: LibraryName) -> Problem:
     if name == "tensorrt_rtx":
         return installation.add("trt-codec")
-    return "TensorRT comes with TensorRT-LLM, in an environment of its own: packaging/TENSORRT.md."
+    return Problem("TensorRT comes with TensorRT-LLM, in an environment of its own: packaging/TENSORRT.md.")
 
 
 def reason(log: Any) -> str:

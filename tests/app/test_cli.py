@@ -77,7 +77,7 @@ def test_what_follows_two_dashes_is_no_option(capsys: pytest.CaptureFixture[str]
 def test_an_error_of_ours_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert _run_with(monkeypatch, BundleError("The bundle is upside down. Turn it round.")) == 1
+    assert _run_with(monkeypatch, BundleError("The bundle is upside down.", "Turn it round.")) == 1
     captured = capsys.readouterr()
     assert captured.err == "moss-voice: The bundle is upside down. Turn it round.\n"
     assert captured.out == ""

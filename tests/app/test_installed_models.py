@@ -63,7 +63,7 @@ def test_a_damaged_model_says_what_is_wrong(fetched: Path) -> None:
     model = find_models()[-1]
     assert model.is_installed
     assert model.is_removable
-    assert "lacks" in model.problem
+    assert "lacks" in str(model.problem)
 
 
 def test_only_what_was_fetched_is_removed(nano_bundle: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_an_environment_of_the_settings_that_cannot_be_used_opens_the_window(
     monkeypatch.setattr(app.gui.window.run, "run_gui", run_gui)
     assert main.open_window(StartSettings()) == 0
     assert errors[0].is_fatal
-    assert "needs the package websockets" in errors[0].message
+    assert "needs the package websockets" in errors[0].problem.what_is_wrong
     given = StartSettings(engine_python=Path("/a/python"), given=frozenset({"engine_python"}))
     with pytest.raises(MossVoiceError, match="websockets"):
         main.open_window(given)

@@ -22,7 +22,7 @@ from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.engine import BlockStats, Engine
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
@@ -57,7 +57,9 @@ class Script:
     push_s: float = 0.0
     fail_on: str = ""
     """Name of a call that raises."""
-    error: Exception = field(default_factory=lambda: MossVoiceError("The engine is out of order. Repair it."))
+    error: Exception = field(
+        default_factory=lambda: MossVoiceError("The engine is out of order.", "Repair it.")
+    )
     gate: threading.Event | None = None
     """If set, a reply waits for it before its first chunk."""
     predictions: tuple[float, ...] = ()
@@ -249,7 +251,7 @@ class ScriptedEngine(Engine):
     input_sample_rate = 16_000
     output_sample_rate = OUT_RATE
     gains_from_batches = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Problem, ...] = ()
     speaking_limit: int | None = None
     flow_steps = 0
 
@@ -312,7 +314,7 @@ class ScriptedEngine(Engine):
     @override
     def restore(self, snapshot: ConversationSnapshot) -> ScriptedConversation:
         if snapshot.bundle != "scripted":
-            raise MossVoiceError("It is of another bundle. Begin a new conversation.")
+            raise MossVoiceError("It is of another bundle.", "Begin a new conversation.")
         self.exchanges = list(snapshot.exchanges)
         return self.new_conversation()
 

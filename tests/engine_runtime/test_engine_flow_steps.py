@@ -96,7 +96,7 @@ def test_what_a_backend_cannot_run_is_refused_at_once(
     """Static caches that are too small, and those that several conversations share."""
 
     def check(steps: int) -> None:
-        raise FlowCacheError(f"Too small for {steps}. Choose fewer.")
+        raise FlowCacheError("Too small for {steps}.", "Choose fewer.", steps=steps)
 
     with loaded(bundle, 2) as engine:
         monkeypatch.setattr(engine.stages.token2mel, "check_steps", check)
@@ -109,7 +109,7 @@ def test_memory_that_runs_out_before_a_turn_keeps_the_steps(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def run_out(steps: int) -> None:
-        raise FlowCacheError("Too little memory. Choose fewer.")
+        raise FlowCacheError("Too little memory.", "Choose fewer.")
 
     with loaded(bundle, 2) as engine:
         conversation = engine.new_conversation()

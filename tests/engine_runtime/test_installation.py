@@ -43,43 +43,45 @@ def _take_modules_of_app() -> dict[str, ModuleType]:
 
 def test_a_checkout_is_set_up_by_its_script(repository: Path) -> None:
     script = repository / "packaging" / "bootstrap.py"
-    assert installation.remedy() == f"Run: python3 {script} run"
-    assert installation.gpu_remedy() == f"Run: python3 {script} run --gpu"
+    assert str(installation.remedy()) == f"Run: python3 {script} run"
+    assert str(installation.gpu_remedy()) == f"Run: python3 {script} run --gpu"
     assert installation.is_checkout()
     assert not installation.is_frozen()
 
 
 def test_a_frozen_copy_is_installed_again_or_used_as_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert "install MOSS Voice again" in installation.remedy()
-    assert "install MOSS Voice again" in installation.add("serve")
-    assert installation.gpu_remedy() == "Run: moss-voice gpu install"
-    assert re.search(r"pip install 'moss_voice-[\d.]+-py3-none-any\.whl\[ray\]'", installation.add("ray"))
-    quality = installation.add("quality")
+    assert "install MOSS Voice again" in str(installation.remedy())
+    assert "install MOSS Voice again" in str(installation.add("serve"))
+    assert str(installation.gpu_remedy()) == "Run: moss-voice gpu install"
+    assert re.search(
+        r"pip install 'moss_voice-[\d.]+-py3-none-any\.whl\[ray\]'", str(installation.add("ray"))
+    )
+    quality = str(installation.add("quality"))
     assert re.search(r"whl\[quality\]' && pip install --no-deps distillmos==\S+ xls-r-sqa==\S+$", quality)
 
 
 @pytest.mark.usefixtures("wheel")
 def test_a_wheel_is_completed_by_the_pip_of_its_environment(repository: Path) -> None:
-    remedy = installation.remedy()
+    remedy = str(installation.remedy())
     assert remedy.startswith(f"Run: {sys.executable} -m pip install moss-voice && ")
     pins = set(re.findall(r"[\w-]+==[\w.]+", remedy))
     tested = (repository / "packaging" / "constraints.txt").read_text(encoding="utf-8").split()
     assert {pin.partition("==")[0] for pin in pins} == {"bigvgan", "silero-vad", "pipecat-ai"}
     assert pins <= set(tested)
-    assert installation.add("serve") == f"Run: {sys.executable} -m pip install 'moss-voice[serve]'"
-    assert installation.add("quality").endswith(
+    assert str(installation.add("serve")) == f"Run: {sys.executable} -m pip install 'moss-voice[serve]'"
+    assert str(installation.add("quality")).endswith(
         f"&& {sys.executable} -m pip install --no-deps distillmos==0.9.1 xls-r-sqa==0.1.0"
     )
     version = metadata.version("torch").partition("+")[0]
-    assert installation.gpu_remedy() == f"Run: {sys.executable} -m pip install torch==={version}"
+    assert str(installation.gpu_remedy()) == f"Run: {sys.executable} -m pip install torch==={version}"
 
 
 def test_a_checkout_that_was_not_installed_is_installed_with_the_part(
     monkeypatch: pytest.MonkeyPatch, repository: Path
 ) -> None:
     monkeypatch.setattr(installation, "_is_installed", lambda: False)
-    assert installation.add("onnx").endswith(f"-m pip install --editable '{repository}[onnx]'")
+    assert str(installation.add("onnx")).endswith(f"-m pip install --editable '{repository}[onnx]'")
 
 
 @pytest.mark.slow
@@ -103,7 +105,7 @@ def test_the_command_installs_a_part_where_no_index_has_the_program(
     program = str(tmp_path / "moss_voice-1.0-py3-none-any.whl")
     subprocess.run([str(python), "-m", "pip", "install", "-q", program], env=alone, check=True)
     monkeypatch.setattr(sys, "executable", str(python))
-    command = installation.add("serve").removeprefix("Run: ")
+    command = str(installation.add("serve")).removeprefix("Run: ")
     subprocess.run(command, shell=True, env=alone, check=True, capture_output=True)
     assert list(tmp_path.glob("environment*/lib/*/site-packages/a_part-1.0.dist-info"))
 

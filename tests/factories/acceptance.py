@@ -14,6 +14,7 @@ from app.commands.acceptance_plan import Plan, shown_command
 from app.commands.acceptance_steps import AcceptanceStep, Choice, Figure, Journal, StepOutcome, hold
 from app.commands.own_command import CommandResult, result_of
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 
 Do = Callable[..., StepOutcome]
 """Does one step by its name, with a script, of a bundle or with other choices of `Plan`."""
@@ -37,7 +38,7 @@ def figure(outcome: StepOutcome, name: str) -> Figure:
 class Script:
     """Answers to commands by the first words of them: a document, or the error that they end with."""
 
-    def __init__(self, **answers: dict[str, Any] | str) -> None:
+    def __init__(self, **answers: dict[str, Any] | Problem) -> None:
         self.answers = answers
         self.words: list[tuple[str, ...]] = []
         self.pythons: list[Path | None] = []
@@ -50,9 +51,9 @@ class Script:
         self.pythons.append(python)
         name = "_".join(words[:2]) if words[0] == "trt" else words[0]
         answer = self.answers[name]
-        if isinstance(answer, str):
+        if isinstance(answer, Problem):
             return CommandResult(words, 1, None, answer, 0.1)
-        return CommandResult(words, self.status, answer, "it failed" if self.status else "", 0.1)
+        return CommandResult(words, self.status, answer, Problem("it failed") if self.status else None, 0.1)
 
 
 def make_plan(

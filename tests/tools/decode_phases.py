@@ -90,7 +90,9 @@ def _measure(engine: Engine, ceilings: Ceilings, rows: int, weight_format: str) 
         for backend in executor._backends:
             likeness = torch.cosine_similarity(_logits(executor, backend, shape), wanted, dim=-1)
             if float(likeness) < 0.999:
-                raise BenchError(f"{backend.name} returns other logits. No times are shown.")
+                raise BenchError(
+                    "{backend} returns other logits.", "No times are shown.", backend=backend.name
+                )
             if isinstance(backend, PersistentBackend):
                 times[backend.name] = _prefix_times(backend, shape)
             else:
@@ -120,7 +122,7 @@ def _measure_common(engine: Engine, ceilings: Ceilings, rows: int, count: int, w
             for one, output in zip(speakers, outputs, strict=True):
                 one.rows.append(one.generation.sample(output).row)
         if len({code for one in speakers for code in one.codes}) < 2:
-            raise BenchError("Every decode step returns the same code. No times are shown.")
+            raise BenchError("Every decode step returns the same code.", "No times are shown.")
         batched, tails = executor._batched, speakers[0].generation.tails
         assert batched is not None
         shape = [

@@ -18,7 +18,7 @@ def behave(value: object) -> object:
 
 def refuse() -> None:
     """End as bad input should."""
-    raise BundleError("It is bad. Use another one.")
+    raise BundleError("It is bad.", "Use another one.")
 
 
 def fail() -> None:

@@ -212,7 +212,7 @@ def _prepare_cli() -> None:
     from tests.factories.bundle import make_random_bundle
 
     def stop(*arguments: object, **named: object) -> None:
-        raise BundleError("Here the engine would be loaded. Stop.")
+        raise BundleError("Here the engine would be loaded.", "Stop.")
 
     def ended(*arguments: object) -> int:
         return 0

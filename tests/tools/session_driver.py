@@ -19,7 +19,7 @@ from app.session.clocks import Clock
 from app.session.events import Event
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
-from engine_runtime.errors import AudioDeviceError
+from engine_runtime.errors import AudioDeviceError, Problem
 from engine_runtime.types import Pcm
 from tests.doubles.scripted_engine import LoudnessVad, ScriptedEngine
 from tests.doubles.stepped_clock import SteppedClock
@@ -51,7 +51,7 @@ class NoMicrophone:
         self.dropped_samples = 0
 
     def open(self, device: str | None, latency_s: float) -> None:
-        raise AudioDeviceError("No microphone was found. Connect one; it is used as soon as it is found.")
+        raise AudioDeviceError("No microphone was found.", "Connect one; it is used as soon as it is found.")
 
     def close(self) -> None:
         """Does nothing."""
@@ -114,7 +114,7 @@ def running(
         clock=engine.clock,
         vad=LoudnessVad(),
         end_of_turn=(lambda: detector) if detector is not None else None,
-        find_devices=lambda: DeviceList((), (), "none here"),
+        find_devices=lambda: DeviceList((), (), Problem("none here")),
         look_for_devices=lambda: None,
     )
     session.start()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
 
-from app.gui.common.error_texts import in_words
 from app.other_python import inherited_variables
-from engine_runtime.errors import MossVoiceError
+from app.progress import PROBLEM_VARIABLE, problem_of
+from engine_runtime.errors import Problem
 
 _PATIENCE_MS = 3_000
 """Time for the process to end by itself."""
@@ -28,21 +28,23 @@ class ChildCommand(QObject):
 
     Signals:
         line: a line of JSON that is an object, as a dict.
-        ended: what is wrong and what to do, in the language of the window; empty if the command succeeded.
+        ended: the `Problem` with which the command failed, None if it succeeded.
     """
 
     line = Signal(dict)
-    ended = Signal(str, str)
+    ended = Signal(object)
 
     def __init__(self, parent: QObject, *words: str, program: Sequence[str] = ()) -> None:
         super().__init__(parent)
         self._unread = b""
+        self._problem: Problem | None = None
         self._has_ended = False
         self._process = process = QProcess(self)
         environment = QProcessEnvironment.systemEnvironment()
         for name in set(os.environ) - inherited_variables().keys() if program else ():
             environment.remove(name)
         environment.insert("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # stderr is for errors
+        environment.insert(PROBLEM_VARIABLE, "1")
         process.setProcessEnvironment(environment)
         process.setWorkingDirectory(str(Path(__file__).parents[3]))
         process.readyReadStandardOutput.connect(self._read)
@@ -72,7 +74,10 @@ class ChildCommand(QObject):
                 found = json.loads(line)
             except (ValueError, RecursionError):  # of `program`, which may print anything
                 continue
-            self.line.emit(found)
+            if (problem := problem_of(found)) is not None:
+                self._problem = problem
+            else:
+                self.line.emit(found)
 
     def _end_unstarted(self, error: QProcess.ProcessError) -> None:
         if error is QProcess.ProcessError.FailedToStart:
@@ -86,8 +91,8 @@ class ChildCommand(QObject):
         self._read()
         errors = bytes(process.readAllStandardError().data()).decode(errors="replace").strip().splitlines()
         if process.error() is QProcess.ProcessError.UnknownError and process.exitCode() == 0:
-            self.ended.emit("", "")
+            self.ended.emit(None)
         else:
-            reason = MossVoiceError((errors or [process.errorString()])[-1].removeprefix(_PREFIX))
-            self.ended.emit(in_words(reason.what_is_wrong), in_words(reason.what_to_do))
+            said = (errors or [process.errorString()])[-1].removeprefix(_PREFIX)
+            self.ended.emit(self._problem or Problem("{said}", said=said))
         self.deleteLater()

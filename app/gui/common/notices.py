@@ -11,11 +11,12 @@ from collections.abc import Callable
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
 
-from app.gui.common.error_texts import in_words
+from app.gui.common.error_texts import cause_in_words, remedy_in_words
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
 from app.gui.common.translation import FollowsLanguage
+from engine_runtime.errors import Problem
 
 SHOWN_MS = 10_000
 
@@ -102,10 +103,9 @@ class ErrorBanner(FollowsLanguage, QFrame):
         """The shown remedy."""
         return self._advice.text()
 
-    def show_error(self, message: str, what_to_do: str, remedy: str = "") -> None:
-        """Show an error; `remedy` is the text of a button, empty for none. Those of the session are
-        translated."""
-        self.show_words(lambda: (in_words(message), in_words(what_to_do), remedy))
+    def show_error(self, problem: Problem) -> None:
+        """Show an error of the session or the program, translated."""
+        self.show_words(lambda: (cause_in_words(problem), remedy_in_words(problem), ""))
 
     def show_words(self, words: Callable[[], tuple[str, str, str]]) -> None:
         """Show an error by what makes its three texts, in the language of the moment."""

@@ -1,7 +1,8 @@
 """English and Chinese, switched while the window is open.
 
 The texts of the program are English in the code; assets/translations holds the others as .ts (edited with Qt
-Linguist) and .qm (compiled by `pyside6-lrelease`). Qt's own texts (dialog buttons) come from Qt's folder.
+Linguist) and .qm (compiled by `pyside6-lrelease`): those of the window, and those of errors, which come from
+anywhere in the program. Qt's own texts (dialog buttons) come from Qt's folder.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Translation:
             for name, folder in (
                 (f"qtbase_{language}", qt_folder),
                 (f"moss_voice_{language}", str(self._folder)),
+                (f"errors_{language}", str(self._folder)),
             ):
                 self._install(name, folder)
         self.language = language

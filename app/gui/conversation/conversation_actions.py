@@ -157,7 +157,9 @@ class ConversationActions(QObject):
         """Ask for a file and save the sound of a reply."""
         pcm, rate = self._bridge.session.reply_audio(turn_id)
         if not len(pcm):
-            self._banner.show_error(self.tr("The sound of that reply is not kept any more."), "")
+            self._banner.show_words(
+                lambda: (self.tr("The sound of that reply is not kept any more."), "", "")
+            )
             return
         title, kinds = self.tr("Reply as WAV"), self.tr("Recordings (*.wav)")
         file = asked_file(self._window, title, f"moss-voice-{turn_id}.wav", kinds)
@@ -196,7 +198,7 @@ class ConversationActions(QObject):
             self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))
 
     def _show_error(self, error: MossVoiceError) -> None:
-        self._banner.show_error(error.what_is_wrong, error.what_to_do)
+        self._banner.show_error(error.problem)
 
     def _continue(self, folder: Path) -> None:
         try:

@@ -187,7 +187,7 @@ class HistoryDialog(QDialog):
         try:
             action()
         except MossVoiceError as error:
-            warn(self, self.windowTitle(), f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}")
+            warn(self, self.windowTitle(), in_words(error.problem))
         else:
             if saved is not None:
                 self.notice.show_notice(self.tr("Saved as %1.").replace("%1", str(saved)))

@@ -146,6 +146,6 @@ class Export(QObject):
         try:
             save(file)
         except MossVoiceError as error:
-            self._banner.show_error(error.what_is_wrong, error.what_to_do)
+            self._banner.show_error(error.problem)
         else:
             self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))

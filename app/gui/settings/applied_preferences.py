@@ -22,6 +22,7 @@ from app.gui.common.preferences import (
 from app.session.commands import ApplySettings, SetDevices, SetReply, SetVolume
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 from engine_runtime.types import Modality
 
 
@@ -37,11 +38,11 @@ class AppliedPreferences(QObject):
 
     Signals:
         changed: other preferences were applied.
-        failed: they could not be saved; what is wrong and what to do.
+        failed: they could not be saved; the `Problem`.
     """
 
     changed = Signal()
-    failed = Signal(str, str)
+    failed = Signal(object)
 
     def __init__(
         self, window: QWidget, bridge: SessionBridge, store: PreferenceStore, given: StartSettings
@@ -129,7 +130,10 @@ class AppliedPreferences(QObject):
 
     def _save(self) -> None:
         if not self.store.save(self._saved):
-            advice = self.tr("They apply until the program ends. Check that %1 can be written.")
             self.failed.emit(
-                self.tr("The settings could not be saved."), advice.replace("%1", str(self.store.file))
+                Problem(
+                    "The settings could not be saved.",
+                    "They apply until the program ends. Check that {file} can be written.",
+                    file=self.store.file,
+                )
             )

@@ -16,11 +16,12 @@ from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QWidget
 
 from app.gpu_runtime.status import refuse_elsewhere
 from app.gui.common.child_command import ChildCommand
+from app.gui.common.error_texts import in_words
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.question import is_confirmed
 from app.gui.settings.settings_page import SettingsPage
 from engine_runtime import installation
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 
 _PER_MILLE = 1000
 """Steps of the progress bar, whose range cannot hold gigabytes."""
@@ -97,10 +98,10 @@ class GpuInstaller(QObject):
             self.step, self.done, self.total = line["step"], line["done"], line["total"]
         self.changed.emit()
 
-    def _finish(self, what_is_wrong: str, what_to_do: str) -> None:
+    def _finish(self, problem: Problem | None) -> None:
         self._command = None
-        if not self._is_cancelled:
-            self.error = f"{what_is_wrong} {what_to_do}".strip() or self.error
+        if problem is not None and not self._is_cancelled:
+            self.error = in_words(problem)
         self.changed.emit()
         if self.part != "status":
             self.query_status()

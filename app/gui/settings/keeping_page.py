@@ -96,6 +96,5 @@ class KeepingPage(SettingsPage):
         try:
             delete_all(paths.conversations_dir())
         except MossVoiceError as error:
-            text = f"{in_words(error.what_is_wrong)} {in_words(error.what_to_do)}"
-            warn(self, self.delete_button.text(), text)
+            warn(self, self.delete_button.text(), in_words(error.problem))
         self.show_size()

@@ -13,7 +13,9 @@ from typing import Any, Literal
 from PySide6.QtCore import QObject, Signal
 
 from app.gui.common.child_command import ChildCommand
+from app.gui.common.error_texts import in_words
 from app.other_python import examination
+from engine_runtime.errors import Problem
 from engine_runtime.options import WeightFormat
 
 Subject = tuple[Literal["engine", "python"], str]
@@ -58,7 +60,7 @@ class DevicePlans(QObject):
             return
         command = self._running[bundle] = ChildCommand(self, "devices", bundle, "--json")
         command.line.connect(lambda line: self._keep(bundle, line))
-        command.ended.connect(lambda *_: self._end(bundle))
+        command.ended.connect(lambda _: self._end(bundle))
 
     def look_up_once(self, bundle: str) -> None:
         """The same, unless the plan is known: for advice that need not be of this moment."""
@@ -133,7 +135,7 @@ class EngineChecks(QObject):
         self._running[subject] = command
         lines: list[dict[str, Any]] = []
         command.line.connect(lines.append)
-        command.ended.connect(lambda *error: self._end(subject, lines, " ".join(error).strip()))
+        command.ended.connect(lambda problem: self._end(subject, lines, problem))
 
     def kill(self) -> None:
         """End what is running: the window closes."""
@@ -141,7 +143,10 @@ class EngineChecks(QObject):
             command.kill()
         self._running.clear()
 
-    def _end(self, subject: Subject, lines: list[dict[str, Any]], error: str) -> None:
+    def _end(self, subject: Subject, lines: list[dict[str, Any]], problem: Problem | None) -> None:
         self._running.pop(subject, None)
-        self.answers[subject] = {"error": error} if error or not lines else lines[-1]
+        if problem is not None or not lines:
+            self.answers[subject] = {"error": "" if problem is None else in_words(problem)}
+        else:
+            self.answers[subject] = lines[-1]
         self.found.emit()

@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, Signal
 
 from app.gui.common.child_command import ChildCommand
 from app.installed_models import Model
+from engine_runtime.errors import Problem
 
 JobKind = Literal["download", "verify", "remove"]
 
@@ -38,12 +39,12 @@ class ModelJobs(QObject):
     Signals:
         changed: a job began, made progress or ended.
         finished: a job ended as it should; the job.
-        failed: it did not; the job, what is wrong and what to do.
+        failed: it did not; the job and the `Problem`.
     """
 
     changed = Signal()
     finished = Signal(object)
-    failed = Signal(object, str, str)
+    failed = Signal(object, object)
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -94,7 +95,7 @@ class ModelJobs(QObject):
             self.job = replace(self.job, **line)
             self.changed.emit()
 
-    def _end(self, message: str, what_to_do: str) -> None:
+    def _end(self, problem: Problem | None) -> None:
         job, self.job, self._command = self.job, None, None
         if job is None:
             return
@@ -102,7 +103,7 @@ class ModelJobs(QObject):
             self.remove_model(job.model)
             return
         self.changed.emit()
-        if not message:
+        if problem is None:
             self.finished.emit(job)
         elif not self._is_stopping:
-            self.failed.emit(job, message, what_to_do)
+            self.failed.emit(job, problem)

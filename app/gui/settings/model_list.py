@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import QT_TRANSLATE_NOOP, QCoreApplication, Signal
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
@@ -28,6 +28,7 @@ from app.gui.common.question import is_confirmed
 from app.gui.settings.model_jobs import Job, ModelJobs
 from app.gui.settings.settings_page import FileField, keep_line, size_in_words
 from app.installed_models import Model, find_models, free_bytes
+from engine_runtime.errors import Problem
 
 _PROGRESS_STEPS = 1000
 _LONGEST_NAME = 100
@@ -87,7 +88,7 @@ class ModelRow(QFrame):
         self.model = model
         own = job if job is not None and job.model.folder == model.folder else None
         is_free = job is None
-        self.choice.setEnabled(model.is_installed and not model.problem)
+        self.choice.setEnabled(model.is_installed and model.problem is None)
         self.download_button.setVisible(not model.is_installed and own is None)
         self.download_button.setEnabled(is_free)
         self.download_button.setText(self.tr("Resume") if model.loaded_bytes else self.tr("Download"))
@@ -117,10 +118,10 @@ class ModelRow(QFrame):
     def _about(self, model: Model) -> str:
         size = size_in_words(model.bytes)
         if model.is_installed:
-            return f"{size} · {in_words(model.licence)}" if model.licence else size
+            return f"{size} · {_licence_in_words(model)}" if model.licence else size
         free = size_in_words(free_bytes(model.folder))
         text = self.tr("About %1 to download; %2 are free on the disk. Licence: %3.")
-        return text.replace("%1", size).replace("%2", free).replace("%3", in_words(model.licence))
+        return text.replace("%1", size).replace("%2", free).replace("%3", _licence_in_words(model))
 
     def _show_job(self, job: Job | None) -> None:
         self.bar.setVisible(job is not None)
@@ -142,7 +143,7 @@ class ModelRow(QFrame):
         )
 
     def _show_rest(self, model: Model, *, is_in_use: bool) -> None:
-        if model.problem:
+        if model.problem is not None:
             self._say(in_words(model.problem), is_error=True)
         elif is_in_use:
             self._say(self.tr("In use"), is_error=False)
@@ -157,6 +158,14 @@ class ModelRow(QFrame):
         self.state.style().polish(self.state)
         self.state.setText(text)
         self.state.setVisible(bool(text))
+
+
+def _licence_in_words(model: Model) -> str:
+    """That of the released model is a remark of this program, any other one is what its bundle says."""
+    remark = QT_TRANSLATE_NOOP(
+        "ModelRow", "weights without a licence file (the code of MOSS-Speech is Apache-2.0)"
+    )
+    return QCoreApplication.translate("ModelRow", remark) if model.licence == remark else model.licence
 
 
 class ModelList(QWidget):
@@ -303,8 +312,8 @@ class ModelList(QWidget):
             self.bundle = ""
         self._note(job.model, notes.get(job.kind, ""), is_error=False)
 
-    def _fail(self, job: Job, message: str, what_to_do: str) -> None:
-        self._note(job.model, f"{message} {what_to_do}".strip(), is_error=True)
+    def _fail(self, job: Job, problem: Problem) -> None:
+        self._note(job.model, in_words(problem), is_error=True)
 
     def _note(self, model: Model, text: str, *, is_error: bool) -> None:
         for row in self.rows:

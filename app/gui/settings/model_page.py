@@ -222,8 +222,7 @@ class ModelPage(SettingsPage):
         try:
             field.show_note(check(paths.user_path(field.path)), is_usable=True)
         except MossVoiceError as error:
-            words = [in_words(part) for part in (error.what_is_wrong, error.what_to_do) if part]
-            field.show_note(" ".join(words), is_usable=False)
+            field.show_note(in_words(error.problem), is_usable=False)
 
     def _show_rooms(self, bundle: str) -> None:
         """The devices are known for a bundle: the chosen one, or the one that could be downloaded."""

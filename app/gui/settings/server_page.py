@@ -81,9 +81,10 @@ class ServerPage(SettingsPage):
             line.setEnabled(has_package or bool(line.text()))
         if server and has_package:
             try:
-                text = in_words(parse_address(server, key).warning)
+                warning = parse_address(server, key).warning
+                text = "" if warning is None else in_words(warning)
             except AddressError as error:
-                text, self.is_usable = in_words(str(error)), False
+                text, self.is_usable = in_words(error.problem), False
         self.note.setProperty("role", "small" if self.is_usable else "banner-title")
         self.note.style().polish(self.note)
         self.note.setText(text)

@@ -22,6 +22,7 @@ from app.gui.settings.model_page import ModelTools
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.session.events import DevicesChanged
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 
 
 class SettingsActions(QObject):
@@ -116,6 +117,6 @@ class SettingsActions(QObject):
             text = self.tr("%1 is downloaded. Choose it in the settings, on the page Model.")
             self._notice.show_notice(text.replace("%1", job.model.name))
 
-    def _show_failure(self, job: Job, message: str, what_to_do: str) -> None:
+    def _show_failure(self, job: Job, problem: Problem) -> None:
         if job.kind != "verify":  # a check is begun and seen in the dialog
-            self._banner.show_error(message, what_to_do)
+            self._banner.show_error(problem)

@@ -168,11 +168,11 @@ class SoundTests(QWidget):
 
     def _show_error(self, event: ErrorRaised) -> None:
         """The banner of the window is behind the dialog."""
-        self._say(_said(event))
+        self._say(in_words(event.problem))
         self._close_microphone()
 
     def _show_notice(self, event: DeviceNoticed | EngineNotice) -> None:
-        self._say(in_words(event.message))
+        self._say(in_words(event.problem))
 
     def _say(self, text: str) -> None:
         self.status.setText(text)
@@ -198,9 +198,4 @@ class SoundNotices(NoticeLine):
 
     def _show(self, event: ErrorRaised | DeviceNoticed | EngineNotice) -> None:
         if not self._tests.isVisible():
-            self.show_notice(_said(event) if isinstance(event, ErrorRaised) else in_words(event.message))
-
-
-def _said(event: ErrorRaised) -> str:
-    """An error in one line: what is wrong and what to do."""
-    return " ".join(filter(None, (in_words(event.message), in_words(event.what_to_do))))
+            self.show_notice(in_words(event.problem))

@@ -13,12 +13,10 @@ from PySide6.QtCore import QMessageLogContext, QtMsgType, qInstallMessageHandler
 from PySide6.QtWidgets import QApplication
 
 from app.process import exit_now
+from app.progress import print_problem
+from engine_runtime.errors import Problem
 
 _log = logging.getLogger(__name__)
-_NO_WINDOW = (
-    "moss-voice: No window can be opened here ({reason}). Check DISPLAY and QT_QPA_PLATFORM, or work without "
-    "a window: `moss-voice talk --in question.wav --out reply.wav` or `moss-voice demo`."
-)
 _HARMLESS = "Detected locale"
 """Qt says so of the locale C, and goes on with UTF-8."""
 
@@ -33,7 +31,14 @@ def make_application() -> QApplication:
         if not line.startswith(_HARMLESS):
             said.append(line)
         if kind is QtMsgType.QtFatalMsg:
-            exit_now(1, _NO_WINDOW.format(reason=said[0].rstrip(".")))
+            problem = Problem(
+                "No window can be opened here ({reason}).",
+                "Check DISPLAY and QT_QPA_PLATFORM, or work without a window: `moss-voice talk --in "
+                "question.wav --out reply.wav` or `moss-voice demo`.",
+                reason=said[0].rstrip("."),
+            )
+            print_problem(problem)
+            exit_now(1, f"moss-voice: {problem}")
 
     before = qInstallMessageHandler(listen)
     try:

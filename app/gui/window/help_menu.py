@@ -17,10 +17,12 @@ from PySide6.QtWidgets import QMenu, QWidget
 
 from app import paths
 from app.gui.common.child_command import ChildCommand
+from app.gui.common.error_texts import in_words
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.question import asked_file, tell_about
 from app.gui.common.translation import FollowsLanguage
 from app.version import program_version
+from engine_runtime.errors import Problem
 from engine_runtime.installation import is_frozen
 
 _REPORT_NAME = "moss-voice-report.txt"
@@ -63,7 +65,7 @@ class HelpMenu(FollowsLanguage, QMenu):
         self._notice.show_notice(self.tr("The report is being written …"))
         before = _time_of(file)
         self._doctor = ChildCommand(self, "doctor", "--report", str(file))
-        self._doctor.ended.connect(lambda *words: self._note_report(file, before, words))
+        self._doctor.ended.connect(lambda problem: self._note_report(file, before, problem))
 
     def open_log_folder(self) -> None:
         """Show the folder of the log in the file manager; without one, name its path."""
@@ -98,7 +100,7 @@ class HelpMenu(FollowsLanguage, QMenu):
         self.log_action.setText(self.tr("Open log folder"))
         self.about_action.setText(self.tr("About MOSS Voice"))
 
-    def _note_report(self, file: Path, before: int | None, words: tuple[str, str]) -> None:
+    def _note_report(self, file: Path, before: int | None, problem: Problem | None) -> None:
         """The doctor has ended, with an error also if something is missing; `before` is the time of an
         earlier file of this name."""
         self._doctor = None
@@ -107,8 +109,13 @@ class HelpMenu(FollowsLanguage, QMenu):
             text = self.tr("The report is in %1. Read it before you send it to someone.")
             self._notice.show_notice(text.replace("%1", str(file)))
         else:
-            reason = " ".join(filter(None, words))
-            self._banner.show_words(lambda: (self.tr("The report could not be written."), reason, ""))
+            self._banner.show_words(
+                lambda: (
+                    self.tr("The report could not be written."),
+                    "" if problem is None else in_words(problem),
+                    "",
+                )
+            )
 
 
 def _time_of(file: Path) -> int | None:

@@ -186,11 +186,14 @@ class MainWindow(FollowsLanguage, QMainWindow):
         most = self.applied.session_settings().max_text_chars
         if len(text) > most:
             self.composer.edit.setPlainText(text)
-            self.banner.show_error(
-                self.tr("The question has %1 characters; at most %2 can be asked at once.")
-                .replace("%1", str(len(text)))
-                .replace("%2", str(most)),
-                self.tr("Shorten it, or ask it in parts."),
+            self.banner.show_words(
+                lambda: (
+                    self.tr("The question has %1 characters; at most %2 can be asked at once.")
+                    .replace("%1", str(len(text)))
+                    .replace("%2", str(most)),
+                    self.tr("Shorten it, or ask it in parts."),
+                    "",
+                )
             )
             return
         self.bridge.send(AskText(text))
@@ -231,7 +234,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.sample_started.connect(self._announce_sample)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
-        bridge.noticed.connect(lambda event: self.notice.show_notice(in_words(event.message)))
+        bridge.noticed.connect(lambda event: self.notice.show_notice(in_words(event.problem)))
         bridge.error_raised.connect(self._show_present_state)
         self.errors.settings_wanted.connect(self._open_settings)
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
@@ -254,7 +257,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def _take_flow_steps(self, event: FlowStepsSet) -> None:
         steps = event.flow_steps
         self.latency.flow_steps.show_steps(steps)
-        if event.message:  # they stay as they are, also at the next start
+        if event.problem is not None:  # they stay as they are, also at the next start
             self.applied.choose_flow_steps(None if steps.chosen == steps.bundle else steps.chosen)
 
     def _take_timings(self, events: list[TimingEvent]) -> None:

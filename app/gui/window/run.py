@@ -10,7 +10,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app import paths
-from app.gui.common.error_texts import in_words
+from app.gui.common.error_texts import cause_in_words, remedy_in_words
 from app.gui.common.preferences import PreferenceStore
 from app.gui.common.question import warn
 from app.gui.common.translation import Translation
@@ -37,7 +37,7 @@ def show_failure(error: MossVoiceError) -> None:
     timer = QTimer(singleShot=True, interval=FAILURE_MS)
     timer.timeout.connect(application.closeAllWindows)
     timer.start()
-    warn(None, "MOSS Voice", f"{in_words(error.what_is_wrong)}\n\n{in_words(error.what_to_do)}")
+    warn(None, "MOSS Voice", f"{cause_in_words(error.problem)}\n\n{remedy_in_words(error.problem)}")
     timer.stop()
     translation.remove_translators()
 

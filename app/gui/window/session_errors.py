@@ -14,13 +14,13 @@ from PySide6.QtWidgets import QWidget
 
 from app.gpu_runtime.activation import take_notice
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_texts import in_words
+from app.gui.common.error_texts import cause_in_words, remedy_in_words
 from app.gui.common.notices import ErrorBanner
 from app.gui.settings.engine_switch import EngineSwitch
 from app.session.commands import RescanDevices
 from app.session.events import DevicesChanged, ErrorRaised, RecordingStopped
 from app.settings import NAMES_AN_ENGINE
-from engine_runtime.errors import split_sentences
+from engine_runtime.errors import Problem
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class SessionErrors(QObject):
         """Show once why the GPU runtime is not used."""
         if notice := take_notice():
             _log.warning("%s", notice)
-            self._banner.show_error(notice.what_is_wrong, notice.what_to_do)
+            self._banner.show_error(notice.problem)
 
     def show_damaged_settings(self, aside: Path) -> None:
         """Show that the settings were lost, and where the damaged file is."""
@@ -71,28 +71,33 @@ class SessionErrors(QObject):
         if isinstance(event, RecordingStopped):
             self._banner.show_words(lambda: self._words_of_recording(event))
         elif event.is_fatal:
-            advice, stands_in = self._advice(event), self._engine.wanted.bundle.name
-            if self._engine.stands_in:
-                self._banner.show_words(lambda: self._words_of_stand_in(event, advice, stands_in))
+            stands_in = self._engine.wanted.bundle.name if self._engine.stands_in else ""
+            is_for_window = self._is_for_window(event.problem)
+            if stands_in:
+                self._banner.show_words(
+                    lambda: self._words_of_stand_in(event.problem, stands_in, has_advice=is_for_window)
+                )
             else:
-                self._banner.show_words(lambda: self._words_of_engine(event, advice))
+                self._banner.show_words(
+                    lambda: self._words_of_engine(event.problem, has_advice=is_for_window)
+                )
         elif event.is_about_sound:
             self._banner.show_words(
                 lambda: (
-                    in_words(event.message),
-                    in_words(event.what_to_do),
+                    cause_in_words(event.problem),
+                    remedy_in_words(event.problem),
                     self.tr("Look for devices again"),
                 )
             )
         else:
-            self._banner.show_error(event.message, event.what_to_do)
+            self._banner.show_error(event.problem)
 
-    def _advice(self, event: ErrorRaised) -> str:
-        """What to do about an engine. Without options of the command line if that has not named it."""
+    def _is_for_window(self, problem: Problem) -> bool:
+        """Whether the remedy helps here: options of the command line do not, if that has not named the
+        engine."""
         if self._engine.failed is None or self._engine.failed.given & NAMES_AN_ENGINE:
-            return event.what_to_do
-        sentences = split_sentences(event.what_to_do)
-        return " ".join(sentence for sentence in sentences if "--" not in sentence)
+            return True
+        return "--" not in problem.what_to_do
 
     def _words_of_recording(self, event: RecordingStopped) -> tuple[str, str, str]:
         """NOTE: advice about a folder is for the command line, where the user names one."""
@@ -100,17 +105,23 @@ class SessionErrors(QObject):
             "The conversation continues, but is not kept any more. Remove the cause and start the program "
             "again to keep it."
         )
-        own = in_words(event.what_to_do) if "folder" not in event.what_to_do else ""
-        return in_words(event.message), own or advice, ""
+        own = remedy_in_words(event.problem) if "folder" not in event.problem.remedy else ""
+        return cause_in_words(event.problem), own or advice, ""
 
-    def _words_of_engine(self, event: ErrorRaised, advice: str) -> tuple[str, str, str]:
+    def _words_of_engine(self, problem: Problem, *, has_advice: bool) -> tuple[str, str, str]:
         where = self.tr("Choose another one in the settings, on the page Model or Engine.")
-        return in_words(event.message), in_words(advice) or where, self.tr("Open the settings")
+        advice = remedy_in_words(problem) if has_advice else ""
+        return cause_in_words(problem), advice or where, self.tr("Open the settings")
 
-    def _words_of_stand_in(self, event: ErrorRaised, advice: str, name: str) -> tuple[str, str, str]:
-        text = self.tr("The engine of the settings cannot be used: %1").replace("%1", in_words(event.message))
+    def _words_of_stand_in(self, problem: Problem, name: str, *, has_advice: bool) -> tuple[str, str, str]:
+        text = self.tr("The engine of the settings cannot be used: %1")
         instead = self.tr("%1 answers in its place. Check the page Engine of the settings.")
-        return text, f"{in_words(advice)} {instead.replace('%1', name)}".strip(), self.tr("Open the settings")
+        advice = remedy_in_words(problem) if has_advice else ""
+        return (
+            text.replace("%1", cause_in_words(problem)),
+            f"{advice} {instead.replace('%1', name)}".strip(),
+            self.tr("Open the settings"),
+        )
 
     def _remedy(self) -> None:
         if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
@@ -147,6 +158,6 @@ class SessionErrors(QObject):
 
     def _end(self) -> None:
         """What was shown is over."""
-        if self._shown is not None and in_words(self._shown.message) in self._banner.message:
+        if self._shown is not None and cause_in_words(self._shown.problem) in self._banner.message:
             self._banner.dismiss()
         self._shown = None

@@ -271,4 +271,4 @@ class WaysToTalk(QObject):
         self.interruption_chosen.emit("never" if on else self._interruption)
 
     def _show_failure(self, error: MossVoiceError) -> None:
-        self._banner.show_error(error.what_is_wrong, error.what_to_do)
+        self._banner.show_error(error.problem)

@@ -65,10 +65,10 @@ def assemble(
         os.replace(unfinished, to / MANIFEST_NAME)  # noqa: PTH105 - one step, also over an older one
     except OSError as error:
         raise FetchError(
-            "The bundle cannot be written to {to}: {strerror}.",
+            "The bundle cannot be written to {to}: {reason}.",
             "Choose another with --to.",
             to=to,
-            strerror=error.strerror or error,
+            reason=error.strerror or error,
         ) from error
     return Bundle.open(to, verify="size")
 

@@ -21,9 +21,9 @@ def describe(name_or_folder: str | Path) -> Bundle:
         known = _DESCRIPTIONS.get(str(name_or_folder))
         if known is None:
             raise BundleError(
-                "There is no bundle folder at {name_or_folder}, and no model of that name is known.",
+                "There is no bundle folder at {name}, and no model of that name is known.",
                 "Give a folder or one of: {descriptions}.",
-                name_or_folder=name_or_folder,
+                name=name_or_folder,
                 descriptions=", ".join(_DESCRIPTIONS),
             )
         folder = known

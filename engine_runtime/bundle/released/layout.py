@@ -76,9 +76,9 @@ def locate(source: Path, codec: Path | None = None) -> tuple[Path, Path]:
     if codec is None and not beside.is_dir():
         raise FetchError(
             "The codec's folder was looked for at {beside} and is not there.",
-            "Name the folder of {codec_repository} with --codec-from.",
+            "Name the folder of {repository} with --codec-from.",
             beside=beside,
-            codec_repository=CODEC_REPOSITORY,
+            repository=CODEC_REPOSITORY,
         )
     return lm, codec or beside
 
@@ -105,10 +105,10 @@ def find_released(lm: Path, codec: Path) -> Released:
     if kind != "moss_speech":
         raise FetchError(
             "{lm} holds a model of type {kind!r}, not 'moss_speech'.",
-            "Give the folder that holds {lm_repository}.",
+            "Give the folder that holds {repository}.",
             lm=lm,
             kind=kind,
-            lm_repository=LM_REPOSITORY,
+            repository=LM_REPOSITORY,
         )
     weights = find_shards(lm)
     _require(lm, LM_REPOSITORY, (TOKENIZER, *weights))

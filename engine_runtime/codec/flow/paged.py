@@ -164,9 +164,9 @@ class PagedFlow:
         self.check_steps(steps)
         if not self._free_slots:
             raise FlowCacheError(
-                "The flow runs {spare_slot} replies at once.",
+                "The flow runs {most} replies at once.",
                 "Wait until one of them has ended.",
-                spare_slot=self._spare_slot,
+                most=self._spare_slot,
             )
         held = self.pool.open(self._free_slots.pop())
         state = PagedState(held, self.prompt_done * self._parts.config.upsample)

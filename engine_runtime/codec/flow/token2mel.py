@@ -68,9 +68,9 @@ class Token2Mel:
         config = flow.config
         if mel.n_mels != config.n_mels:
             raise BundleError(
-                "the flow has {n_mels} mel bands, but [flow.mel] has {mel_n_mels}; make them equal",
+                "the flow has {n_mels} mel bands, but [flow.mel] has {wanted}; make them equal",
                 n_mels=config.n_mels,
-                mel_n_mels=mel.n_mels,
+                wanted=mel.n_mels,
             )
         self.mel = mel
         self.config = config

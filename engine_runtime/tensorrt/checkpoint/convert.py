@@ -67,10 +67,10 @@ class LanguageModel:
         if dtype not in get_args(Dtype):
             raise BundleError(
                 "The weights of {name} are stored in {dtype}, which TensorRT-LLM does not take.",
-                "Choose one of {get_args} with --dtype.",
+                "Choose one of {known} with --dtype.",
                 name=self.name,
                 dtype=dtype,
-                get_args=", ".join(get_args(Dtype)),
+                known=", ".join(get_args(Dtype)),
             )
         return cast(Dtype, dtype)
 
@@ -109,12 +109,12 @@ def find_language_model(folder: Path) -> LanguageModel:
         folder = folder / name
     if not (folder / layout.CONFIG).is_file():
         raise BundleError(
-            "{folder} holds neither {manifest_name} nor {config}.",
-            "Give the folder of a bundle, or the one that {lm_repository} was downloaded to.",
+            "{folder} holds neither {manifest} nor {config}.",
+            "Give the folder of a bundle, or the one that {repository} was downloaded to.",
             folder=folder,
-            manifest_name=MANIFEST_NAME,
+            manifest=MANIFEST_NAME,
             config=layout.CONFIG,
-            lm_repository=layout.LM_REPOSITORY,
+            repository=layout.LM_REPOSITORY,
         )
     return _released(folder)
 
@@ -124,10 +124,10 @@ def _released(folder: Path) -> LanguageModel:
     if (kind := values.get("model_type")) != "moss_speech":
         raise BundleError(
             "{folder} holds a model of type {kind!r}, not 'moss_speech'.",
-            "Give the folder that {lm_repository} was downloaded to.",
+            "Give the folder that {repository} was downloaded to.",
             folder=folder,
             kind=kind,
-            lm_repository=layout.LM_REPOSITORY,
+            repository=layout.LM_REPOSITORY,
         )
     tokenizer = folder / layout.TOKENIZER
     section = description.describe_lm(values, folder / layout.CONFIG, assembly.token_ids(tokenizer))
@@ -279,10 +279,10 @@ def make_bundle(source: Path, checkpoint: Path, to: Path) -> Bundle:
         unfinished.replace(to / MANIFEST_NAME)
     except OSError as error:
         raise ExportError(
-            "The bundle cannot be created in {to}: {strerror}.",
+            "The bundle cannot be created in {to}: {reason}.",
             "Choose another folder for it.",
             to=to,
-            strerror=error.strerror or error,
+            reason=error.strerror or error,
         ) from error
     return Bundle.open(to, verify="size")
 

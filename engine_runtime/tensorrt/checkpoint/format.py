@@ -84,11 +84,11 @@ class Quantization:
         if algorithm not in (None, *get_args(Algorithm)) or kv_cache not in (None, "FP8"):
             raise BundleError(
                 "{source} asks for quant_algo {algorithm} and kv_cache_quant_algo {kv_cache}.",
-                "Known are {get_args}, and FP8 for the cache: quantize it again.",
+                "Known are {known}, and FP8 for the cache: quantize it again.",
                 source=source,
                 algorithm=algorithm,
                 kv_cache=kv_cache,
-                get_args=", ".join(get_args(Algorithm)),
+                known=", ".join(get_args(Algorithm)),
             )
         if algorithm is None:
             return cls(None, kv_cache)

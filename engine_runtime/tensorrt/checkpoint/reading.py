@@ -67,10 +67,10 @@ class Checkpoint:
             )
             raise BundleError(
                 "The checkpoint in {directory} is of another model than the bundle: it differs in "
-                "{differences}.",
+                "{difference}.",
                 "Convert the language model of this bundle.",
                 directory=self.directory,
-                differences=differences,
+                difference=differences,
             )
 
     def reader(self) -> ReadTensor:
@@ -81,13 +81,13 @@ class Checkpoint:
             tensor = read(name)
             if tensor.dtype != self.specs[name].dtype:
                 raise BundleError(
-                    "{directory} has {name} in {dtype}, but {config} says {specs_dtype}.",
+                    "{directory} has {name} in {dtype}, but {config} says {announced}.",
                     "Convert the model again.",
                     directory=self.directory / WEIGHTS,
                     name=name,
                     dtype=tensor.dtype,
                     config=CONFIG,
-                    specs_dtype=self.specs[name].dtype,
+                    announced=self.specs[name].dtype,
                 )
             return tensor
 

@@ -140,11 +140,11 @@ class TensorFile:
                 os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # `finish` reads the disk
         except OSError as error:
             raise ExportError(
-                "{unfinished} cannot be written: {strerror}.",
+                "{unfinished} cannot be written: {reason}.",
                 "Free some space or choose another folder with --to; the same command resumes where it "
                 "stopped.",
                 unfinished=self.unfinished,
-                strerror=error.strerror or error,
+                reason=error.strerror or error,
             ) from error
 
     def finish(self, produce: Produce, progress: Progress | None = None) -> None:
@@ -168,10 +168,10 @@ class TensorFile:
                 file.unlink()
         except OSError as error:
             raise ExportError(
-                "{file} cannot be read again: {strerror}.",
+                "{file} cannot be read again: {reason}.",
                 "Check the disk and run it again.",
                 file=file,
-                strerror=error.strerror or error,
+                reason=error.strerror or error,
             ) from error
         if is_finished:
             raise ExportError(
@@ -217,10 +217,10 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
         unfinished.replace(file)
     except OSError as error:
         raise ExportError(
-            "{file} cannot be written: {strerror}.",
+            "{file} cannot be written: {reason}.",
             "Free some space and run it again.",
             file=file,
-            strerror=error.strerror or error,
+            reason=error.strerror or error,
         ) from error
 
 

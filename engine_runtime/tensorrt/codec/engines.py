@@ -37,7 +37,7 @@ from engine_runtime.codec.speech_tokenizer.encoder_graph import EngineSpeechEnco
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
 from engine_runtime.codec.vocoder.vocoder import Vocoder
-from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.errors import EngineError, ExecutorError, Problem
 from engine_runtime.hardware import usable_device
 from engine_runtime.models.hift import HiFT
 from engine_runtime.options import EngineOptions
@@ -330,17 +330,17 @@ def compute_capability(device: torch.device) -> str:
     return f"{major}.{minor}"
 
 
-def use_engines(codec: Codec, folder: Path | None, device: torch.device) -> str:
+def use_engines(codec: Codec, folder: Path | None, device: torch.device) -> Problem:
     """Run the codec on engines if possible; returns one line with the backend and the reason. `is_on_engines`
     checks the result."""
     if device.type != "cuda":
-        return "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
+        return Problem("The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda).")
     try:
         library = runtime_library()
         run_on_engines(codec, EngineStore(folder), library, device)
     except (EngineError, ExecutorError) as error:
-        return f"The codec runs in torch: {error}"
-    return f"The codec runs on {library.label}."
+        return Problem("The codec runs in torch: {error}", error=error)
+    return Problem("The codec runs on {library}.", library=library.label)
 
 
 def is_on_engines(codec: Codec) -> bool:

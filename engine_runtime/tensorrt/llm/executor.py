@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.errors import EngineError, ExecutorError, Problem
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sampling_metadata import ReplySampling
 from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
@@ -156,8 +156,8 @@ class TrtllmExecutor:
         dtypes = {tensor.name: tensor.dtype for tensor in session.tensors if tensor.dtype is not None}
         self._outputs = EngineOutputs(self._widths, dtypes, memory, max_batch_size)
         self._contexts: dict[int, ExecutionContext] = {}
-        self.note = ""
-        """Why decode steps are not captured although enabled, or ""."""
+        self.note: Problem | None = None
+        """Why decode steps are not captured although enabled, or None."""
         calls = calls or GraphedCalls(memory.device, enabled=uses_graphs, stream=self._stream.stream)
         self._calls = calls if calls.is_capturing else None
         self._captured: dict[int, ExecutionContext] = {}
@@ -261,9 +261,10 @@ class TrtllmExecutor:
             calls.run(bucket, lambda: context.enqueue(self._stream.handle))
             self._captured[bucket] = context
         except (RuntimeError, ExecutorError) as error:
-            self.note = (
-                f"Decode steps of this engine cannot be captured as CUDA graphs ({str(error).rstrip('.')}). "
-                "They run without graphs from now on, as with --no-graphs."
+            self.note = Problem(
+                "Decode steps of this engine cannot be captured as CUDA graphs ({reason}).",
+                "They run without graphs from now on, as with --no-graphs.",
+                reason=str(error).rstrip("."),
             )
             _log.warning("%s", self.note)
             self._calls = None

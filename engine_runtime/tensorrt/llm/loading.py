@@ -15,7 +15,7 @@ import torch
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.cuda.gpu_memory import bound
-from engine_runtime.errors import EngineError
+from engine_runtime.errors import EngineError, Problem
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
@@ -178,24 +178,38 @@ def _batch_bytes(engine: EngineDirectory, options: EngineOptions) -> int:
 
 def _notes(
     engine: EngineDirectory, bundle: Bundle, limits: ExecutorLimits, options: EngineOptions
-) -> list[str]:
+) -> list[Problem]:
     """Differences from the bundle and from what is wanted, and unknown properties."""
     notes = []
     if limits.max_batch_size < options.max_batch_size:
         notes.append(
-            f"A step of the engine takes {limits.max_batch_size} of the up to {options.max_batch_size} "
-            "conversations; the others take turns. Build it with a larger --max-batch-size for more."
+            Problem(
+                "A step of the engine takes {taken} of the up to {wanted} conversations; the others take "
+                "turns.",
+                "Build it with a larger --max-batch-size for more.",
+                taken=limits.max_batch_size,
+                wanted=options.max_batch_size,
+            )
         )
     max_seq_len = limits.max_seq_len
     if max_seq_len < bundle.lm.context_rows:
         notes.append(
-            f"The engine holds conversations of {max_seq_len} rows, but bundle {bundle.name} allows "
-            f"{bundle.lm.context_rows}. Build it with a larger max_seq_len for longer ones."
+            Problem(
+                "The engine holds conversations of {max_seq_len} rows, but bundle {bundle} allows {allowed}.",
+                "Build it with a larger max_seq_len for longer ones.",
+                max_seq_len=max_seq_len,
+                bundle=bundle.name,
+                allowed=bundle.lm.context_rows,
+            )
         )
     if engine.lm_fingerprint is None:
         notes.append(
-            f"The weights of {engine.plan} are not recorded; `moss-voice trt verify` "
-            f"compares its outputs with bundle {bundle.name}."
+            Problem(
+                "The weights of {plan} are not recorded; `moss-voice trt verify` compares its outputs with "
+                "bundle {bundle}.",
+                plan=engine.plan,
+                bundle=bundle.name,
+            )
         )
     return notes
 

@@ -229,7 +229,9 @@ def test_a_sound_server_that_dies_is_noticed_and_found_again(pulse_server: Pulse
         end = time.monotonic() + 15
         while not any(words in message for message in messages):
             assert time.monotonic() < end, messages
-            messages.extend(notice.message for notice in supervisor.service(time.perf_counter_ns()))
+            messages.extend(
+                notice.problem.what_is_wrong for notice in supervisor.service(time.perf_counter_ns())
+            )
             time.sleep(0.01)
 
     wait_for("was lost")

@@ -11,7 +11,7 @@ import pytest
 
 from app.audio import devices
 from app.audio.devices import Device, choose, divert_messages, list_devices
-from engine_runtime.errors import AudioDeviceError
+from engine_runtime.errors import AudioDeviceError, Problem
 
 
 def device(index: int, name: str, is_default: bool = False, host_api: str = "ALSA") -> Device:
@@ -57,7 +57,7 @@ def test_no_device_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(AudioDeviceError, match=r"No microphone was found\. Connect one"):
         choose((), None, "microphone")
     with pytest.raises(AudioDeviceError, match="because"):
-        choose((), "any", "loudspeaker", "because")
+        choose((), "any", "loudspeaker", Problem("because"))
 
 
 def sound_system(entries: list[dict[str, object]], apis: list[dict[str, object]]) -> SimpleNamespace:
@@ -81,7 +81,7 @@ def test_both_sides_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list_devices("linux")
     assert [(d.name, d.is_default) for d in found.inputs] == [("headset", True)]
     assert [(d.name, d.is_default) for d in found.outputs] == [("speakers", True), ("headset", False)]
-    assert found.problem == ""
+    assert found.problem is None
 
 
 def test_windows_lists_each_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_missing_library_is_a_reason_and_no_crash(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
     found = list_devices()
     assert (found.inputs, found.outputs) == ((), ())
-    assert "apt install libportaudio2" in found.problem
+    assert "apt install libportaudio2" in str(found.problem)
 
 
 def test_a_sound_system_that_fails_is_a_reason_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_sound_system_that_fails_is_a_reason_and_no_crash(monkeypatch: pytest.
     monkeypatch.setattr(
         devices, "portaudio", lambda: SimpleNamespace(query_hostapis=fail, query_devices=fail)
     )
-    assert "Error querying device -1" in list_devices().problem
+    assert "Error querying device -1" in str(list_devices().problem)
 
 
 def test_messages_can_be_diverted(capfd: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_messages_can_be_diverted(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_a_process_can_end_without_closing_portaudio() -> None:
     if list_devices().problem:
-        pytest.skip(list_devices().problem)
+        pytest.skip(str(list_devices().problem))
     code = """
 import sounddevice
 from app.audio.devices import leave_portaudio_behind

@@ -47,7 +47,7 @@ class Stream:
     def open(self, device: str | None, latency_s: float) -> None:
         self.asked_for.append(device)
         if self.is_absent:
-            raise AudioDeviceError(f"No {self.what} was found. Connect one.")
+            raise AudioDeviceError("No {what} was found.", "Connect one.", what=self.what)
         self.name = device if device not in self.gone else self.name_of_default
         self.lost = False
         self.log.append(f"open {self.what}")
@@ -93,11 +93,11 @@ class Rig:
 
     def open(self, output: str | None = None) -> list[str]:
         notices = self.supervisor.open(0.04, input_device="mic", output_device=output, with_input=True)
-        return [notice.message for notice in notices]
+        return [notice.problem.what_is_wrong for notice in notices]
 
     def follow(self, devices: DeviceList) -> list[str]:
         self.devices = devices
-        return [notice.message for notice in self.supervisor.follow(devices)]
+        return [notice.problem.what_is_wrong for notice in self.supervisor.follow(devices)]
 
 
 @pytest.fixture
@@ -134,12 +134,12 @@ def test_a_lost_device_comes_back(rig: Rig) -> None:
     rig.log.clear()
     rig.loudspeaker.lost = True
     (notice,) = rig.supervisor.service(10 * S)
-    assert "default loudspeaker was lost" in notice.message
-    assert notice.what_to_do
+    assert "default loudspeaker was lost" in notice.problem.what_is_wrong
+    assert notice.problem.what_to_do
     assert rig.supervisor.service(10 * S + S // 4) == []
     (back,) = rig.supervisor.service(10 * S + S // 2)
     assert not back.is_error
-    assert "mic" in back.message
+    assert "mic" in back.problem.what_is_wrong
     assert rig.log == [
         "close loudspeaker", "close microphone", "scan", "open loudspeaker", "open microphone"
     ]  # fmt: skip
@@ -180,7 +180,10 @@ def test_a_sound_system_that_hangs_is_left_alone(rig: Rig, monkeypatch: pytest.M
     rig.closes = False
     rig.microphone.lost = True
     notices = rig.supervisor.service(0)
-    assert any("does not respond" in notice.message and "Restart" in notice.what_to_do for notice in notices)
+    assert any(
+        "does not respond" in notice.problem.what_is_wrong and "Restart" in notice.problem.what_to_do
+        for notice in notices
+    )
     assert rig.supervisor.service(100 * S) == []
     assert rig.supervisor.refresh() == []
     assert said == ["left"]
@@ -270,7 +273,7 @@ def test_a_stream_that_ends_with_its_device_is_opened_on_the_default_at_once(rig
     rig.loudspeaker.gone, rig.loudspeaker.name_of_default = ("headset",), "speaker"
     (notice,) = rig.supervisor.service(0)
     assert not notice.is_error
-    assert "headset is not connected; The speaker takes its place" in notice.message
+    assert "headset is not connected; The speaker takes its place" in notice.problem.what_is_wrong
     assert rig.supervisor.service(S) == []
     assert rig.log == ["close loudspeaker", "open loudspeaker"]  # and the microphone went on
 
@@ -281,11 +284,11 @@ def test_a_stream_that_a_server_cannot_open_again_is_lost_within_a_second(rig: R
     rig.loudspeaker.lost = rig.loudspeaker.is_absent = True
     assert rig.supervisor.service(0) == []
     (lost,) = rig.supervisor.service(S // 5)
-    assert lost.message == "The sound device The headset was lost."
+    assert lost.problem.what_is_wrong == "The sound device The headset was lost."
     assert rig.supervisor.is_input_open
     rig.loudspeaker.is_absent = False
     (back,) = rig.supervisor.service(S * 7 // 10)
-    assert back.message == "Sound is back: The headset."
+    assert back.problem.what_is_wrong == "Sound is back: The headset."
 
 
 def test_a_stream_that_ends_before_the_list_says_so_is_no_loss(rig: Rig) -> None:

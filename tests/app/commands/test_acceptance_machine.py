@@ -13,6 +13,7 @@ from app.commands import acceptance_machine
 from app.commands.acceptance_steps import Figure
 from app.commands.gpu_driver import DriverGPU
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 from engine_runtime.options import EngineOptions
 from tests.factories.acceptance import Do, Script, figure
 
@@ -171,6 +172,8 @@ def test_with_headphones_no_echo_is_wanted(do: Do) -> None:
 
 
 def test_without_sound_the_error_of_the_console_counts(do: Do) -> None:
-    missing = Script(console="Sound cannot be used: the PortAudio library is missing. Install it with: apt")
+    missing = Script(
+        console=Problem("Sound cannot be used: the PortAudio library is missing.", "Install it with: apt")
+    )
     outcome = do("duplex", missing)
     assert (outcome.status, outcome.next_step) == ("failed", "Install it with: apt")

@@ -12,12 +12,13 @@ import torch
 
 from app.commands.acceptance_steps import Figure
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 from engine_runtime.options import EngineOptions
 from tests.factories.acceptance import Do, Script, figure, run_here
 
 
 def test_a_model_that_is_not_there_is_not_downloaded_unasked(do: Do, tmp_path: Path) -> None:
-    script = Script(fetch="The hub does not answer. Try again later.")
+    script = Script(fetch=Problem("The hub does not answer.", "Try again later."))
     outcome = do("files", script, bundle=tmp_path / "moss-speech")
     assert (outcome.status, script.words) == ("failed", [])
     assert "--fetch" in outcome.next_step
@@ -65,7 +66,9 @@ def test_what_is_not_aligned_fails(do: Do, name: str) -> None:
     assert outcome.figures == (Figure("logits, error", 0.3, "<= 0.06", False), Figure("top-1", 0.97))
     good = verdict(("logits, error", 0.01, "<= 0.06", "yes"), aligned=True)
     assert do(name, Script(verify=good)).status == "passed"
-    outcome = do(name, Script(verify="The GPU has 20 GB free, not 22.8 GB. Choose --weights fp8."))
+    outcome = do(
+        name, Script(verify=Problem("The GPU has 20 GB free, not 22.8 GB.", "Choose --weights fp8."))
+    )
     assert (outcome.status, outcome.next_step) == ("failed", "Choose --weights fp8.")
 
 
@@ -116,13 +119,18 @@ def test_the_bench_measures_the_chosen_format_alone(do: Do, random_bundle: Path)
 
 
 def test_a_bench_that_ends_early_fails(do: Do) -> None:
-    script = Script(bench={"error": "A reply is silent. Check the weights."})
+    script = Script(
+        bench={
+            "error": "A reply is silent. Check the weights.",
+            "problem": Problem("A reply is silent.", "Check the weights.").to_json(),
+        }
+    )
     outcome = do("bench", script)
     assert (outcome.status, outcome.reason) == ("failed", "A reply is silent.")
     unmet = Script(bench=bench_document())
     unmet.status = 1
     assert do("bench", unmet).reason == "it failed"
-    assert do("bench", Script(bench="It ended with signal 9 and wrote nothing.")).status == "failed"
+    assert do("bench", Script(bench=Problem("It ended with signal 9 and wrote nothing."))).status == "failed"
 
 
 def test_random_weights_leave_out_what_needs_real_ones(do: Do, tmp_path: Path) -> None:
@@ -150,5 +158,12 @@ def test_the_soak_is_on_request_and_fails_with_its_bench(do: Do) -> None:
     lost = do("soak", Script(bench=soak_rows(700, 720, used=3)), soak_hours=10)
     assert (lost.status, lost.reason) == ("failed", "limit not kept: cache blocks in use at the end")
     assert do("soak", script, soak_hours=30).reason == "limit not kept: hours"
-    grew = Script(bench={"error": "host_mb grew by 400.0 over 9 turns. This is a defect of the program."})
+    grew = Script(
+        bench={
+            "error": "host_mb grew by 400.0 over 9 turns. This is a defect of the program.",
+            "problem": Problem(
+                "host_mb grew by 400.0 over 9 turns.", "This is a defect of the program."
+            ).to_json(),
+        }
+    )
     assert do("soak", grew, soak_hours=22).reason == "host_mb grew by 400.0 over 9 turns."

@@ -100,7 +100,7 @@ def test_a_failed_step_is_tried_again_and_its_dependants_wait(steps: Steps) -> N
 
 
 def test_an_error_fails_its_step_alone(steps: Steps) -> None:
-    steps.results = {"a": BundleError("It is damaged. Copy it again."), "c": ZeroDivisionError("x")}
+    steps.results = {"a": BundleError("It is damaged.", "Copy it again."), "c": ZeroDivisionError("x")}
     outcomes = steps.hold()
     assert (outcomes["a"].reason, outcomes["a"].next_step) == ("It is damaged.", "Copy it again.")
     assert outcomes["a"].did == ("moss-voice a",)

@@ -18,6 +18,7 @@ from app.commands.acceptance_trt import trt_steps
 from app.commands.own_command import CommandResult
 from app.settings import StartSettings
 from engine_runtime.bundle.released import assembly, layout
+from engine_runtime.errors import Problem
 from engine_runtime.tensorrt.llm import library
 from tests.doubles.tensorrt.model_api import builder, make_library
 from tests.factories.acceptance import Script, make_plan, run_here
@@ -128,7 +129,7 @@ def test_without_the_library_they_are_skipped(tmp_path: Path, random_bundle: Pat
 
 
 def test_another_environment_runs_them(tmp_path: Path, random_bundle: Path) -> None:
-    script = Script(trt_convert="There is no room. Free some space.")
+    script = Script(trt_convert=Problem("There is no room.", "Free some space."))
     plan = make_plan(tmp_path, random_bundle, script, engine_python=Path("/env/bin/python"))
     outcomes = run(trt_steps(plan), tmp_path)
     assert script.pythons == [Path("/env/bin/python")]

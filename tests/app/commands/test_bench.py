@@ -240,7 +240,7 @@ def test_a_comparison_that_fails_loses_nothing(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def disagree(*_: object) -> None:
-        raise ComparisonError("Both sides differ. No times are reported.")
+        raise ComparisonError("Both sides differ.", "No times are reported.")
 
     monkeypatch.setattr(transformers_reference, "require_transformers", lambda: None)
     monkeypatch.setattr(TransformersComparison, "record", disagree)

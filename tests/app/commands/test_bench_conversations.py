@@ -45,7 +45,7 @@ def test_a_table_that_fails_loses_no_other(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> Section:
-        raise FlowCacheError("The flow runs 4 replies at once. Wait until one of them has ended.")
+        raise FlowCacheError("The flow runs 4 replies at once.", "Wait until one of them has ended.")
 
     monkeypatch.setattr(ceilings, "CPU_COPY_BYTES", 1_000_000)
     monkeypatch.setattr(ceilings, "CPU_MATRIX", 64)

@@ -37,7 +37,7 @@ from app.session.events import (
     TurnCommitted,
     TurnOpened,
 )
-from engine_runtime.errors import AudioDeviceError
+from engine_runtime.errors import AudioDeviceError, Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.pulse_server import PulseServer
@@ -165,7 +165,7 @@ def test_enter_is_the_button_of_push_to_talk() -> None:
 
 
 def test_without_a_microphone_it_says_so_once_and_waits_for_one() -> None:
-    missing = ErrorRaised("No microphone was found.", "Connect one.", is_about_sound=True)
+    missing = ErrorRaised(Problem("No microphone was found.", "Connect one."), is_about_sound=True)
     loading, (_, ready, _, listening) = StateChanged(SessionState.LOADING), opening()
     nothing = DevicesChanged((), ("speaker",), "", "speaker")
     other_loudspeaker = DevicesChanged((), ("speaker", "USB"), "", "USB")
@@ -193,7 +193,7 @@ def test_the_end_comes_without_a_microphone_too(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_portaudio_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise AudioDeviceError("Sound cannot be used: the PortAudio library is missing. Install it.")
+        raise AudioDeviceError("Sound cannot be used: the PortAudio library is missing.", "Install it.")
 
     monkeypatch.setattr(console, "portaudio", missing)
     with pytest.raises(AudioDeviceError, match="PortAudio"):
@@ -201,7 +201,7 @@ def test_without_portaudio_there_is_nothing_to_wait_for(monkeypatch: pytest.Monk
 
 
 def test_a_later_error_is_shown_and_the_conversation_continues() -> None:
-    lost = ErrorRaised("The microphone went away.", "The default one is used.")
+    lost = ErrorRaised(Problem("The microphone went away.", "The default one is used."))
     lines = printed(opening(), [lost], turn())
     assert lines[2] == "The microphone went away. The default one is used."
     assert lines[-1] == "2. too short for a question"
@@ -217,7 +217,7 @@ def test_a_session_that_broke_off_is_an_error() -> None:
 
 def test_a_fatal_error_ends_it() -> None:
     with pytest.raises(ConsoleError, match=r"The model is damaged\."):
-        printed(opening(), [ErrorRaised("The model is damaged.", "", is_fatal=True)])
+        printed(opening(), [ErrorRaised(Problem("The model is damaged.", ""), is_fatal=True)])
 
 
 def test_a_terminal_shows_the_level_below_the_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,7 @@ from app.session.events import (
     TurnCommitted,
     TurnOpened,
 )
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 
@@ -114,7 +115,7 @@ def test_what_was_heard_is_counted() -> None:
         ReplyCut(2, "user", Modality.SPEECH, "", "", 0.5, 2.0, 0, 6),
         TurnCommitted(2, 0.6),
         Counters(1, 320),
-        ErrorRaised("It was lost.", "Plug it in."),
+        ErrorRaised(Problem("It was lost.", "Plug it in.")),
     )
     found = trial.document()
     assert (found["replies"], found["played"], found["spoken_s"]) == (1, 1, 2.5)

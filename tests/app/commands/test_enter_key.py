@@ -10,6 +10,7 @@ import pytest
 from app.commands.enter_key import EnterKey
 from app.session.commands import Command, HoldToTalk
 from app.session.events import ErrorRaised, SessionState, StateChanged
+from engine_runtime.errors import Problem
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_every_line_changes_it(pipe: tuple[int, int]) -> None:
 def test_a_turn_that_could_not_begin_needs_no_release(pipe: tuple[int, int]) -> None:
     read, write = pipe
     key, sent = EnterKey(read), list[Command]()
-    events = (ErrorRaised("The microphone is muted.", ""), StateChanged(SessionState.LISTENING))
+    events = (ErrorRaised(Problem("The microphone is muted.", "")), StateChanged(SessionState.LISTENING))
     for event in events:
         os.write(write, b"\n")
         key.service(sent.append)

@@ -230,7 +230,7 @@ def test_a_full_disk_is_reported(
     import app.session.headless
 
     def full(path: Path, replies: object) -> None:
-        raise ExportError(f"{path} was not written: the disk is full. Free some space.")
+        raise ExportError("{path} was not written: the disk is full.", "Free some space.", path=path)
 
     monkeypatch.setattr(app.session.headless, "_write_replies", full)
     assert "disk is full" in _refused(capsys, "--in", QUESTION, "--out", tmp_path / "reply.wav")

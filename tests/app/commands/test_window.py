@@ -72,7 +72,7 @@ def test_a_window_that_hangs_is_an_error(
     opened: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def claim(*_: object) -> Answer:
-        raise InstanceError("Its window does not answer. End it.")
+        raise InstanceError("Its window does not answer.", "End it.")
 
     monkeypatch.setattr(window, "claim", claim)
     assert cli.main([]) == 1
@@ -95,7 +95,7 @@ def test_a_window_that_hangs_is_shown_to_a_user_without_a_terminal(
     shown: list[str] = []
 
     def claim(*_: object) -> Answer:
-        raise InstanceError("Its window does not answer. End it.")
+        raise InstanceError("Its window does not answer.", "End it.")
 
     monkeypatch.setattr(window, "claim", claim)
     monkeypatch.setattr(run, "show_failure", lambda error: shown.append(str(error)))

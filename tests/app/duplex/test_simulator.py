@@ -76,7 +76,7 @@ def test_an_engine_that_cannot_be_warmed_up_is_an_error() -> None:
     engine = PooledEngine()
 
     def fail() -> None:
-        raise MossVoiceError("The GPU is full. Free some memory.")
+        raise MossVoiceError("The GPU is full.", "Free some memory.")
 
     engine.warm_up = fail  # type: ignore[method-assign]
     with pytest.raises(SimulationError, match="The GPU is full"):

@@ -36,7 +36,7 @@ from app.session.engine_jobs import (
     TurnFailed,
     UseFlowSteps,
 )
-from engine_runtime.errors import LanguageError
+from engine_runtime.errors import LanguageError, Problem
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 from tests.doubles.inline_engine import InlineEngine
@@ -405,7 +405,9 @@ def test_a_question_is_asked_again_in_its_place() -> None:
     rig.open(4)
     rig.client.carry_out(AskAgain(4, 2))
     failed = [result for result in rig.results if isinstance(result, TurnFailed)]
-    assert [(result.turn_id, "not remembered" in result.message) for result in failed] == [(4, True)]
+    assert [(result.turn_id, "not remembered" in result.problem.what_is_wrong) for result in failed] == [
+        (4, True)
+    ]
 
 
 def test_a_turn_can_be_removed() -> None:
@@ -446,17 +448,19 @@ def test_a_failure_of_the_server_fails_the_turn() -> None:
     rig.ask(1, "hello")
     rig.deliver()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
-    assert "The engine is out of order" in failed.message
+    assert "The engine is out of order" in failed.problem.what_is_wrong
     assert rig.pending.count == 0
 
 
 def test_a_question_in_an_unknown_script_fails_alone_and_in_the_words_of_the_server() -> None:
-    refusal = LanguageError("This model knows only English. Ask in English, or choose another model.")
+    refusal = LanguageError("This model knows only English.", "Ask in English, or choose another model.")
     rig = Rig(Script(fail_on="push_text", error=refusal))
     rig.ask(1, "你好")
     rig.deliver()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
-    assert failed == TurnFailed(1, refusal.what_is_wrong, refusal.what_to_do, "unsupported_language")
+    assert failed == TurnFailed(
+        1, Problem(refusal.what_is_wrong, refusal.problem.what_to_do), "unsupported_language"
+    )
     assert rig.renewals == 0  # what was said before stays
     assert rig.pending.count == 0
 
@@ -531,7 +535,7 @@ def test_a_message_that_is_no_event_fails_the_reply_alone() -> None:
     rig.ask(1, "hello")
     rig.client.on_garbage()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
-    assert "no event of the Realtime protocol" in failed.message
+    assert "no event of the Realtime protocol" in failed.problem.what_is_wrong
     rig.deliver()
     rig.ask(2, "and then")
     rig.deliver()
@@ -608,7 +612,9 @@ def test_another_connection_has_the_chosen_flow_steps() -> None:
 def test_refused_flow_steps_are_taken_back() -> None:
     rig = Rig(Script(fail_on="use_flow_steps"), FlowSteps(10, 10))
     rig.client.carry_out(UseFlowSteps(4))
-    assert confirmed(rig) == [FlowStepsSet(FlowSteps(10, 10), "The engine is out of order.", "Repair it.")]
+    assert confirmed(rig) == [
+        FlowStepsSet(FlowSteps(10, 10), Problem("The engine is out of order.", "Repair it."))
+    ]
     rig.reconnect()
     assert len(rig.sent("session.update")) == 1, "they are not asked for again"
 

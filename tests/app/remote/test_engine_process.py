@@ -114,7 +114,7 @@ def test_a_child_that_dies_is_reported(scripted: Path) -> None:
     user.until(user.done)
     os.kill(children[0]._process.pid, signal.SIGKILL)
     user.until(lambda: user.of(EngineLost))
-    assert "ended with status -9" in user.of(EngineLost)[0].message
+    assert "ended with status -9" in user.of(EngineLost)[0].problem.what_is_wrong
     user.close()
 
 

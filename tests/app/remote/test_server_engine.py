@@ -85,7 +85,7 @@ def test_a_server_that_comes_back_goes_on_with_the_conversation() -> None:
         server.start()
         user.until(lambda: len(user.done()) == 3)
         user.until(lambda: len(user.of(EngineNotice)) == 2)
-        lost, back = (notice.message for notice in user.of(EngineNotice))
+        lost, back = (str(notice.problem) for notice in user.of(EngineNotice))
         assert "was lost" in lost
         assert "is back" in back
         remembered = [call for call in server.engines[-1].calls if call[0] == "remember"]
@@ -100,7 +100,7 @@ def test_a_server_that_stays_away_is_given_up() -> None:
         server.kill()
         user.until(lambda: user.of(EngineLost))
         assert len(user.of(EngineNotice)) == 1, "it is announced once"
-        assert "refused the connection" in user.of(EngineLost)[0].message
+        assert "refused the connection" in user.of(EngineLost)[0].problem.what_is_wrong
         user.slot.submit(Load(ScriptedEngine))
         user.until(lambda: len(user.of(Loaded)) == 2)
         assert not user.of(Loaded)[-1].is_remote
@@ -113,7 +113,7 @@ def test_a_key_that_is_refused_after_a_loss_ends_the_attempts() -> None:
         server.kill()
         server.start()
         user.until(lambda: user.of(EngineLost))
-        assert "does not accept the key" in user.of(EngineLost)[0].message
+        assert "does not accept the key" in user.of(EngineLost)[0].problem.what_is_wrong
 
 
 @pytest.mark.slow
@@ -143,9 +143,9 @@ def test_refusals_say_why_and_what_to_do(refusal: tuple[int, str], message: str,
         with client(server, "a-key-nobody-may-see") as user:
             user.until(lambda: user.of(LoadFailed))
     (failed,) = user.of(LoadFailed)
-    assert message in failed.message
-    assert advice in failed.what_to_do
-    assert "a-key-nobody-may-see" not in failed.message + failed.what_to_do
+    assert message in failed.problem.what_is_wrong
+    assert advice in failed.problem.what_to_do
+    assert "a-key-nobody-may-see" not in failed.problem.what_is_wrong + failed.problem.what_to_do
 
 
 def test_an_address_where_nobody_listens() -> None:
@@ -155,14 +155,14 @@ def test_an_address_where_nobody_listens() -> None:
     user.until(lambda: user.of(LoadFailed))
     user.close()
     (failed,) = user.of(LoadFailed)
-    assert "refused the connection" in failed.message
-    assert "Check that the server runs" in failed.what_to_do
+    assert "refused the connection" in failed.problem.what_is_wrong
+    assert "Check that the server runs" in failed.problem.what_to_do
 
 
 def test_a_server_that_speaks_something_else() -> None:
     with RealtimeServer(change=lambda event: ["no event"]) as server, client(server) as user:  # type: ignore[arg-type, return-value]
         user.until(lambda: user.of(LoadFailed))
-    assert "no event of the Realtime protocol" in user.of(LoadFailed)[0].message
+    assert "no event of the Realtime protocol" in user.of(LoadFailed)[0].problem.what_is_wrong
 
 
 @pytest.mark.parametrize("garbage", ["[" * 200_000, '{"type": NaN}', "no JSON", "[1, 2]", b"\x00\xff"])
@@ -175,7 +175,7 @@ def test_garbage_fails_one_reply_and_the_conversation_goes_on(garbage: str | byt
         user.until(lambda: server.sent("response.create")[1:])
         server.send(garbage)
         user.until(lambda: user.of(TurnFailed))
-        assert "no event of the Realtime protocol" in user.of(TurnFailed)[0].message
+        assert "no event of the Realtime protocol" in user.of(TurnFailed)[0].problem.what_is_wrong
         server.stalls_after = None
         user.ask(3, "three")
         user.until(lambda: [done for done in user.done() if done.turn_id == 3])
@@ -189,7 +189,7 @@ def test_a_server_that_sends_nothing_but_garbage_is_left() -> None:
         user.until(user.done)
         server.send("no JSON", 150)
         user.until(lambda: user.of(EngineNotice))
-        assert "no events of the Realtime protocol" in user.of(EngineNotice)[0].message
+        assert "no events of the Realtime protocol" in str(user.of(EngineNotice)[0].problem)
         user.ask(2, "two")
         user.until(lambda: len(user.done()) == 2)
 
@@ -198,6 +198,6 @@ def test_sound_that_leaves_without_encryption_is_announced_first(monkeypatch: py
     monkeypatch.setattr(ServerAddress, "is_loopback", False)
     with RealtimeServer() as server, client(server) as user:
         user.until(lambda: user.of(EngineNotice))
-        assert "without encryption" in user.of(EngineNotice)[0].message
+        assert "without encryption" in str(user.of(EngineNotice)[0].problem)
         assert isinstance(user.results[0], Loaded)
         assert not server.sent("input_audio_buffer.append")

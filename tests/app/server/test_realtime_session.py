@@ -551,13 +551,14 @@ def test_a_failure_of_the_engine_fails_the_response_and_nothing_else(call: str) 
 
 
 def test_a_question_in_an_unknown_script_fails_the_response_as_an_invalid_request() -> None:
-    refusal = LanguageError("This model knows only English. Ask in English, or choose another model.")
+    refusal = LanguageError("This model knows only English.", "Ask in English, or choose another model.")
     client = Client(Script(fail_on="push_text", error=refusal))
     error = only(client.ask(), "response.done")["response"]["status_details"]["error"]
     assert error == {
         "type": "invalid_request_error",
         "code": "unsupported_language",
         "message": str(refusal),
+        "moss_voice": refusal.problem.to_json(),
     }
     client.engine.engine.script.fail_on = ""
     assert only(client.ask(), "response.done")["response"]["status"] == "completed"

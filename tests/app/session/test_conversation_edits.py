@@ -89,7 +89,7 @@ def test_a_question_that_is_not_known_any_more_is_an_error() -> None:
     with running(ScriptedEngine(), TEXT) as driver:
         ask(driver, "one")
         driver.session.send(RetryTurn(9, "voice"))
-        assert "not remembered" in driver.await_event(ErrorRaised).message
+        assert "not remembered" in driver.await_event(ErrorRaised).problem.what_is_wrong
         ask(driver, "two")
 
 
@@ -131,7 +131,7 @@ def test_another_model_cannot_continue_it(tmp_path: Path) -> None:
     before = (found.folder / "events.jsonl").read_text()
     with running(ScriptedEngine(), kept) as driver:
         driver.session.send(ContinueConversation(found.folder, history, 1, 1.0))
-        assert "another bundle" in driver.await_event(ErrorRaised).message
+        assert "another bundle" in driver.await_event(ErrorRaised).problem.what_is_wrong
         ask(driver, "two")
     assert (found.folder / "events.jsonl").read_text() == before
     assert len(list_conversations(tmp_path)) == 2

@@ -37,7 +37,7 @@ from app.session.engine_jobs import (
 )
 from app.session.engine_slot import EngineSlot
 from app.session.engine_source import EngineSource
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.scheduler.scheduler import TICK_NS, Scheduler
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
@@ -231,10 +231,10 @@ def test_a_turn_that_is_cancelled_takes_no_more_speech() -> None:
 @pytest.mark.slow
 def test_what_slows_an_engine_down_is_noted_once_it_is_loaded() -> None:
     engine = ScriptedEngine()
-    engine.notes = ("The GPU runs plain torch.",)
+    engine.notes = (Problem("The GPU runs plain torch."),)
     loaded, noted = Rig(lambda: engine).finish()
     assert isinstance(loaded, Loaded)
-    assert noted == EngineNotice("The GPU runs plain torch.")
+    assert noted == EngineNotice(Problem("The GPU runs plain torch."))
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_failure_names_its_turn_and_drops_it(call: str) -> None:
     rig.submit(Hear(1, speech(0.1)))
     rig.submit(Commit(1, SPEECH, None, CancelScope()))
     failures = [result for result in rig.finish() if isinstance(result, TurnFailed)]
-    assert failures == [TurnFailed(1, "The engine is out of order.", "Repair it.")]
+    assert failures == [TurnFailed(1, Problem("The engine is out of order.", "Repair it."))]
     if call != "open":
         assert rig.engine.names_of(1)[-1] == "cancel"
 
@@ -271,8 +271,8 @@ def test_an_unexpected_error_while_loading() -> None:
     rig.submit(OpenTurn(1, SPEECH, CancelScope()))
     (result,) = rig.finish()
     assert isinstance(result, LoadFailed)
-    assert "FileNotFoundError: weights" in result.message
-    assert "doctor" in result.what_to_do
+    assert "FileNotFoundError: weights" in result.problem.what_is_wrong
+    assert "doctor" in result.problem.what_to_do
 
 
 @pytest.mark.slow
@@ -283,7 +283,7 @@ def test_another_engine_takes_the_place_of_one_that_cannot_be_loaded() -> None:
     rig = Rig(fail)
     rig.submit(Ask(1, "lost"), Load(ScriptedEngine), *question(1))
     failed, loaded, *results = rig.finish()
-    assert failed == LoadFailed("The bundle is damaged.", "Copy it again.")
+    assert failed == LoadFailed(Problem("The bundle is damaged.", "Copy it again."))
     assert isinstance(loaded, Loaded)
     assert rig.host.problem is None
     assert isinstance(results[-2], ReplyResult)
@@ -399,7 +399,7 @@ def test_a_conversation_that_does_not_fit_is_refused_with_the_reason() -> None:
 
 def test_an_engine_that_cannot_be_loaded_is_the_problem() -> None:
     def broken() -> ScriptedEngine:
-        raise MossVoiceError("The bundle is damaged. Copy it again.")
+        raise MossVoiceError("The bundle is damaged.", "Copy it again.")
 
     host = EngineHost(broken)
     host.close()

@@ -20,6 +20,7 @@ from app.session.engine_jobs import (
     UseFlowSteps,
 )
 from app.session.engine_turns import KEPT_TURNS, EngineTurns
+from engine_runtime.errors import Problem
 from engine_runtime.types import CancelScope, Modality, ReplyAudio
 from engine_runtime.work import run_alone
 from tests.doubles.scripted_engine import Script, ScriptedEngine
@@ -97,7 +98,7 @@ def test_an_exchange_of_elsewhere_is_remembered() -> None:
 def test_a_reply_that_fails_later_names_its_turn() -> None:
     rig = Rig(Script(fail_on="reply"))
     rig.ask(1)
-    assert rig.results[-2] == TurnFailed(1, "The engine is out of order.", "Repair it.")
+    assert rig.results[-2] == TurnFailed(1, Problem("The engine is out of order.", "Repair it."))
     assert not run_alone(rig.turns.advance())
 
 
@@ -111,6 +112,8 @@ def test_flow_steps_are_chosen_and_confirmed() -> None:
 def test_refused_flow_steps_drop_no_turn() -> None:
     rig = Rig(Script(fail_on="use_flow_steps"))
     rig.do(OpenTurn(1, Modality.SPEECH, CancelScope()), UseFlowSteps(4))
-    assert rig.results == [FlowStepsSet(FlowSteps(10, 10), "The engine is out of order.", "Repair it.")]
+    assert rig.results == [
+        FlowStepsSet(FlowSteps(10, 10), Problem("The engine is out of order.", "Repair it."))
+    ]
     rig.do(Ask(1, "count"), Commit(1, Modality.SPEECH, None, CancelScope()))
     assert rig.engine.names_of(1) == ["open", "push_text", "commit"]

@@ -358,7 +358,7 @@ def test_a_turn_is_erased_from_the_own_folder_although_an_earlier_one_is_locked(
         driver.session.send(DeleteTurn(2))
         problem = driver.await_event(RecordingStopped)
     os.close(elsewhere)
-    assert "another window" in problem.message
+    assert "another window" in problem.problem.what_is_wrong
     assert contains(tmp_path / "now" / "now", SECRET) == []
     assert texts_of(earlier) == ["first"]
 

@@ -30,6 +30,7 @@ from app.session.events import (
     TurnExtended,
     TurnOpened,
 )
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.scripted_engine import ScriptedEngine
@@ -130,9 +131,9 @@ def test_engine_echo_counters_and_samples(caplog: pytest.LogCaptureFixture) -> N
 def test_errors_have_their_level_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     said = lines(
         caplog,
-        ErrorRaised("The device was lost.", "Check its cable.", is_about_sound=True),
-        ErrorRaised("It failed.", "Ask again.", turn_id=3),
-        ErrorRaised("The bundle is damaged.", "Copy it again.", is_fatal=True),
+        ErrorRaised(Problem("The device was lost.", "Check its cable."), is_about_sound=True),
+        ErrorRaised(Problem("It failed.", "Ask again."), turn_id=3),
+        ErrorRaised(Problem("The bundle is damaged.", "Copy it again."), is_fatal=True),
     )
     assert said == [
         "The device was lost. Check its cable.",

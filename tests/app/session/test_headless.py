@@ -194,7 +194,7 @@ def test_a_bad_file_is_reported_before_the_engine_is_loaded(tmp_path: Path, cont
 
 def test_an_engine_that_cannot_be_loaded() -> None:
     def load() -> ScriptedEngine:
-        raise MossVoiceError("The bundle is broken. Get it again.")
+        raise MossVoiceError("The bundle is broken.", "Get it again.")
 
     with pytest.raises(MossVoiceError, match=r"The bundle is broken\. Get it again\."):
         run_file(load, text="hello", vad=LoudnessVad())
@@ -209,7 +209,7 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path: Path) -> None:
     class Failing(ScriptedEngine):
         def open_turn(self, conversation: Any, turn_id: int, *options: Any) -> Any:
             if turn_id == 2:
-                raise MossVoiceError("The engine is out of order. Repair it.")
+                raise MossVoiceError("The engine is out of order.", "Repair it.")
             return super().open_turn(conversation, turn_id, *options)
 
     out, record = tmp_path / "a.wav", tmp_path / "s.wav"
@@ -258,7 +258,7 @@ def test_a_reply_that_cannot_be_written_leaves_no_other_file(
     two_questions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, replies: object) -> None:
-        raise ExportError(f"{path} was not written: the disk is full.")
+        raise ExportError("{path} was not written: the disk is full.", path=path)
 
     monkeypatch.setattr("app.session.headless._write_replies", full)
     with pytest.raises(ExportError, match="disk is full"):

@@ -194,10 +194,10 @@ def test_trouble_is_said_once_and_the_conversation_goes_on(
         assert len(driver.of(TurnCommitted)) == 3
         (problem,) = driver.of(RecordingStopped)
     monkeypatch.undo()
-    assert problem.message
-    assert problem.what_to_do
+    assert problem.problem.what_is_wrong
+    assert problem.problem.what_to_do
     if trouble == "full":
-        assert "disk is full" in problem.message
+        assert "disk is full" in problem.problem.what_is_wrong
         (found,) = list_conversations(root)
         assert problem.folder == str(found.folder)
         assert found.first_words == "first"
@@ -338,7 +338,7 @@ def test_a_conversation_that_another_program_writes_is_left_alone(tmp_path: Path
         problem = driver.await_event(RecordingStopped)
         driver.await_event(PlaybackFinished)  # the conversation itself goes on
     os.close(elsewhere)
-    assert "is being written by another window" in problem.message
+    assert "is being written by another window" in problem.problem.what_is_wrong
     assert {file: file.read_bytes() for file in folder.iterdir()} == before
 
 

@@ -49,7 +49,7 @@ from app.session.events import (
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from app.session.start_policy import MARGIN_MS
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.types import Modality, Pcm, SamplingParams
 from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
 from tests.tools.session_driver import NoMicrophone, running, silence, speech, write_question
@@ -304,8 +304,8 @@ def test_questions_that_cannot_be_asked(text: str, words: str) -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(AskText(text))
         error = driver.await_event(ErrorRaised)
-    assert words in error.message
-    assert error.what_to_do
+    assert words in error.problem.what_is_wrong
+    assert error.problem.what_to_do
     assert driver.of(TurnOpened) == []
 
 
@@ -364,7 +364,7 @@ def test_an_error_ends_the_turn_and_not_the_conversation() -> None:
         engine.script.fail_on = ""
         driver.session.send(AskText("two"))
         driver.await_event(PlaybackFinished)
-    assert error == ErrorRaised("The engine is out of order.", "Repair it.", turn_id=1)
+    assert error == ErrorRaised(Problem("The engine is out of order.", "Repair it."), turn_id=1)
     assert [(event.turn_id, event.reason) for event in driver.of(TurnCancelled)] == [(1, "error")]
     assert driver.of(ReplyFinished)[0].turn_id == 2
     assert engine.conversations == 1
@@ -377,15 +377,15 @@ def test_unexpected_errors_are_reported_without_a_traceback(call: str) -> None:
         driver.session.send(AskText("one"))
         error = driver.await_event(ErrorRaised)
         driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)
-    assert "ZeroDivisionError: boom" in error.message
-    assert "Traceback" not in error.message + error.what_to_do
+    assert "ZeroDivisionError: boom" in error.problem.what_is_wrong
+    assert "Traceback" not in error.problem.what_is_wrong + error.problem.what_to_do
     assert not error.is_fatal
 
 
 @pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded() -> None:
     def fail() -> ScriptedEngine:
-        raise MossVoiceError("The bundle is broken. Get it again.")
+        raise MossVoiceError("The bundle is broken.", "Get it again.")
 
     session = Session(fail, audio_in=NoMicrophone(), audio_out=WavSpeaker(OUT_RATE), vad=LoudnessVad())
     session.start()
@@ -396,7 +396,7 @@ def test_an_engine_that_cannot_be_loaded() -> None:
     session.send(AskText("anyone?"))
     driver.await_event(ErrorRaised, 2)
     assert session.stop()
-    assert error == ErrorRaised("The bundle is broken.", "Get it again.", is_fatal=True)
+    assert error == ErrorRaised(Problem("The bundle is broken.", "Get it again."), is_fatal=True)
     assert SessionState.ERROR in [event.state for event in driver.of(StateChanged)]
 
 
@@ -413,8 +413,8 @@ def test_start_without_a_microphone_says_so_and_continues() -> None:
                 driver.of(StateChanged)[-1].state is SessionState.STOPPED and len(driver.of(StateChanged)) > 5
             )
         )
-    assert error.message == "No microphone was found."
-    assert "Connect one" in error.what_to_do
+    assert error.problem.what_is_wrong == "No microphone was found."
+    assert "Connect one" in error.problem.what_to_do
     assert driver.of(DevicesChanged)[-1].output == ""
 
 
@@ -444,8 +444,8 @@ def test_a_bad_sample_is_an_error_message(tmp_path: Path, kind: str) -> None:
     with running(ScriptedEngine()) as driver:
         driver.session.send(PlaySample(path))
         error = driver.await_event(ErrorRaised)
-    assert str(path) in error.message
-    assert error.what_to_do
+    assert str(path) in error.problem.what_is_wrong
+    assert error.problem.what_to_do
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ class Loudspeaker(WavSpeaker):
     def open(self, device: str | None, latency_s: float) -> None:
         """Nothing takes its place while it `is_absent`."""
         if self.is_absent:
-            raise AudioDeviceError("No loudspeaker was found. Connect one.")
+            raise AudioDeviceError("No loudspeaker was found.", "Connect one.")
         super().open(device, latency_s)
 
     def is_lost(self) -> bool:
@@ -212,7 +212,7 @@ def test_a_reply_of_which_nothing_was_heard(loudspeaker: Loudspeaker) -> None:
     (cut,) = driver.of(ReplyCut)
     assert (cut.heard_text, cut.unheard_text, cut.heard_s, cut.heard_codes) == ("", "", 0.0, 0)
     assert truncations(driver) == {(1, 0, 0)}
-    assert "no sound" in error.message
+    assert "no sound" in error.problem.what_is_wrong
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_a_loudspeaker_that_is_lost_cuts_the_reply(loudspeaker: Loudspeaker, ste
     script = Script(chunks=10, step_s=step_s)
     for driver in interrupted(loudspeaker, script, pull_out, 0.9):
         check_cut(driver, loudspeaker, "output_lost")
-        assert "lost" in driver.of(ErrorRaised)[0].message
+        assert "lost" in driver.of(ErrorRaised)[0].problem.what_is_wrong
         assert driver.of(PlaybackFinished) == []
 
 
@@ -302,7 +302,7 @@ def test_a_reply_goes_on_with_the_loudspeaker_that_takes_the_place_of_a_lost_one
         loudspeaker.is_pulled = False
         driver.await_event(PlaybackFinished)
         assert driver.of(ReplyCut) == []
-        assert "Sound is back" in driver.of(DeviceNoticed)[0].message
+        assert "Sound is back" in str(driver.of(DeviceNoticed)[0].problem)
         heard = np.concatenate(loudspeaker.given)
         assert np.count_nonzero(np.abs(heard) > 1e-3) / RATE == pytest.approx(1.6, abs=0.01)
 

@@ -258,8 +258,8 @@ def test_the_obstacle_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
         driver.session.send(ApplySettings(SessionSettings(audio_processing=AudioProcessing("on"))))
         ask(driver, room, lambda: replies_heard(driver) == 2)
     assert len(driver.of(ErrorRaised)) == 1
-    assert "pywebrtc-audio" in driver.of(ErrorRaised)[0].message
-    assert driver.of(ErrorRaised)[0].what_to_do
+    assert "pywebrtc-audio" in driver.of(ErrorRaised)[0].problem.what_is_wrong
+    assert driver.of(ErrorRaised)[0].problem.what_to_do
 
 
 def test_the_echo_is_cancelled_however_often_the_loudspeaker_was_opened(
@@ -309,5 +309,5 @@ def test_the_echo_is_cancelled_however_often_the_loudspeaker_was_opened(
         driver.until(
             lambda: bool(driver.of(EchoMeasured)) and driver.of(EchoMeasured)[-1].echo.erle_db is not None
         )
-    assert all("does not say when" not in event.message for event in driver.of(ErrorRaised))
+    assert all("does not say when" not in str(event.problem) for event in driver.of(ErrorRaised))
     assert driver.of(EchoMeasured)[-1].echo.state == "cancelling"

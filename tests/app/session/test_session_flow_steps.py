@@ -63,7 +63,10 @@ def test_why_they_cannot_change_is_said() -> None:
         assert driver.await_event(FlowStepsSet).flow_steps.chosen == 10
         driver.until(lambda: bool(driver.of(ErrorRaised)))
         (error,) = driver.of(ErrorRaised)
-        assert (error.message, error.what_to_do) == ("The engine is out of order.", "Repair it.")
+        assert (error.problem.what_is_wrong, error.problem.what_to_do) == (
+            "The engine is out of order.",
+            "Repair it.",
+        )
         assert not error.is_fatal
 
 

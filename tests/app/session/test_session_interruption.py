@@ -65,7 +65,7 @@ class Loudspeaker(WavSpeaker):
 
     def open(self, device: str | None, latency_s: float) -> None:
         if self.is_absent:
-            raise AudioDeviceError("No loudspeaker was found. Connect one and look for devices again.")
+            raise AudioDeviceError("No loudspeaker was found.", "Connect one and look for devices again.")
         self.is_pulled = False
         super().open(device, latency_s)
 

@@ -25,7 +25,7 @@ from app.session.events import (
 from app.session.recorded_events import how_to_continue
 from app.session.recording import Recording
 from app.session.session_settings import SessionSettings
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running
 
@@ -44,7 +44,7 @@ def load(driver: Driver, engine: AbstractContextManager[Any]) -> None:
 
 
 def fail() -> ScriptedEngine:
-    raise MossVoiceError("The bundle is broken. Get it again.")
+    raise MossVoiceError("The bundle is broken.", "Get it again.")
 
 
 def test_the_same_model_continues_the_conversation() -> None:
@@ -120,7 +120,7 @@ def test_after_a_failure_another_engine_can_be_loaded() -> None:
         driver.await_event(PlaybackFinished)
         driver.session.send(LoadEngine(fail))
         assert driver.await_event(ErrorRaised) == ErrorRaised(
-            "The bundle is broken.", "Get it again.", is_fatal=True
+            Problem("The bundle is broken.", "Get it again."), is_fatal=True
         )
         driver.session.send(AskText("anyone?"))
         driver.await_event(ErrorRaised, 2)
@@ -180,7 +180,7 @@ def test_a_conversation_that_no_engine_could_continue_does_not_stop_the_recordin
 
     def fail_later() -> ScriptedEngine:
         begun.wait(30)
-        raise MossVoiceError("The engine is gone. Get it again.")
+        raise MossVoiceError("The engine is gone.", "Get it again.")
 
     with running(ScriptedEngine(Script(chunks=1)), settings) as driver:
         driver.session.send(LoadEngine(fail_later))

@@ -157,8 +157,10 @@ def test_a_microphone_that_cannot_be_heard_is_reported() -> None:
         send(Start())
         send(HoldToTalk(True))
         driver.await_event(ErrorRaised, 2)
-        assert [error.message for error in driver.of(ErrorRaised)][-1] == "The microphone is muted."
-        assert all(error.what_to_do for error in driver.of(ErrorRaised))
+        assert [error.problem.what_is_wrong for error in driver.of(ErrorRaised)][
+            -1
+        ] == "The microphone is muted."
+        assert all(error.problem.what_to_do for error in driver.of(ErrorRaised))
         assert driver.of(TurnOpened) == []
 
 

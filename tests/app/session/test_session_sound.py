@@ -109,8 +109,8 @@ def test_a_lost_sound_server_is_reported_and_the_conversation_continues(pulse_se
         driver.await_event(PlaybackStarted)
         pulse_server.stop()
         error = driver.await_event(ErrorRaised)
-        assert "lost" in error.message
-        assert error.what_to_do
+        assert "lost" in error.problem.what_is_wrong
+        assert error.problem.what_to_do
         pulse_server.start()
         driver.until(lambda: driver.of(DevicesChanged)[-1].input == "microphone", 15)
         inputs = [event.input for event in driver.of(DevicesChanged)]
@@ -151,7 +151,7 @@ def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
     monkeypatch.setattr(sound_server, "_RATE_HZ", rate)
 
     def notices() -> list[str]:
-        messages = [event.message for event in driver.of(DeviceNoticed)]
+        messages = [str(event.problem) for event in driver.of(DeviceNoticed)]
         return [message for message in messages if "microphone" not in message]  # which is silent
 
     second = pulse_server.add_sink("second", "Second loudspeaker")

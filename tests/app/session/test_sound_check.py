@@ -54,7 +54,7 @@ def test_what_the_microphone_heard_is_played_and_starts_no_turn(tmp_path: Path) 
         driver.session.send(Start())
         driver.session.send(CheckMicrophone())
         driver.await_event(SoundChecked, 3)
-    assert driver.of(ErrorRaised)[0].message.startswith("The microphone is closed")
+    assert driver.of(ErrorRaised)[0].problem.what_is_wrong.startswith("The microphone is closed")
     assert [event.phase for event in driver.of(SoundChecked)] == ["recording", "playing", "done"]
     verdicts = [event.verdict for event in driver.of(SoundChecked)]
     assert verdicts == [None, "good", None]

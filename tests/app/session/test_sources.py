@@ -9,6 +9,7 @@ from app.audio.wav_streams import WavSpeaker
 from app.session.commands import Start
 from app.session.events import DeviceNoticed, ErrorRaised, MicrophoneSilent, TurnCommitted
 from app.session.sources import MicrophoneWatch, SampleMonitor
+from engine_runtime.errors import Problem
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.doubles.scripted_microphone import ScriptedMicrophone
 from tests.tools.session_driver import running, silence, speech
@@ -20,7 +21,7 @@ RATE = 8_000
 def test_losses_are_told_once_if_they_are_many_and_close() -> None:
     microphone = ScriptedMicrophone()
     watch = MicrophoneWatch(microphone)
-    told: list[str] = []
+    told: list[Problem] = []
     for second in range(100):
         microphone.dropped_samples += 480 * (second % 20 == 0)  # one now and then
         told += watch.notices(0.0, second * S, "USB headset")
@@ -28,14 +29,16 @@ def test_losses_are_told_once_if_they_are_many_and_close() -> None:
     for second in range(100, 120):
         microphone.dropped_samples += 480
         told += watch.notices(0.0, second * S, "USB headset")
-    assert told == ["The microphone USB headset loses sound. Choose a higher device latency in the settings."]
+    assert [str(problem) for problem in told] == [
+        "The microphone USB headset loses sound. Choose a higher device latency in the settings."
+    ]
 
 
 def test_silence_is_told_once() -> None:
     watch = MicrophoneWatch(ScriptedMicrophone())
     assert watch.notices(4.9, 0, "USB headset") == []
     assert not watch.is_silent
-    assert watch.notices(5.0, 0, "USB headset") == [
+    assert [str(problem) for problem in watch.notices(5.0, 0, "USB headset")] == [
         "The microphone USB headset delivers silence. Check that it is not muted, or choose another one."
     ]
     assert watch.notices(50.0, S, "USB headset") == []
@@ -56,7 +59,7 @@ def test_a_microphone_without_sound_is_noticed_and_heard_when_it_works(bits: int
         driver.session.send(Start())
         driver.await_event(TurnCommitted)
     (notice,) = driver.of(DeviceNoticed)
-    assert notice.message.startswith("The microphone script delivers silence.")
+    assert str(notice.problem).startswith("The microphone script delivers silence.")
     assert driver.of(ErrorRaised) == []
     assert [event.on for event in driver.of(MicrophoneSilent)] == [True, False]
 

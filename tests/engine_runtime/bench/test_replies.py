@@ -147,7 +147,7 @@ class FailingEngine(ScriptedEngine):
 
     def open_turn(self, conversation: object, turn_id: int, reply: Modality) -> Task[ScriptedEngine]:
         if turn_id == self.refused:
-            raise FlowCacheError("The caches are full. Wait.")
+            raise FlowCacheError("The caches are full.", "Wait.")
         return super().open_turn(conversation, turn_id, reply)
 
 
@@ -217,7 +217,7 @@ def test_every_run_is_a_row_and_those_of_the_warm_up_are_in_no_mean() -> None:
 
 
 def test_a_run_that_failed_has_its_reason() -> None:
-    rows = runs_section(_report(FlowCacheError("The caches are full. Wait."))).rows
+    rows = runs_section(_report(FlowCacheError("The caches are full.", "Wait."))).rows
     assert rows[3] == {"run": "4", "status": "failed: The caches are full."}
     assert rows[4]["ttfa_ms"] == 100.0
 

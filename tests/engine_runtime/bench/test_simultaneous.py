@@ -92,7 +92,7 @@ def test_a_number_of_users_that_fails_loses_no_smaller_one(
 ) -> None:
     def hold(engine: Engine, recording: object, users: int, *_: object, **__: object) -> SimultaneousRun:
         if users > 2:
-            raise FlowCacheError("The flow runs 4 replies at once. Wait until one of them has ended.")
+            raise FlowCacheError("The flow runs 4 replies at once.", "Wait until one of them has ended.")
         return run_of(HEARD)
 
     monkeypatch.setattr(simultaneous, "hold_conversations", hold)

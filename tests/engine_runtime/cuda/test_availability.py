@@ -129,7 +129,7 @@ def test_a_gpu_that_is_slow_for_want_of_kernels_is_noted(
     monkeypatch.setattr(availability, "why_no_triton", lambda device: reasons[0])
     noted = availability.slow_note("auto", gpu)
     assert noted is not None
-    assert noted.endswith(f"{availability.NO_COMPILER}. {COMPILER_REMEDY}")
+    assert str(noted).endswith(f"{availability.NO_COMPILER}. {COMPILER_REMEDY}")
     assert availability.slow_note("torch", gpu) is None  # asked for
     assert availability.slow_note("auto", CPU) is None
     monkeypatch.setattr(loading, "slow_note", lambda choice, device: noted)
@@ -149,7 +149,9 @@ def test_an_engine_is_refused_before_it_is_loaded(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(options: EngineOptions) -> None:
-        raise AcceleratorError(f"{options.weight_format} is refused. Choose another.")
+        raise AcceleratorError(
+            "{weight_format} is refused.", "Choose another.", weight_format=options.weight_format
+        )
 
     monkeypatch.setattr(engine_module, "check_formats", refuse)
     monkeypatch.setattr(engine_module, "load_stages", lambda *_, **__: pytest.fail("loaded"))

@@ -32,7 +32,7 @@ class Device:
 
     def call(self, names: list[str]) -> list[str]:
         if self.broken in names:
-            raise ExecutorError(f"{self.broken} is broken")
+            raise ExecutorError("{broken} is broken", broken=self.broken)
         self.calls.append(names)
         self.now_ns += self.cost_ns.get(len(names), 100)
         return [name.upper() for name in names]

@@ -13,6 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common import child_command
 from app.gui.common.child_command import ChildCommand
+from engine_runtime.errors import Problem
 
 LIMIT_MS = 60_000
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ def test_lines_of_json_are_read(qtbot: QtBot, host: QObject, random_bundle: Path
     command.line.connect(lines.append)
     with qtbot.waitSignal(command.ended, timeout=LIMIT_MS) as ended:
         pass
-    assert ended.args == ["", ""]
+    assert ended.args == [None]
     assert lines[-2] == {"step": "check", "done": 1.0, "total": 1.0}
     assert lines[-1]["path"] == str(random_bundle)
 
@@ -43,32 +44,34 @@ def test_lines_that_are_no_json_are_passed_over(qtbot: QtBot, host: QObject) -> 
     command.line.connect(lines.append)
     with qtbot.waitSignal(command.ended, timeout=LIMIT_MS) as ended:
         pass
-    assert (lines, ended.args) == ([{"a": 1}], ["", ""])
+    assert (lines, ended.args) == ([{"a": 1}], [None])
 
 
-def test_an_error_is_split_into_cause_and_remedy(qtbot: QtBot, host: QObject, tmp_path: Path) -> None:
+def test_an_error_comes_as_values(qtbot: QtBot, host: QObject, tmp_path: Path) -> None:
     command = ChildCommand(host, "inspect", str(tmp_path / "none"))
     with qtbot.waitSignal(command.ended, timeout=LIMIT_MS) as ended:
         pass
-    assert ended.args[0] == f"There is no bundle folder at {tmp_path / 'none'}."
-    assert "bundle.toml" in ended.args[1]
+    (problem,) = ended.args
+    assert problem.what_is_wrong == f"There is no bundle folder at {tmp_path / 'none'}."
+    assert problem.values["path"] == str(tmp_path / "none")
+    assert "bundle.toml" in problem.what_to_do
 
 
 def test_a_process_that_cannot_be_started_is_an_error(
     qtbot: QtBot, host: QObject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child_command.sys, "executable", "/nowhere/python")
-    ended: list[tuple[str, str]] = []
+    ended: list[Problem] = []
     command = ChildCommand(host, "doctor")
-    command.ended.connect(lambda *words: ended.append(words))
+    command.ended.connect(ended.append)
     qtbot.waitUntil(lambda: bool(ended), timeout=LIMIT_MS)
-    assert "No such file" in ended[0][0]
+    assert "No such file" in str(ended[0])
 
 
 def test_a_closed_one_is_silent(qtbot: QtBot, host: QObject) -> None:
     command = ChildCommand(host, "doctor")
     ended: list[object] = []
-    command.ended.connect(lambda *words: ended.append(words))
+    command.ended.connect(ended.append)
     command.kill()
     qtbot.wait(50)
     assert ended == []

@@ -29,6 +29,7 @@ from app.session.events import (
     TurnOpened,
 )
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.errors import Problem
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
 
@@ -98,8 +99,8 @@ def test_no_label_and_no_tooltip_takes_markup(
         EngineReady(text, 0.1, 16_000, 24_000, model),
         StateChanged(SessionState.LISTENING),
         DevicesChanged((text,), (text,), text, text, {text: text}),
-        DeviceNoticed(text),
-        ErrorRaised(text, text),
+        DeviceNoticed(Problem("{text}", text=text)),
+        ErrorRaised(Problem("{text}", "{text}", text=text)),
         TurnOpened(1, "text", text),
         TurnCommitted(1, 0.0),
         ReplyTextDelta(1, text, False),
@@ -107,7 +108,7 @@ def test_no_label_and_no_tooltip_takes_markup(
     )
     window.bridge.poll()
     window.engine.loading.emit(text)
-    row = ModelRow(Model(text, tmp_path, 1, text, problem=text))
+    row = ModelRow(Model(text, tmp_path, 1, text, problem=Problem("{text}", text=text)))
     qtbot.addWidget(row)
     row.show_model(row.model, None, is_in_use=False)
     row.show_advice(text)

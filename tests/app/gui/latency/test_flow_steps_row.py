@@ -19,6 +19,7 @@ from app.gui.window.main_window import MainWindow
 from app.session.commands import ApplySettings
 from app.session.engine_jobs import FlowSteps, FlowStepsSet
 from app.session.events import EngineReady
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import ScriptedSession, opening
 
@@ -191,7 +192,9 @@ def test_steps_that_cannot_be_used_are_taken_back(
     window.bridge.poll()
     window.latency.flow_steps.chosen.emit(20)
     assert store.load().flow_steps == 20
-    session.feed(FlowStepsSet(FlowSteps(in_force, 2), "The flow's caches are too small.", "Choose fewer."))
+    session.feed(
+        FlowStepsSet(FlowSteps(in_force, 2), Problem("The flow's caches are too small.", "Choose fewer."))
+    )
     window.bridge.poll()
     assert window.latency.flow_steps.slider.value() == in_force
     assert applied(session) == [None, 20, kept]

@@ -114,5 +114,5 @@ def test_preferences_that_cannot_be_saved_still_apply(
     applied = AppliedPreferences(host, SessionBridge(session, host), store, StartSettings())
     with qtbot.waitSignal(applied.failed) as failed:
         applied.apply(Preferences(endpointing_ms=900))
-    assert str(store.file) in failed.args[1]
+    assert str(store.file) in failed.args[0].what_to_do
     assert session.commands == [ApplySettings(applied.session_settings())]

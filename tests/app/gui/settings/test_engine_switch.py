@@ -19,10 +19,11 @@ from app.session.commands import ApplySettings, LoadEngine
 from app.session.engine_source import EngineFactory
 from app.session.events import EngineReady, ErrorRaised
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 from engine_runtime.options import EngineOptions
 from tests.doubles.scripted_session import ScriptedSession
 
-FATAL = ErrorRaised("The bundle is broken.", "Get it again.", is_fatal=True)
+FATAL = ErrorRaised(Problem("The bundle is broken.", "Get it again."), is_fatal=True)
 
 
 class Rig:

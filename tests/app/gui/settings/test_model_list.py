@@ -16,6 +16,7 @@ from app.gui.settings.model_jobs import Job, ModelJobs
 from app.gui.settings.model_list import ModelList, ModelRow
 from app.gui.settings.settings_page import FileField
 from app.installed_models import RELEASED, Model
+from engine_runtime.errors import Problem
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_progress_is_shown_in_its_row(models: ModelList, jobs: ModelJobs) -> Non
     assert released.bar.value() / released.bar.maximum() == pytest.approx(0.25)
     job, jobs.job = jobs.job, None
     jobs.changed.emit()
-    jobs.failed.emit(job, "The disk is full.", "Free some space.")
+    jobs.failed.emit(job, Problem("The disk is full.", "Free some space."))
     assert released.state.text() == "The disk is full. Free some space."
     assert released.bar.isHidden()
     assert nano.verify_button.isEnabled()
@@ -148,7 +149,7 @@ def test_a_model_that_was_removed_is_not_chosen_any_more(models: ModelList, jobs
 
 def test_a_damaged_model_cannot_be_chosen(models: ModelList) -> None:
     _, released = rows(models)
-    damaged = Model(RELEASED, released.model.folder, 5, "", problem="A file is cut short.")
+    damaged = Model(RELEASED, released.model.folder, 5, "", problem=Problem("A file is cut short."))
     released.show_model(damaged, None, is_in_use=False)
     assert not released.choice.isEnabled()
     assert released.state.text() == "A file is cut short."

@@ -12,6 +12,7 @@ from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
 from app.installed_models import Model, find_models
 from app.session.events import DevicesChanged, EngineReady, ErrorRaised
+from engine_runtime.errors import Problem
 from tests.doubles.scripted_session import ScriptedSession
 
 
@@ -68,7 +69,9 @@ def test_what_changes_while_a_dialog_is_open_stays(
 def test_a_download_that_ends_is_announced(window: MainWindow, released: Model) -> None:
     window.settings.tools.jobs.finished.emit(Job("download", released))
     assert window.notice.text() == "moss-speech is downloaded. Choose it in the settings, on the page Model."
-    window.settings.tools.jobs.failed.emit(Job("download", released), "The disk is full.", "Free some space.")
+    window.settings.tools.jobs.failed.emit(
+        Job("download", released), Problem("The disk is full.", "Free some space.")
+    )
     assert (window.banner.message, window.banner.advice) == ("The disk is full.", "Free some space.")
 
 
@@ -78,7 +81,7 @@ def test_a_fatal_error_leads_to_the_settings(
 ) -> None:
     opened: list[SettingsDialog] = []
     monkeypatch.setattr(SettingsDialog, "exec", lambda dialog: opened.append(dialog) or 0)
-    session.feed(ErrorRaised("The bundle is broken.", "Get it again.", is_fatal=True))
+    session.feed(ErrorRaised(Problem("The bundle is broken.", "Get it again."), is_fatal=True))
     window.bridge.poll()
     assert window.banner.remedy_button.text() == "Open the settings"
     window.banner.remedy_button.click()

@@ -22,6 +22,7 @@ from app.session.events import (
     SoundChecked,
     StateChanged,
 )
+from engine_runtime.errors import Problem
 from tests.doubles.scripted_session import ScriptedSession
 
 
@@ -47,7 +48,7 @@ def test_the_buttons_ask_the_session(tests: SoundTests, window: MainWindow, sess
     for event in (
         SoundChecked("recording"),
         SoundChecked("done"),
-        ErrorRaised("No microphone is open.", "Connect one."),
+        ErrorRaised(Problem("No microphone is open.", "Connect one.")),
     ):
         report(window, event)
         said.append(tests.status.text())
@@ -58,7 +59,7 @@ def test_the_buttons_ask_the_session(tests: SoundTests, window: MainWindow, sess
 
 
 @pytest.mark.parametrize(
-    "end", [SoundChecked("done"), ErrorRaised("No microphone was found.", "Connect one.")]
+    "end", [SoundChecked("done"), ErrorRaised(Problem("No microphone was found.", "Connect one."))]
 )
 def test_a_closed_microphone_is_open_during_its_test_only(
     tests: SoundTests, window: MainWindow, session: ScriptedSession, end: object
@@ -90,8 +91,8 @@ def test_a_closed_dialog_hears_no_more(qtbot: QtBot, window: MainWindow) -> None
     notices = SoundNotices(window.bridge, tests)
     notices.deleteLater()
     QCoreApplication.sendPostedEvents(notices, QEvent.Type.DeferredDelete)
-    report(window, Levels(-20.0, -120.0, 0.4), SoundChecked("done"), ErrorRaised("Something.", ""))
-    report(window, DeviceNoticed("The microphone is back."))
+    report(window, Levels(-20.0, -120.0, 0.4), SoundChecked("done"), ErrorRaised(Problem("Something.", "")))
+    report(window, DeviceNoticed(Problem("The microphone is back.")))
     assert not isValid(tests)
 
 
@@ -133,12 +134,12 @@ def test_what_happens_to_the_microphone_is_said_in_the_dialog(qtbot: QtBot, wind
     dialog = SettingsDialog(Preferences(), None, window, window.bridge)
     qtbot.addWidget(dialog)
     dialog.show()
-    report(window, DeviceNoticed("The microphone Desk delivers silence."))
+    report(window, DeviceNoticed(Problem("The microphone Desk delivers silence.")))
     assert dialog.notices.isVisible()
     assert dialog.notices.text() == "The microphone Desk delivers silence."
     tabs = map(dialog.tabs.widget, range(dialog.tabs.count()))  # each scrolls its page
     dialog.tabs.setCurrentWidget(next(tab for tab in tabs if tab.isAncestorOf(dialog.sound_check)))
-    report(window, ErrorRaised("The sound device Desk was lost.", "Check its cable."))
+    report(window, ErrorRaised(Problem("The sound device Desk was lost.", "Check its cable.")))
     assert dialog.sound_check.tests.status.text() == "The sound device Desk was lost. Check its cable."
     assert dialog.notices.text() == "The microphone Desk delivers silence."
     status = dialog.sound_check.tests.status

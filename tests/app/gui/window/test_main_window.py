@@ -51,6 +51,7 @@ from app.session.events import (
     TurnOpened,
 )
 from app.settings import InputMode
+from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
@@ -227,7 +228,7 @@ def test_play_again(ready: MainWindow, session: ScriptedSession) -> None:
 def test_errors_are_shown_in_words_and_can_be_dismissed(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession
 ) -> None:
-    session.feed(ErrorRaised("The microphone was lost.", "Plug it in again."))
+    session.feed(ErrorRaised(Problem("The microphone was lost.", "Plug it in again.")))
     ready.bridge.poll()
     assert (ready.banner.message, ready.banner.advice) == ("The microphone was lost.", "Plug it in again.")
     assert ready.banner.isVisible()
@@ -242,7 +243,9 @@ def test_a_start_that_fails_leaves_the_start_button(
     session.feed(StateChanged(SessionState.STOPPED))
     ready.bridge.poll()
     qtbot.mouseClick(ready.controls.start_button, Qt.MouseButton.LeftButton)
-    session.feed(ErrorRaised("No microphone was found.", "Connect one; it is used as soon as it is found."))
+    session.feed(
+        ErrorRaised(Problem("No microphone was found.", "Connect one; it is used as soon as it is found."))
+    )
     ready.bridge.poll()
     assert ready.controls.start_button.text() == "Start"
     assert not ready.controls.is_running
@@ -285,7 +288,7 @@ def test_a_loudspeaker_that_is_away_is_said_and_noticed(ready: MainWindow) -> No
     bridge.devices_changed.emit(DevicesChanged(("usb",), (), "usb", ""))
     assert badge_word(ready) == "No loudspeaker"
     bridge.devices_changed.emit(DevicesChanged(("usb",), ("pci",), "usb", "pci", {"pci": "Built-in"}))
-    bridge.noticed.emit(DeviceNoticed("The loudspeaker Built-in is back."))
+    bridge.noticed.emit(DeviceNoticed(Problem("The loudspeaker Built-in is back.")))
     assert badge_word(ready) == "Listening"
     assert ready.notice.text() == "The loudspeaker Built-in is back."
     assert ready.controls.output_box.itemText(0) == "Default loudspeaker: Built-in"
@@ -307,7 +310,9 @@ def test_nobody_is_invited_to_ask_a_session_that_failed(window: MainWindow, sess
     transcript = window.transcript
     assert transcript.welcome.title.text() == "Ask something"
     assert "Press Start" in transcript.welcome.text.text()
-    session.feed(ErrorRaised("The bundle is damaged.", "Copy it again."), StateChanged(SessionState.ERROR))
+    session.feed(
+        ErrorRaised(Problem("The bundle is damaged.", "Copy it again.")), StateChanged(SessionState.ERROR)
+    )
     window.bridge.poll()
     assert transcript.welcome.title.text() == "Not available"
     assert "Press Start" not in transcript.welcome.text.text()

@@ -179,9 +179,11 @@ def test_a_start_that_fails_is_shown_in_the_language_of_the_window(
     monkeypatch.setattr(QMessageBox, "warning", warn)
     run.show_failure(
         InstanceError(
-            "MOSS Voice is already running (process 7), but its window does not answer. End that process "
-            "(kill -9 7) and start again, or open a second window that keeps nothing: "
-            "moss-voice --new-instance"
+            "MOSS Voice is already running ({holder}), but its window does not answer.",
+            "End that process (kill -9 {process}) and start again, or open a second window that keeps "
+            "nothing: moss-voice --new-instance",
+            holder="process 7",
+            process=7,
         )
     )
     (text,) = shown

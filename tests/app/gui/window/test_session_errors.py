@@ -11,9 +11,9 @@ from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
 from app import paths
+from app.audio.devices import KINDS
 from app.gpu_runtime.lock import GpuRuntimeError
 from app.gui.common.bridge import SessionBridge
-from app.gui.common.error_texts import in_words
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner
 from app.gui.common.preferences import Preferences, PreferenceStore
@@ -32,10 +32,11 @@ from app.session.events import (
     TurnOpened,
 )
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 from engine_runtime.options import EngineOptions
 from tests.doubles.scripted_session import ScriptedSession
 
-LOST = ErrorRaised("The sound device pulse was lost.", "Check its cable.", is_about_sound=True)
+LOST = ErrorRaised(Problem("The sound device pulse was lost.", "Check its cable."), is_about_sound=True)
 BACK = DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse")
 
 
@@ -77,15 +78,17 @@ def test_an_error_of_a_device_ends_when_the_device_is_back(
 
 def test_another_error_stays_when_the_device_is_back(bridge: SessionBridge, banner: ErrorBanner) -> None:
     bridge.error_raised.emit(LOST)
-    bridge.recording_stopped.emit(RecordingStopped("", "The disk is full.", "Free some space."))
+    bridge.recording_stopped.emit(RecordingStopped("", Problem("The disk is full.", "Free some space.")))
     bridge.devices_changed.emit(BACK)
     assert (banner.message, banner.advice) == ("The disk is full.", "Free some space.")
     assert banner.remedy_button.isHidden()
 
 
 ENGINE = ErrorRaised(
-    "/e holds no engine: rank0.engine is missing.",
-    "Add --device cuda, or leave out --backend trtllm. Free memory.",
+    Problem(
+        "/e holds no engine: rank0.engine is missing.",
+        "Add --device cuda, or leave out --backend trtllm.",
+    ),
     is_fatal=True,
 )
 READY = EngineReady("nano", 1.0, 16_000, 24_000)
@@ -122,7 +125,7 @@ def test_an_engine_of_the_settings_is_named_as_such(
     assert banner.message == (
         "The engine of the settings cannot be used: /e holds no engine: rank0.engine is missing."
     )
-    assert banner.advice == ("Free memory. nano answers in its place. Check the page Engine of the settings.")
+    assert banner.advice == ("nano answers in its place. Check the page Engine of the settings.")
     with qtbot.waitSignal(errors.settings_wanted):
         banner.remedy_button.click()
     bridge.engine_ready.emit(READY)
@@ -138,7 +141,7 @@ def test_an_engine_of_the_command_line_gets_the_remedy_of_the_command_line(
     given = StartSettings(engine=options, given=frozenset({"backend", "engine"}))
     bridge, _, _ = errors_of(host, session, banner, store, given)
     bridge.error_raised.emit(ENGINE)
-    assert (banner.message, banner.advice) == (ENGINE.message, ENGINE.what_to_do)
+    assert (banner.message, banner.advice) == (ENGINE.problem.what_is_wrong, ENGINE.problem.what_to_do)
 
 
 def test_a_refused_server_is_forgotten_when_another_engine_was_chosen_and_is_ready(
@@ -146,7 +149,7 @@ def test_a_refused_server_is_forgotten_when_another_engine_was_chosen_and_is_rea
 ) -> None:
     store.save(Preferences(server="wss://a.example.org"))
     bridge, switch, _ = errors_of(host, session, banner, store, StartSettings())
-    bridge.error_raised.emit(ErrorRaised("a.example.org refused the connection.", "", is_fatal=True))
+    bridge.error_raised.emit(ErrorRaised(Problem("a.example.org refused the connection.", ""), is_fatal=True))
     assert banner.advice == "Choose another one in the settings, on the page Model or Engine."
     switch.apply_edited(Preferences())
     bridge.engine_ready.emit(READY)
@@ -155,10 +158,10 @@ def test_a_refused_server_is_forgotten_when_another_engine_was_chosen_and_is_rea
 
 def test_what_is_past_ends_with_the_next_turn(bridge: SessionBridge, banner: ErrorBanner) -> None:
     for error, stays in (
-        (ErrorRaised("The program stood still for 9 s.", "", is_past=True), False),
-        (ErrorRaised("The model failed.", "Ask again.", turn_id=3), False),
-        (ErrorRaised("Its echo cannot be cancelled.", "Use headphones."), True),
-        (RecordingStopped("", "The disk is full.", "Free some space."), True),
+        (ErrorRaised(Problem("The program stood still for 9 s.", ""), is_past=True), False),
+        (ErrorRaised(Problem("The model failed.", "Ask again."), turn_id=3), False),
+        (ErrorRaised(Problem("Its echo cannot be cancelled.", "Use headphones.")), True),
+        (RecordingStopped("", Problem("The disk is full.", "Free some space.")), True),
     ):
         signal = bridge.error_raised if isinstance(error, ErrorRaised) else bridge.recording_stopped
         signal.emit(error)
@@ -169,12 +172,14 @@ def test_what_is_past_ends_with_the_next_turn(bridge: SessionBridge, banner: Err
 def test_an_error_is_shown_in_the_language_of_the_window(
     qapp: QApplication, bridge: SessionBridge, banner: ErrorBanner
 ) -> None:
-    bridge.error_raised.emit(ErrorRaised("No microphone was found.", "", is_about_sound=True))
+    bridge.error_raised.emit(
+        ErrorRaised(Problem("No {kind} was found.", kind=KINDS["microphone"]), is_about_sound=True)
+    )
     translator = Translation(qapp, paths.assets_dir() / "translations")
     translator.switch_to("zh_CN")
     try:
         qapp.processEvents()
-        assert banner.message == in_words("No microphone was found.") != "No microphone was found."
+        assert banner.message == "没有找到麦克风。"
         assert banner.remedy_button.text() != "Look for devices again"
         bridge.devices_changed.emit(BACK)
         assert banner.message == ""
@@ -189,7 +194,7 @@ def test_a_gpu_runtime_that_is_not_used_is_shown(
     store: PreferenceStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    notices = [GpuRuntimeError("The GPU runtime is not used: it is broken. Repair it."), None]
+    notices = [GpuRuntimeError("The GPU runtime is not used: it is broken.", "Repair it."), None]
     monkeypatch.setattr(session_errors, "take_notice", lambda: notices.pop(0))
     window = QWidget()
     qtbot.addWidget(window)
@@ -205,7 +210,8 @@ def test_a_gpu_runtime_that_is_not_used_is_shown(
 def test_advice_about_a_folder_is_not_for_the_window(bridge: SessionBridge, banner: ErrorBanner) -> None:
     """The folder of kept conversations cannot be chosen."""
     problem = RecordingStopped(
-        "/a/b", "/a/b was not written: the disk is full.", "Free some space or choose another folder."
+        "/a/b",
+        Problem("/a/b was not written: the disk is full.", "Free some space or choose another folder."),
     )
     bridge.recording_stopped.emit(problem)
     assert banner.message == "/a/b was not written: the disk is full."

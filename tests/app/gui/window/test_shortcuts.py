@@ -12,6 +12,7 @@ from app.gui.common.plain_text import PlainLabel
 from app.gui.window.main_window import MainWindow
 from app.session.commands import CancelTurn, Mute, RescanDevices
 from app.session.events import DeviceNoticed, ErrorRaised
+from engine_runtime.errors import Problem
 from tests.doubles.scripted_session import ScriptedSession, opening
 
 CTRL, NONE = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.NoModifier
@@ -99,8 +100,8 @@ def test_errors_and_notices_are_in_every_window(
 ) -> None:
     other = other_window(qtbot, ready, kind)
     banner, notice = other.banner, other.notice  # type: ignore[attr-defined]
-    error = ErrorRaised("No microphone was found.", "Connect one.", is_about_sound=True)
-    session.feed(error, error, DeviceNoticed("The microphone a is back."))
+    error = ErrorRaised(Problem("No microphone was found.", "Connect one."), is_about_sound=True)
+    session.feed(error, error, DeviceNoticed(Problem("The microphone a is back.")))
     ready.bridge.poll()
     assert banner.isVisible()
     assert banner.message == ready.banner.message == "No microphone was found."
@@ -121,7 +122,7 @@ def test_the_compact_window_has_room_for_a_banner(
 ) -> None:
     compact = other_window(qtbot, ready, "compact")
     height = compact.height()
-    session.feed(ErrorRaised("The microphone 'a' cannot be opened.", "Choose another one. " * 6))
+    session.feed(ErrorRaised(Problem("The microphone 'a' cannot be opened.", "Choose another one. " * 6)))
     ready.bridge.poll()
     banner = ready.modes.compact.banner
 

@@ -39,7 +39,7 @@ class FakeDesktop:
         self, wanted: QKeyCombination, on_press: Callable[[], None], on_release: Callable[[], None]
     ) -> FakeDesktop:
         if wanted.key() == Qt.Key.Key_F1:
-            raise HotkeyError("Another program uses the hotkey Ctrl+Alt+F1. Choose other keys.")
+            raise HotkeyError("Another program uses the hotkey Ctrl+Alt+F1.", "Choose other keys.")
         self.taken.append(wanted)
         self.press, self.release = on_press, on_release
         return self

@@ -17,7 +17,7 @@ from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.graph import Axis, Graph, GraphTensor
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
-from engine_runtime.errors import EngineError
+from engine_runtime.errors import EngineError, Problem
 from engine_runtime.loading import load_stages
 from engine_runtime.options import EngineOptions
 from engine_runtime.tensorrt.codec import engines
@@ -176,14 +176,15 @@ def test_what_fails_leaves_the_codec_in_torch(
 ) -> None:
     monkeypatch.setattr(engines, "runtime_library", lambda: double_library(Faults({fault})))
     before = (codec.vocoder.network, codec.speech_tokenizer.step)
-    line = use_engines(codec, None, torch.device("cuda", 0)) if fault == "build" else _tried(codec, fault)
+    note = use_engines(codec, None, torch.device("cuda", 0)) if fault == "build" else _tried(codec, fault)
+    line = str(note)
     assert line.startswith("The codec runs in torch: ")
     assert "\n" not in line
     assert not is_on_engines(codec)
     assert (codec.vocoder.network, codec.speech_tokenizer.step) == before
 
 
-def _tried(codec: Codec, fault: str) -> str:
+def _tried(codec: Codec, fault: str) -> Problem:
     """`use_engines` on the device of the double."""
     with pytest.MonkeyPatch.context() as patch:
         run = engines.run_on_engines
@@ -193,19 +194,20 @@ def _tried(codec: Codec, fault: str) -> str:
 
 def test_without_a_library_or_a_gpu_it_says_why(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing() -> None:
-        raise EngineError("TensorRT for RTX is not installed. Install it.")
+        raise EngineError("TensorRT for RTX is not installed.", "Install it.")
 
     monkeypatch.setattr(engines, "runtime_library", nothing)
-    assert use_engines(codec, None, torch.device("cpu")) == (
+    assert str(use_engines(codec, None, torch.device("cpu"))) == (
         "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
     )
-    line = use_engines(codec, None, torch.device("cuda", 0))
+    line = str(use_engines(codec, None, torch.device("cuda", 0)))
     assert line == "The codec runs in torch: TensorRT for RTX is not installed. Install it."
 
 
 def test_the_user_is_notified_when_it_stays_in_torch(random_bundle: Path) -> None:
     stages = load_stages(Bundle.open(random_bundle), EngineOptions(trt_codec=True))
-    assert stages.notes == ("The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda).",)
+    (note,) = map(str, stages.notes)
+    assert note == "The codec runs in torch: TensorRT needs an NVIDIA GPU (--device cuda)."
     assert load_stages(Bundle.open(random_bundle), EngineOptions()).notes == ()
 
 

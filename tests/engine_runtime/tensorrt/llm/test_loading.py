@@ -98,7 +98,7 @@ def test_as_many_rows_as_the_bundle_wants_in_blocks_of_the_engine(
     assert (lm.blocks.num_blocks, lm.blocks.tokens_per_block) == (128 * 16 // 64, 64)
     assert lm.max_rows == 600
     assert lm.executor.limits.max_num_tokens == 128
-    (note,) = stages.notes
+    (note,) = map(str, stages.notes)
     assert "holds conversations of 600 rows, but bundle random allows 1024" in note
     fewer = Engine.load(Bundle.open(random_bundle), with_engine(folder, kv_blocks=16)).stages.lm
     assert fewer.blocks.num_blocks == 4
@@ -191,8 +191,8 @@ def test_an_engine_of_other_weights(
     open_for(random_bundle, with_engine(folder, random_weights=0))
     unknown = engine_world.build(random_bundle, tmp_path / "unknown", with_provenance=False)
     stages = Engine.load(Bundle.open(random_bundle), with_engine(unknown)).stages
-    assert stages.notes[0].startswith(f"The weights of {unknown}")
-    assert "moss-voice trt verify" in stages.notes[0]
+    assert str(stages.notes[0]).startswith(f"The weights of {unknown}")
+    assert "moss-voice trt verify" in str(stages.notes[0])
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_step_takes_what_the_engine_and_the_options_allow(
     for most in (1, 2, 3, 64):
         stages = open_engine(random_bundle, folder, most).stages
         found[most] = stages.lm.executor.limits.max_batch_size
-        is_noted = any("takes 3 of the up to 64 conversations" in note for note in stages.notes)
+        is_noted = any("takes 3 of the up to 64 conversations" in str(note) for note in stages.notes)
         assert is_noted == (most == 64)
     assert found == {1: 1, 2: 2, 3: 3, 64: 3}
     few_rows = engine_world.build(random_bundle, tmp_path / "few", max_batch_size=64, max_num_tokens=40)
