@@ -13,6 +13,7 @@ import pytest
 from app import cli, paths
 from app.audio.echo_cancellation import AudioProcessing
 from app.cli import build_parser, main
+from app.commands import inspect
 from app.commands.engine_options import start_settings
 from app.commands.window import find_display
 from app.session.session_settings import SessionSettings
@@ -29,7 +30,7 @@ def _run_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     def fail(arguments: argparse.Namespace) -> int:
         raise error
 
-    monkeypatch.setattr(cli.inspect, "run", fail)
+    monkeypatch.setattr(inspect, "run", fail)
     return main(["inspect"])
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from app import progress
 from app.progress import (
     PROBLEM_VARIABLE,
     json_document,
@@ -22,7 +22,7 @@ def test_lines_come_now_and_then_and_at_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     show = line_printer("download")
     for done in range(1, 101):
         now_s += 0.05

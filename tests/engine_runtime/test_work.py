@@ -26,7 +26,7 @@ def recovering() -> Task[str]:
         yield single(lambda: 1 // 0)
     except ZeroDivisionError as error:
         text = f"caught {error}"
-        return (yield single(lambda: text))  # type: ignore[no-any-return]
+        return (yield single(lambda: text))
     return "no error"
 
 

@@ -37,7 +37,8 @@ def wheel(tmp_path: Path) -> Path:
     """As much of the wheel of Triton as is compiled."""
     found = importlib.util.find_spec("triton")
     assert found is not None
-    (package,) = found.submodule_search_locations or ()
+    assert found.submodule_search_locations is not None
+    (package,) = found.submodule_search_locations
     folder = Path(package, "backends", "nvidia")
     with zipfile.ZipFile(tmp_path / "triton-1.2-cp311.whl", "w") as archive:
         for file in (folder / "driver.c", *folder.glob("include/**/*.h")):

@@ -82,7 +82,7 @@ def read_result(file: Path) -> dict[str, Any]:
         raise ResultError(f"{file.name} is no result: {error}.") from error
     if problems := list(problems_of(document)):
         raise ResultError(f"{file.name} is no result: {'; '.join(problems)}.")
-    return document  # type: ignore[no-any-return]
+    return document
 
 
 def problems_of(document: Any) -> Iterator[str]:

@@ -25,7 +25,7 @@ def syllables(seconds: float, rate: int, seed: int = 0) -> Pcm:
     resampler = Resampler(8_000, rate)
     white = rng.standard_normal(round(seconds * 8_000)).astype(np.float32)
     loud = np.sin(2 * np.pi * 3 * np.arange(len(white)) / 8_000) > -0.3
-    return 0.1 * np.concatenate([resampler.push(white * loud), resampler.finish()])
+    return np.float32(0.1) * np.concatenate([resampler.push(white * loud), resampler.finish()])
 
 
 @pytest.mark.parametrize(("loss_db", "delay_ms", "skew_ppm"), [(6, 50, 0), (12, 250, 0), (20, 100, 300)])

@@ -46,7 +46,7 @@ def noise(seconds: float, rate: int) -> Pcm:
     """Up to 6 kHz."""
     resampler = Resampler(12_000, rate)
     white = np.random.default_rng(1).standard_normal(round(seconds * 12_000)).astype(np.float32)
-    return 0.1 * np.concatenate([resampler.push(white), resampler.finish()])
+    return np.float32(0.1) * np.concatenate([resampler.push(white), resampler.finish()])
 
 
 def at_16_khz(signal: Pcm, rate: int) -> Pcm:

@@ -135,7 +135,7 @@ def test_random_pauses_lose_and_repeat_nothing_outside_the_fades(script: list[St
         elif action == "play":
             gain, number = np.empty(size, dtype=np.float32), np.empty(size, dtype=np.float32)
             assert gains.play_into(gain) == numbers.play_into(number)
-            heard += [(round(n / g), g) for n, g in zip(number, gain, strict=True) if g > 0]
+            heard += [(round(n / g), float(g)) for n, g in zip(number, gain, strict=True) if g > 0]
         else:
             for ring in (gains, numbers):
                 (ring.pause if action == "pause" else ring.resume)()

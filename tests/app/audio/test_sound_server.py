@@ -35,7 +35,11 @@ class Server:
 
     is_away = False
     changed = threading.Event()
-    sinks = (entry(3, "usb", "Headset"), entry(7, "usb.2", "Headset"), entry(1, "auto_null", "Dummy Output"))
+    sinks: tuple[SimpleNamespace, ...] = (
+        entry(3, "usb", "Headset"),
+        entry(7, "usb.2", "Headset"),
+        entry(1, "auto_null", "Dummy Output"),
+    )
     sources = (
         entry(2, "mic", "Built-in Audio"),
         entry(5, "usb.monitor", "Monitor of Headset", "usb"),

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from app.audio.devices import Device, DeviceList
+from app.audio.playback_ring import PlaybackRing
 from app.audio.ring import Ring
+from app.audio.streams import PlayedTap
 from app.audio.supervisor import DeviceSupervisor
 from engine_runtime.errors import AudioDeviceError
 
@@ -27,17 +29,14 @@ SERVER = replace(PLAIN, is_live=True)
 
 
 class Stream:
-    """Both kinds of stream, under the control of the test."""
+    """What both kinds of stream have, under the control of the test."""
 
     def __init__(self, what: str, log: list[str]) -> None:
         self.what, self.log = what, log
         self.sample_rate = 48_000
-        self.ring = Ring(16)
         self.name = ""
         self.latency_s = 0.0
         self.dropped_samples = 0
-        self.is_expecting = False
-        self.underruns = 0
         self.lost = False
         self.is_absent = False
         self.asked_for: list[str | None] = []
@@ -48,7 +47,7 @@ class Stream:
         self.asked_for.append(device)
         if self.is_absent:
             raise AudioDeviceError("No {what} was found.", "Connect one.", what=self.what)
-        self.name = device if device not in self.gone else self.name_of_default
+        self.name = self.name_of_default if device is None or device in self.gone else device
         self.lost = False
         self.log.append(f"open {self.what}")
 
@@ -66,11 +65,23 @@ class Stream:
         return 0
 
 
+class Microphone(Stream):
+    ring = Ring(16)
+
+
+class Loudspeaker(Stream):
+    ring = PlaybackRing(16, 1)
+    gain = 1.0
+    is_expecting = False
+    underruns = 0
+    played = recorded = PlayedTap(48_000)
+
+
 class Rig:
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.microphone = Stream("microphone", self.log)
-        self.loudspeaker = Stream("loudspeaker", self.log)
+        self.microphone = Microphone("microphone", self.log)
+        self.loudspeaker = Loudspeaker("loudspeaker", self.log)
         self.closes = True
         self.devices = PLAIN
         self.scan_error: Exception | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,9 @@ def _wav(draw: st.DrawFn, is_sound: bool) -> bytes:
     pattern = draw(st.binary(min_size=1, max_size=64))
     frames = draw(st.integers(0 if not is_sound else 1, 40))
     audio = (pattern * (frames * width // len(pattern) + 1))[: frames * width]
-    other = st.lists(st.tuples(st.sampled_from((b"junk", b"own ")), st.binary(max_size=9)), max_size=2)
+    other: st.SearchStrategy[list[Any]] = st.lists(
+        st.tuples(st.sampled_from((b"junk", b"own ")), st.binary(max_size=9)), max_size=2
+    )
     if not is_sound:
         other = st.lists(
             st.tuples(st.sampled_from(_NAMES), st.binary(max_size=9), st.sampled_from((None, None, *_SIZES))),

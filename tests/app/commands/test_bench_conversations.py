@@ -24,7 +24,14 @@ def test_users_at_once(
     monkeypatch.setattr(ceilings, "CPU_COPY_BYTES", 1_000_000)
     monkeypatch.setattr(ceilings, "CPU_MATRIX", 64)
     monkeypatch.setattr(simultaneous, "TURN_S", (0.6, 0.9))
-    options = ("--in", str(QUESTION), "--conversation-seconds", "2", "--processor-time", "--json")
+    options: tuple[str, ...] = (
+        "--in",
+        str(QUESTION),
+        "--conversation-seconds",
+        "2",
+        "--processor-time",
+        "--json",
+    )
     options += ("--markdown", str(tmp_path / "report.md"))
     assert main(["bench", "--bundle", str(random_bundle), "--conversations", "1,2", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -55,7 +62,15 @@ def test_a_table_that_fails_loses_no_other(
     monkeypatch.setattr(batched_codec, "measure_batched_flow", fail)
     chunks = Section("chunks of the vocoder", {"replies": "at once"})
     monkeypatch.setattr(batched_codec, "measure_batched_vocoder", lambda *_: chunks)
-    options = ("--in", str(QUESTION), "--conversation-seconds", "1", "--processor-time", "--repeats", "2")
+    options: tuple[str, ...] = (
+        "--in",
+        str(QUESTION),
+        "--conversation-seconds",
+        "1",
+        "--processor-time",
+        "--repeats",
+        "2",
+    )
     words = ["bench", "--bundle", str(random_bundle), "--conversations", "1", *options, "--json"]
     assert main(words) == 1
     output = capsys.readouterr().out

@@ -91,7 +91,7 @@ def test_without_lengths_the_samples_are_asked_as_they_are() -> None:
 
 @pytest.mark.slow
 def test_no_times_if_audio_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    dropped = []
+    dropped: list[dict[str, Any]] = []
 
     def without_a_delta(event: dict[str, Any]) -> dict[str, Any]:
         if event["type"] != "response.output_audio.delta" or dropped:

@@ -103,7 +103,11 @@ def printed(*polls: list[Event] | BaseException, seconds: float | None = None) -
 
 
 def test_the_language_model_has_a_line_of_its_own() -> None:
-    answer = {"probability": 0.031, "stage": "unfinished", "by": "language model"}
+    answer: dict[str, float | int | str] = {
+        "probability": 0.031,
+        "stage": "unfinished",
+        "by": "language model",
+    }
     predicted = Timing(TimingEvent("end_of_turn", 1, 0, 90 * MS, "dialog", answer))
     assert printed(opening(), [TurnOpened(1, "voice"), predicted])[2:] == [
         "1. model    0.03 finished (unfinished)"
@@ -136,7 +140,7 @@ def test_the_session_is_started_and_stopped() -> None:
 
 def test_it_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(100))
-    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
     session = LiveScript(*[opening()] * 20)
     converse(session, 5.0, Terminal(lambda line: None, shows_level=False))
     assert session.is_stopped
@@ -184,7 +188,7 @@ def test_without_a_microphone_it_says_so_once_and_waits_for_one() -> None:
 
 def test_the_end_comes_without_a_microphone_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(100))
-    monkeypatch.setattr(console.time, "monotonic", lambda: float(next(now)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
     session = LiveScript([StateChanged(SessionState.LISTENING)], *[[]] * 20)
     converse(session, 5.0, Terminal(lambda line: None, shows_level=False))
     assert session.is_stopped

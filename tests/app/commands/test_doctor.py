@@ -11,6 +11,7 @@ import pytest
 from app import paths
 from app.cli import main
 from app.commands import doctor
+from app.commands.doctor_finding import Finding
 from app.dialog import smart_turn
 from engine_runtime import hardware
 from engine_runtime.codec.onnx_graph import OnnxRunner
@@ -175,7 +176,7 @@ def test_fetched_bundles_are_listed(random_bundle: Path, capsys: pytest.CaptureF
     assert any(str(fetched) in finding["detail"] for finding in findings if finding["what"] == "bundle")
 
 
-def _tensorrt_llm_findings(monkeypatch: pytest.MonkeyPatch, version: str | None) -> list[doctor.Finding]:
+def _tensorrt_llm_findings(monkeypatch: pytest.MonkeyPatch, version: str | None) -> list[Finding]:
     found = [Clash("numpy", "2.4.6", "<2"), Clash("openai", None, "any version")]
     monkeypatch.setattr(library, "clashes", lambda: found)
     monkeypatch.setattr(library, "installed_version", lambda package: version)

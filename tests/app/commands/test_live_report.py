@@ -8,7 +8,7 @@ import pytest
 
 from app.commands.live_report import add_report_options, live_report
 from engine_runtime.errors import ExportError
-from engine_runtime.table import Section
+from engine_runtime.table import Cell, Section
 from tests.tools.result_tables import read_result
 
 
@@ -83,7 +83,7 @@ def test_one_file_cannot_be_both(tmp_path: Path) -> None:
         pass
 
 
-def _fail_after(file: Path, facts: dict[str, object]) -> None:
+def _fail_after(file: Path, facts: dict[str, Cell]) -> None:
     with live_report("bench", options("--markdown", str(file))) as report:
         if facts:
             report.facts(facts)

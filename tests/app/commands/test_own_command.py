@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import own_command
 from app.commands.own_command import result_of, run_command
 from engine_runtime.errors import MossVoiceError
 
@@ -72,13 +71,13 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, monkeypatch: pytest.Monk
     real = subprocess.Popen
 
     def start(command: list[str], **options: object) -> subprocess.Popen[bytes]:
-        return real([sys.executable, "-c", code], **options)  # type: ignore[call-overload, no-any-return]
+        return real([sys.executable, "-c", code], **options)  # type: ignore[call-overload]
 
     def interrupt(seconds: float, line: str) -> None:
         if pid.exists() and pid.read_text():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(own_command.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     with pytest.raises(KeyboardInterrupt):
         run_command(["bench"], tmp_path / "log", interrupt)
     with pytest.raises(ProcessLookupError):
@@ -92,7 +91,7 @@ def test_progress_shows_the_latest_line(tmp_path: Path, monkeypatch: pytest.Monk
     )
     real = subprocess.Popen
     monkeypatch.setattr(
-        own_command.subprocess,
+        subprocess,
         "Popen",
         lambda command, **options: real([sys.executable, "-c", code], **options),
     )

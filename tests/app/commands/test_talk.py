@@ -90,7 +90,14 @@ def test_a_reply_is_heard_through_the_given_vocoder(
 @pytest.mark.slow
 def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = {name: tmp_path / name for name in ("reply.wav", "session.wav", "trace.json")}
-    options = ["--out", files["reply.wav"], "--record", files["session.wav"], "--trace", files["trace.json"]]
+    options: list[str | Path] = [
+        "--out",
+        files["reply.wav"],
+        "--record",
+        files["session.wav"],
+        "--trace",
+        files["trace.json"],
+    ]
     document = _talk(capsys, "--in", QUESTION, *options)
     assert document["bundle"] == "random"
     (turn,) = document["turns"]

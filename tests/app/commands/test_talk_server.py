@@ -41,7 +41,14 @@ def _older(event: Event) -> Event:
 def test_a_recording_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "key").write_text(f"{KEY}\n")
     with RealtimeServer(key=KEY) as server:
-        words = ["--in", QUESTION, "--out", tmp_path / "reply.wav", "--server-key-file", tmp_path / "key"]
+        words: list[str | Path] = [
+            "--in",
+            QUESTION,
+            "--out",
+            tmp_path / "reply.wav",
+            "--server-key-file",
+            tmp_path / "key",
+        ]
         document = _talk(capsys, server.url, *words)
     (turn,) = document["turns"]
     assert turn["reply"]["text"] == "word0 word1 word2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from types import ModuleType
 
@@ -43,13 +44,13 @@ def test_a_step_that_is_not_there_is_left_out_and_one_that_is_broken_is_not(
     def absent(path: str) -> ModuleType:
         raise ModuleNotFoundError(path, name=path)
 
-    monkeypatch.setattr(trt.importlib, "import_module", absent)
+    monkeypatch.setattr(importlib, "import_module", absent)
     commands = argparse.ArgumentParser().add_subparsers()
     trt.add_parser(commands)
 
     def broken(path: str) -> ModuleType:
         raise ModuleNotFoundError("no tomlkit", name="tomlkit")
 
-    monkeypatch.setattr(trt.importlib, "import_module", broken)
+    monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.raises(ModuleNotFoundError, match="tomlkit"):
         trt.add_parser(argparse.ArgumentParser().add_subparsers())

@@ -119,9 +119,9 @@ def test_a_format_that_does_not_fit_leaves_the_others(
     def refuse(cls: type[Engine], bundle: Bundle, options: EngineOptions, **keywords: object) -> Engine:
         if options.weight_format == "native":
             raise AcceleratorError("The GPU has 12.0 GB for the model.", "Use --weights int8.")
-        return load(cls, bundle, options, **keywords)  # type: ignore[no-any-return]
+        return load(cls, bundle, options, **keywords)
 
-    monkeypatch.setattr(Engine, "load", classmethod(refuse))
+    monkeypatch.setattr(Engine, "load", classmethod(refuse))  # type: ignore[arg-type]
     words = ["verify", str(random_bundle), *asked(wavs), "--formats", "native", "int8", "--json"]
     assert main(words) == 1
     document = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -10,7 +10,8 @@ import pytest
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.dialog.speech_end import speech_end
-from app.dialog.turn_taking import TurnAction, TurnTaking
+from app.dialog.turn_events import TurnAction
+from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import SileroVad
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Self
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,7 @@ class Scene:
         self.events: list[TurnEvent] = []
         self.silences: list[TurnEvent] = []
 
-    def frames(self, count: int, probability: float) -> Scene:
+    def frames(self, count: int, probability: float) -> Self:
         for _ in range(count):
             start, self.now_ms = self.now_ms, self.now_ms + FRAME_MS
             for event in self.machine.update(probability, start, self.now_ms):
@@ -38,10 +39,10 @@ class Scene:
                 (self.silences if is_silence else self.events).append(event)
         return self
 
-    def speak(self, ms: float, probability: float = 0.7) -> Scene:
+    def speak(self, ms: float, probability: float = 0.7) -> Self:
         return self.frames(round(ms / FRAME_MS), probability)
 
-    def quiet(self, ms: float) -> Scene:
+    def quiet(self, ms: float) -> Self:
         return self.frames(round(ms / FRAME_MS), 0.05)
 
     @property

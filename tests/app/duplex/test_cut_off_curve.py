@@ -13,7 +13,12 @@ from engine_runtime.timing import TimingEvent
 
 
 def answer(at_s: float, silence_ms: float, probability: float, kind: str = "pause") -> TimingEvent:
-    details = {"kind": kind, "at_s": at_s, "silence_ms": silence_ms, "probability": probability}
+    details: dict[str, float | int | str] = {
+        "kind": kind,
+        "at_s": at_s,
+        "silence_ms": silence_ms,
+        "probability": probability,
+    }
     return TimingEvent("decision", 1, 0, 0, "dialog", details)
 
 

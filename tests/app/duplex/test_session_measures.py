@@ -128,7 +128,7 @@ def record(made: Pcm, lost_ms: int = 0) -> Pcm:
     before, after = made[: RATE + FADE].copy(), made[resumed_at:].copy()
     before[-FADE:] *= np.linspace(1, 0, FADE)
     after[:FADE] *= np.linspace(0, 1, FADE)
-    parts = [np.zeros(RATE // 2), before, np.zeros(RATE // 2 - FADE), after, np.zeros(RATE)]
+    parts: list[np.ndarray] = [np.zeros(RATE // 2), before, np.zeros(RATE // 2 - FADE), after, np.zeros(RATE)]
     return np.concatenate(parts).astype(np.float32)
 
 

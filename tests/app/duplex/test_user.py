@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -41,7 +43,7 @@ def scenario(*cues: Cue) -> Scenario:
     return Scenario("test", "pauses", RoomConditions(), cues)
 
 
-def starts(user: SimulatedUser) -> list[tuple[str, float]]:
+def starts(user: SimulatedUser) -> list[tuple[str, Any]]:
     return [(segment.kind, pytest.approx(segment.start_s, abs=0.03)) for segment in user.segments]
 
 

@@ -9,6 +9,7 @@ import pytest
 from app.gpu_runtime import activation
 from app.gpu_runtime.lock import GpuRuntimeError, Lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, fingerprint
+from app.gpu_runtime.trial import VARIABLE
 from app.gpu_runtime.wheels import unpack
 
 
@@ -66,7 +67,7 @@ def test_without_one_nothing_changes(store: RuntimeStore) -> None:
 
 
 def test_the_environment_switches_it_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(activation.VARIABLE, "off")
+    monkeypatch.setenv(VARIABLE, "off")
     activation.activate()
     assert str(folder) not in sys.path
 

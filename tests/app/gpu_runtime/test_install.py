@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.gpu_runtime import install
+from app.gpu_runtime import install, wheels
 from app.gpu_runtime.install import driver_cuda, fill_folder
 from app.gpu_runtime.lock import GpuRuntimeError, Lock, read_lock
 from app.gpu_runtime.store import RuntimeRecord, RuntimeStore, fingerprint
@@ -223,7 +223,7 @@ def test_a_wheel_that_is_swapped_after_its_check_is_not_installed(
     lock: Lock, store: RuntimeStore, server: PackageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By somebody who may write to the folder: what is unpacked are the bytes that were checked."""
-    unpack = install.unpack
+    unpack = wheels.unpack
 
     def swap_and_unpack(wheel: Path, *rest: Any) -> None:
         for file in server.folder.iterdir():

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections import deque
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from app.remote import conversation as conversation_module
 from app.remote import response as response_module
 from app.remote.conversation import RemoteConversation
 from app.remote.dialect import read_session
 from app.server.realtime_session import EngineRates, RealtimeSession
+from app.session.clocks import PendingWork
 from app.session.engine_jobs import (
     Ask,
     AskAgain,
@@ -36,6 +39,7 @@ from app.session.engine_jobs import (
     TurnFailed,
     UseFlowSteps,
 )
+from app.session.engine_slot import EngineSlot, SlotPort
 from engine_runtime.errors import LanguageError, Problem
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
@@ -72,15 +76,16 @@ class Server:
         self.session.handle(json.dumps(event))
 
 
-class _Count:
-    """Takes the place of PendingWork: requests that are not over."""
+class _Count(PendingWork):
+    """Counts requests that are not over."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
+    @override
     def begin(self) -> None:
         self.count += 1
 
+    @override
     def end(self) -> None:
         self.count -= 1
 
@@ -98,15 +103,15 @@ class Rig:
         bus.subscribe(self.timings.append)
         self.server = Server(self.script, self.flow_steps)
         session = read_session(self.server.created)
-        self.client = RemoteConversation(session, self, bus, self._renew, lambda: 0.01)
+        changed = threading.Condition()
+        slot = EngineSlot(changed, self.pending)
+        port = SlotPort(slot, changed, self.pending, self.results.append, lambda timing: None)
+        self.client = RemoteConversation(session, port, bus, self._renew, lambda: 0.01)
         self.client.connect(session, self.server.take)
         self.scopes: dict[int, CancelScope] = {}
         self.commit_scopes: dict[int, CancelScope] = {}
 
     # The port.
-
-    def give(self, result: Any) -> None:
-        self.results.append(result)
 
     def _renew(self) -> None:
         self.renewals += 1

@@ -33,7 +33,7 @@ SEMANTIC = {"type": "semantic_vad"}
 def silence_in_the_window(path: Path, script: Script, detector: ScriptedDetector) -> float:
     """Silence before the commit of a question, in ms."""
     report = run_file(
-        lambda: ScriptedEngine(script),  # type: ignore[arg-type, return-value]
+        lambda: ScriptedEngine(script),
         wav_in=path,
         settings=SessionSettings(speculate="on"),
         vad=SileroVad(),

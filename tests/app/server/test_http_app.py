@@ -45,7 +45,7 @@ def server(
 ) -> Iterator[Rig]:
     engine = engine or ScriptedEngine(Script(chunks=2))
     host = EngineHost(
-        lambda: engine,  # type: ignore[arg-type, return-value]
+        lambda: engine,
         partial(choose_admission, wanted=most),
         on_engine=lambda timing: metrics.watch(timing),
         is_batching=True,

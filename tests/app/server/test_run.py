@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uvicorn
+from openai.types.realtime import RealtimeSessionCreateRequest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -119,6 +120,7 @@ def test_the_official_client_holds_a_conversation_with_nano(repository: Path, na
         async with client.realtime.connect(model="nano") as connection:
             created = await connection.recv()
             assert created.type == "session.created"
+            assert isinstance(created.session, RealtimeSessionCreateRequest)
             assert created.session.model == "nano"
             events = await _ask(connection, samples / "03-three-plus-four.wav")
             assert _transcript(events) == "Three plus four is seven."
@@ -134,9 +136,8 @@ def test_the_official_client_holds_a_conversation_with_nano(repository: Path, na
             assert "conversation.item.truncated" in kinds
             await connection.session.update(session={"type": "realtime", "output_modalities": ["text"]})
             part = {"type": "input_text", "text": "what is the capital of france"}
-            await connection.conversation.item.create(
-                item={"type": "message", "role": "user", "content": [part]}
-            )
+            question: Any = {"type": "message", "role": "user", "content": [part]}
+            await connection.conversation.item.create(item=question)
             await connection.response.create()
             events = [event async for event in _until_done(connection)]
             (text,) = [event.text for event in events if event.type == "response.output_text.done"]
@@ -162,9 +163,8 @@ def test_history_is_replayed_after_a_reconnect(shared: tuple[str, subprocess.Pop
                 ("assistant", "output_text", "Three plus four is seven."),
                 ("user", "input_text", "and plus two"),
             ):
-                await connection.conversation.item.create(
-                    item={"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
-                )
+                item: Any = {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+                await connection.conversation.item.create(item=item)
             await connection.response.create(response={"output_modalities": ["text"]})
             events = [event async for event in _until_done(connection)]
         return next(event.text for event in events if event.type == "response.output_text.done")
@@ -262,7 +262,7 @@ def test_tls(repository: Path, nano_bundle: Path, tmp_path: Path) -> None:
 
 
 def _serve(settings: ServeSettings) -> None:
-    serve(settings, lambda: nullcontext(ScriptedEngine()), lambda: None, lambda address: None)  # type: ignore[arg-type, return-value]
+    serve(settings, lambda: nullcontext(ScriptedEngine()), lambda: None, lambda address: None)
 
 
 def test_an_address_that_is_in_use_is_an_error() -> None:

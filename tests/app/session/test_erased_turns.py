@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from app.audio.growing_wav import GrowingWav
+from app.audio.growing_wav import GrowingWav, silence
 from app.export import ExportFile
 from app.session import erased_turns
 from app.session.commands import AskText, ContinueConversation, DeleteTurn, NewConversation
@@ -185,7 +185,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_conversation(
     shutil.copytree(whole, done)
     erase(done, [2])
     wanted = {file.name: file.read_bytes() for file in done.iterdir()}
-    steps = 0
+    steps = left = 0
 
     def dying(action: Any, *, after: bool) -> Any:
         def act(*given: Any, **named: Any) -> Any:
@@ -208,7 +208,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_conversation(
             with monkeypatch.context() as patch:
                 patch.setattr(ExportFile, "keep", dying(ExportFile.keep, after=after))
                 patch.setattr(ExportFile, "abort", lambda *_: None)  # killed: nothing is cleaned up
-                patch.setattr(erased_turns, "silence", dying(erased_turns.silence, after=after))
+                patch.setattr(erased_turns, "silence", dying(silence, after=after))
                 patch.setattr(Path, "unlink", dying(Path.unlink, after=after))
                 try:
                     erase(folder, [2])

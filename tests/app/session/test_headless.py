@@ -132,7 +132,7 @@ def test_a_turn_does_not_depend_on_how_long_the_reply_before_it_took(tmp_path: P
 @pytest.mark.parametrize("modality", list(Modality))
 def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
     out = tmp_path / "a.wav"
-    given = {"out": out} if modality is Modality.SPEECH else {}
+    given: dict[str, Any] = {"out": out} if modality is Modality.SPEECH else {}
     document = hold(text="what is it?", settings=SessionSettings(reply=modality, seed=3), **given)
     (turn,) = document["turns"]
     assert turn["user"] == {"start_s": 0.0, "end_s": 0.0, "codes": 0}
@@ -227,6 +227,7 @@ def test_a_reply_that_breaks_off_is_kept_as_far_as_it_was_heard(tmp_path: Path) 
     with pytest.raises(MossVoiceError, match=r"out of order\. Repair it\."):
         hold(engine, text="what is it?", out=out, record=record)
     (_, _, samples, _) = next(call for call in engine.calls if call[0] == "truncate")
+    assert isinstance(samples, int)
     assert 0 < samples < 2 * OUT_RATE
     reply, rate = soundfile.read(out, dtype="float32")
     assert (len(reply), rate) == (samples, OUT_RATE)
@@ -279,7 +280,7 @@ def test_a_loud_file_without_speech_is_not_to_be_recorded_louder(tmp_path: Path)
         def probability(self, frame: Any) -> float:
             return 0.0
 
-    loud = write_question(tmp_path / "loud.wav", 0.9 * np.sign(speech(1.0)))
+    loud = write_question(tmp_path / "loud.wav", np.float32(0.9) * np.sign(speech(1.0)))
     with pytest.raises(AudioInputError, match="loud enough") as caught:
         run_file(ScriptedEngine, wav_in=loud, vad=Deaf())
     assert "louder" not in str(caught.value)

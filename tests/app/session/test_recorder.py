@@ -161,7 +161,8 @@ def test_a_muted_microphone_is_recorded_as_silence(tmp_path: Path) -> None:
         def sample_time_ns(self, index: float) -> int:
             return round(index * 1e9 / RATE)
 
-    capture, blocks = Capture(LoudnessVad(), 100), []
+    capture = Capture(LoudnessVad(), 100)
+    blocks: list[CapturedBlock] = []
     source = Microphone(RATE)
     capture.listener = blocks.append
     capture.attach(source)  # type: ignore[arg-type]

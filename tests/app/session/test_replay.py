@@ -83,6 +83,7 @@ def test_a_conversation_that_began_long_after_the_microphone_was_opened_is_the_s
         driver.session.send(AskText("and typed?"))
         driver.await_event(PlaybackFinished, 4)
         clock = driver.engine.clock
+        assert clock is not None
         later_ns = clock.now_ns() + 1_000_000_000
         driver.until(lambda: clock.now_ns() > later_ns)
         driver.session.send(RetryTurn(4, "text", "and typed?"))

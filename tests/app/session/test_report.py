@@ -13,6 +13,7 @@ from app.session.events import (
     Counters,
     EchoMeasured,
     EngineReady,
+    Event,
     ReplyCut,
     ReplyFinished,
     SpeculationMeasured,
@@ -61,11 +62,13 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
         timing("voice_to_voice", 800),
         timing("reply", 400, audio_s=1.0, rtf_total=0.4, rtf_steady=0.3, first_chunk_ratio=0.5),
     ]
-    for event in [EngineReady("nano", 1.0, 16_000, 24_000), TurnCommitted(1, 0.5, 1.0), *first]:
+    events: list[Event] = [EngineReady("nano", 1.0, 16_000, 24_000), TurnCommitted(1, 0.5, 1.0), *first]
+    for event in events:
         report.add(event)
     speculation = SpeculationMeasured(SpeculationStats(None, 3, 2, 1, 123.45678, 0.4, 9, 12.0))
     echo = EchoMeasurement("cancelling", 12.0, 30.0, 85.0, 20.0, 0.1)
-    for event in [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0), EchoMeasured(echo), speculation]:
+    events = [TurnCommitted(1, 1.5, 1.0), *second, Counters(2, 0), EchoMeasured(echo), speculation]
+    for event in events:
         report.add(event)
     report.add(ReplyFinished(1, Modality.SPEECH, 1.0, "five", 20, 12, "stop"))
     assert report.document() == {
@@ -101,7 +104,12 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
 def test_the_decisions_are_listed_in_order_also_those_about_dropped_turns() -> None:
     report = ConversationReport()
     report.add(timing("decision", 0, kind="pause", at_s=1.23456, silence_ms=160.0))
-    rated = {"silence_ms": 224.0, "probability": 0.98765, "stage": "likely", "cost_ms": 45.5}
+    rated: dict[str, float | int | str] = {
+        "silence_ms": 224.0,
+        "probability": 0.98765,
+        "stage": "likely",
+        "cost_ms": 45.5,
+    }
     report.add(timing("decision", 0, kind="pause", at_s=1.3, **rated))
     report.add(timing("step", 2))
     report.add(timing("decision", 0, kind="confirm", at_s=1.4, silence_ms=256.0, reason="likely"))

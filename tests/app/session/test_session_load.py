@@ -6,7 +6,7 @@ import json
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -43,7 +43,7 @@ def load(driver: Driver, engine: AbstractContextManager[Any]) -> None:
     driver.session.send(LoadEngine(lambda: engine))
 
 
-def fail() -> ScriptedEngine:
+def fail() -> NoReturn:
     raise MossVoiceError("The bundle is broken.", "Get it again.")
 
 
@@ -72,7 +72,7 @@ def test_another_model_begins_a_new_conversation() -> None:
         driver.session.send(AskText("one"))
         driver.await_event(PlaybackFinished)
         stranger = other(driver)
-        stranger.restore = lambda snapshot: fail()  # type: ignore[method-assign, assignment]
+        stranger.restore = lambda snapshot: fail()  # type: ignore[method-assign]
         load(driver, stranger)
         assert not driver.await_event(EngineReady, 2).keeps_history
         third = other(driver)
@@ -92,7 +92,7 @@ def test_each_model_is_recorded_in_a_conversation_of_its_own(tmp_path: Path) -> 
         driver.session.send(AskText("two"))
         driver.await_event(PlaybackFinished, 2)
         stranger = other(driver, "stranger")
-        stranger.restore = lambda snapshot: fail()  # type: ignore[method-assign, assignment]
+        stranger.restore = lambda snapshot: fail()  # type: ignore[method-assign]
         load(driver, stranger)
         driver.await_event(EngineReady, 3)
         driver.session.send(AskText("three"))

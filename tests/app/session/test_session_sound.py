@@ -199,7 +199,7 @@ class SpeakingEngine(ScriptedEngine):
         turn = yield from super().open_turn(conversation, turn_id, reply, timing)
         pcm, rate = read_wav(QUESTION)
         resampler = Resampler(rate, OUT_RATE)
-        spoken = 0.25 * np.concatenate([resampler.push(pcm), resampler.finish()])
+        spoken = np.float32(0.25) * np.concatenate([resampler.push(pcm), resampler.finish()])
 
         def speak(reply: Modality) -> Iterator[ReplyEvent]:
             for chunk in range(3):

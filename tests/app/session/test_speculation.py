@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,10 @@ def test_automatic_stops_on_an_engine_that_is_slower_than_real_time(tmp_path: Pa
     assert reasons[-1] is None
 
 
+def loaded(engine: Engine) -> Engine:
+    return engine
+
+
 @pytest.mark.slow
 def test_a_reply_is_the_same_with_and_without_speculation(tmp_path: Path, nano_bundle: Path) -> None:
     from app.audio.wav import read_wav, write_wav
@@ -218,8 +223,8 @@ def test_a_reply_is_the_same_with_and_without_speculation(tmp_path: Path, nano_b
         conversations = kept_conversations(engine)
         out = tmp_path / f"{settings.speculate}.wav"
         report = run_file(
-            lambda engine=engine: engine, wav_in=tmp_path / "question.wav", settings=settings, out=out
-        )  # type: ignore[misc]
+            partial(loaded, engine), wav_in=tmp_path / "question.wav", settings=settings, out=out
+        )
         assert report["speculation"]["rolled_back"] == (settings is ON)
         exchanges[settings.speculate] = conversations[-1].exchanges
         sound[settings.speculate] = out.read_bytes()

@@ -208,7 +208,9 @@ def test_the_time_in_which_a_reply_was_held_counts_as_waited() -> None:
     held(policy, (100, 200.0), (220, 400.0), confirmed_ms=300, was_waiting=False)
     assert not policy.may_start(300, 600.0, is_complete=False)
     assert policy.may_start(100 + target_ms, 600.0, is_complete=False)
-    assert policy.start == PlayoutStart(pytest.approx(target_ms - 200), "lateness", target_ms)
+    assert policy.start is not None
+    assert policy.start.delay_ms == pytest.approx(target_ms - 200)
+    assert policy.start == PlayoutStart(policy.start.delay_ms, "lateness", target_ms)
 
 
 @pytest.mark.parametrize("was_waiting", [True, False])

@@ -113,7 +113,7 @@ def test_without_a_sheet_of_this_gpu_there_are_floors_alone(engine: Engine) -> N
     [({"step_ms": 2.0}, "step 512"), ({"copy": 3.4e12}, "copy"), ({"product": 1.3e15}, "matrices")],
 )
 def test_what_no_gpu_can_reach_is_named(engine: Engine, wrong: dict[str, float], figure: str) -> None:
-    assert impossible(_predict(engine, H100, H100, **wrong)) == [figure]  # type: ignore[arg-type]
+    assert impossible(_predict(engine, H100, H100, **wrong)) == [figure]
 
 
 @pytest.mark.slow

@@ -160,6 +160,6 @@ def test_a_value_that_is_no_number_is_a_difference() -> None:
     broken = torch.full((4,), float("nan"))
     agreement = Agreement([lesson], [Recorded(0, 0, (broken, broken))])
     for head in ("text", "audio"):
-        agreement.add(head, 0, torch.eye(4)[:1])  # type: ignore[arg-type]
+        agreement.add(head, 0, torch.eye(4)[:1])
     assert agreement.first is not None
     assert not any(check.is_aligned for check in agreement.heads() if "cosine" in check.name)

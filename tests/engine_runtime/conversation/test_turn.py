@@ -233,7 +233,7 @@ def test_a_closed_reply_can_be_taken_back_or_is_interrupted_by_the_next_turn(eng
         ask(turn, speech(1.0))
         reply = run_alone(turn.commit(Modality.SPEECH, LONG))
         assert isinstance(next(reply), ReplyAudio)
-        reply.close()  # type: ignore[attr-defined]
+        reply.close()
         if reopens:
             turn.reopen()
             assert run_alone(turn.push(speech(0.3))) > 0

@@ -174,7 +174,7 @@ def test_what_a_kill_has_left_is_finished_at_the_start(
     (kept / "erased.json").write_text('{"turn_ids": [4]}')
     (kept / ".history.json.abc.part").write_text("what was said")
     os.utime(kept / ".history.json.abc.part", (0, 0))
-    window = MainWindow(session, store=store)  # type: ignore[arg-type]
+    window = MainWindow(session, store=store)
     window.start_session()
     window.close()
     window.deleteLater()
@@ -208,7 +208,7 @@ def test_the_latest_conversation_continues_after_a_restart(
 ) -> None:
     latest = write_conversation(folder, is_ended=is_ended)
     store.save(dataclasses.replace(store.load(), keep=keep))  # type: ignore[arg-type]
-    window = MainWindow(session, store=store)  # type: ignore[arg-type]
+    window = MainWindow(session, store=store)
     window.start_session()
     sent = [command for command in session.commands if isinstance(command, ContinueConversation)]
     if keep == "nothing" or is_ended:

@@ -37,7 +37,7 @@ def test_any_kept_conversation_is_shown_or_left_out(
     root = tmp_path / "kept"
     monkeypatch.setattr(paths, "conversations_dir", lambda: root)
     store.save(dataclasses.replace(store.load(), keep="sound"))
-    window = MainWindow(session, store=store)  # type: ignore[arg-type]
+    window = MainWindow(session, store=store)
 
     @settings(
         max_examples=120,

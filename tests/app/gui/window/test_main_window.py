@@ -340,7 +340,7 @@ def test_no_part_is_a_window_of_its_own(qtbot: QtBot, store: PreferenceStore) ->
     application, watch = QApplication.instance(), Watch()
     assert application is not None
     application.installEventFilter(watch)
-    window = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    window = MainWindow(ScriptedSession(), store=store)
     qtbot.addWidget(window)
     window.show()
     application.removeEventFilter(watch)
@@ -360,7 +360,7 @@ def test_the_volume_is_sent_and_kept(
     ready.close()
     assert store.load().volume == 90
     assert store.load().session_settings().volume == 0.9
-    again = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    again = MainWindow(ScriptedSession(), store=store)
     qtbot.addWidget(again)
     assert again.controls.volume.value() == 90
 

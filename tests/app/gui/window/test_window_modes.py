@@ -38,7 +38,7 @@ def test_the_latency_view_is_hidden_and_stays_so(
     assert words() == "Show the latency view"
     window.close()
     assert store.kept_bytes("splitter") == handle
-    again = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    again = MainWindow(ScriptedSession(), store=store)
     qtbot.addWidget(again)
     again.show()
     assert again.latency.isHidden()
@@ -94,7 +94,7 @@ def test_a_detached_view_comes_and_goes_with_the_window_and_stays_detached(
     assert not window.modes.detached.isVisible()
     assert store.kept_bytes("splitter") == handle
     assert store.load().latency_window
-    again = MainWindow(ScriptedSession(), store=store)  # type: ignore[arg-type]
+    again = MainWindow(ScriptedSession(), store=store)
     qtbot.addWidget(again)
     assert not again.modes.detached.isVisible()
     again.show()

@@ -81,7 +81,7 @@ def test_any_chunking_equals_one_call(
 @pytest.mark.slow
 def test_stored_wave_in_chunks() -> None:
     network, tensors = stored_bigvgan()
-    stage = Vocoder(network._network, SPEC, keep_state=True)  # type: ignore[arg-type]
+    stage = Vocoder(network._network, SPEC, keep_state=True)
     for sizes in ([48], [20], [1, 9]):
         pcm = np.concatenate(run(stage.stream(), tensors["mel"].numpy(), sizes))
         assert np.abs(pcm - tensors["wave"].numpy()).max() <= 5e-5

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTStream, fade_weights
-from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
+from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.hift import HarmonicSource, HiFT, HiFTConfig
 from engine_runtime.types import Mel, MelSpec, Pcm
 from tests.doubles.graphs import EmulatedCalls
@@ -164,7 +165,7 @@ class KnownNetwork:
     def reference(self, mel: Mel) -> Pcm:
         frames = torch.as_tensor(mel)[None]
         source, _ = self.continued_source(frames, self.noise(frames.shape[2]), 0, torch.zeros(1, 0))
-        return self.decode(frames, source)[0].numpy()  # type: ignore[no-any-return]
+        return self.decode(frames, source)[0].numpy()
 
     def noise(self, frames: int) -> torch.Tensor:
         return torch.zeros((1, frames * self.config.hop, self.config.nb_harmonics + 1))

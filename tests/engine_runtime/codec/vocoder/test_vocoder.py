@@ -12,13 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch import nn
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.resample import resample
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
-from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
+from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.types import Mel, MelSpec, Pcm
@@ -65,7 +67,9 @@ def mel_of(frames: int, seed: int = 0) -> Mel:
 def question_mel() -> Mel:
     """40 frames out of the middle of a spoken question."""
     with wave.open(str(DATA / "speech" / "question.wav")) as file:
-        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / 2**15
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(
+            np.float32
+        ) / np.float32(2**15)
         pcm = resample(samples, file.getframerate(), SPEC.sample_rate)
     frames = CodecMel(SPEC)(torch.from_numpy(pcm)).numpy()
     return frames[:, 20:60]
@@ -98,10 +102,10 @@ def test_captured_graphs_of_two_vocoders_do_not_mix() -> None:
     for _ in range(2):
         for scale in (1.0, 0.5):
             network = lively(build_bigvgan(CONFIG))
-            network.conv_pre.bias.data.fill_(scale)
+            nn.init.constant_(network.get_parameter("conv_pre.bias"), scale)
             want, captured = (Vocoder(network, SPEC, graphed=kept) for kept in (None, frames))
-            pcm = [np.concatenate(run(stage.stream(), mel, [20])) for stage in (captured, want)]
-            np.testing.assert_allclose(*pcm, rtol=0, atol=1e-5)
+            own, plain = (np.concatenate(run(stage.stream(), mel, [20])) for stage in (captured, want))
+            np.testing.assert_allclose(own, plain, rtol=0, atol=1e-5)
     assert calls.num_captured > 4
 
 

@@ -541,4 +541,4 @@ def test_a_row_that_does_not_end_goes_on_with_its_code(model: MossLM) -> None:
         {"sampling": replace(asked[0].sampling, bans_eosp=True)},  # type: ignore[type-var]
         {"sampling": replace(asked[0].sampling, draw_audio=0.36)},  # type: ignore[type-var]
     ):
-        assert step.places([replace(asked[0], **change), asked[1]]) is None  # type: ignore[arg-type]
+        assert step.places([replace(asked[0], **change), asked[1]]) is None
