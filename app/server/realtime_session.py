@@ -66,9 +66,8 @@ from app.session.engine_jobs import (
     UseFlowSteps,
 )
 from app.session.engine_turns import KEPT_TURNS
-from app.session.events import CancelReason
+from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply
-from app.session.speculation_policy import SpeculationStats
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, UserTurn
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus

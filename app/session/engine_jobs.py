@@ -11,14 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.session.held_timings import HeldTimings
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.errors import MossVoiceError, Problem
-from engine_runtime.timing import TimingEvent
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
 
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.conversation.snapshot import ConversationSnapshot
+
+HELD_S = 1.0
+"""Speech of a speculative reply in seconds after which it waits for its confirmation."""
+HELD_DELTAS = 32
+"""The same for a text reply."""
 
 # ---- dialog -> engine ----
 
@@ -61,14 +65,14 @@ class Commit:
     """The user's turn is over: make the reply. `seed` overrides the bundle's.
 
     With `timings` the reply is speculative: its durations go there, and it is made only as far as it is worth
-    holding until `Confirm`; where the language model predicts less than `finished`, no further than that.
+    holding (`HELD_S`) until `Confirm`; where the language model predicts less than `finished`, no further.
     """
 
     turn_id: int
     reply: Modality
     seed: int | None
     scope: CancelScope
-    timings: HeldTimings | None = None
+    timings: TimingBus | None = None
     finished: float = 0.0
     max_new: int | None = None
     """Limit of the reply in rows; None for the bundle's."""

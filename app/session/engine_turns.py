@@ -35,8 +35,7 @@ from app.session.engine_jobs import (
     TurnFailed,
     UseFlowSteps,
 )
-from app.session.held_timings import KeptTimings
-from app.session.reply_run import ReplyRun
+from app.session.reply_run import KeptTimings, ReplyRun
 from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.types import CancelScope, Modality
 from engine_runtime.work import Task

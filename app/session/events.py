@@ -21,7 +21,6 @@ from typing import Literal
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.session.engine_jobs import EngineNotice, FlowSteps, FlowStepsSet
-from app.session.speculation_policy import SpeculationStats
 from engine_runtime.bundle.card import ModelCard
 from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
@@ -257,6 +256,30 @@ class EchoMeasured:
     """What is known of the echo of the loudspeaker in the microphone; once a second at most."""
 
     echo: EchoMeasurement
+
+
+OffReason = Literal["setting", "server", "slow_engine", "slow_roll_back"]
+"""setting: switched off; server: discarded replies would take the time of others; slow_engine: replies are
+made slower than real time; slow_roll_back: the speech of a user who continues would wait for the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationStats:
+    """Speculative replies of the session so far, and the cost of the discarded ones."""
+
+    off_reason: OffReason | None = None
+    """Why nothing is speculated at present."""
+    speculated: int = 0
+    confirmed: int = 0
+    rolled_back: int = 0
+    engine_ms: float = 0.0
+    """Engine time spent on discarded replies, in milliseconds."""
+    audio_s: float = 0.0
+    """Speech that was discarded, in seconds."""
+    steps: int = 0
+    """Decode steps that were discarded."""
+    roll_back_ms: float = 0.0
+    """The longest time until the engine was ready for more speech after a roll back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.session.engine_jobs import ReplyMade, ReplyResult, Result
-from app.session.held_timings import KeptTimings
+from app.session.engine_jobs import HELD_DELTAS, HELD_S, ReplyMade, ReplyResult, Result
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import (
     CancelScope,
     ReplyAudio,
@@ -26,10 +26,28 @@ from engine_runtime.work import Task
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.conversation.reply_events import ReplyEvents
 
-HELD_S = 1.0
-"""Speech of a speculative reply in seconds after which it waits for its confirmation."""
-HELD_DELTAS = 32
-"""The same for a text reply."""
+
+_MOST_KEPT = 1024
+
+
+class KeptTimings(TimingBus):
+    """A bus that passes its events on, and keeps the first of them."""
+
+    def __init__(self, target: TimingBus) -> None:
+        super().__init__(target.clock_ns)
+        self._target = target
+        self._events: list[TimingEvent] = []
+        self.subscribe(self._take)
+
+    @property
+    def events(self) -> tuple[TimingEvent, ...]:
+        """Those kept so far."""
+        return tuple(self._events)
+
+    def _take(self, event: TimingEvent) -> None:
+        self._target.publish(event)
+        if len(self._events) < _MOST_KEPT:
+            self._events.append(event)
 
 
 class ReplyRun:

@@ -27,10 +27,10 @@ from app.session.events import (
     ReplyCut,
     ReplyFinished,
     SpeculationMeasured,
+    SpeculationStats,
     Timing,
     TurnCommitted,
 )
-from app.session.speculation_policy import SpeculationStats
 from engine_runtime.timing import TimingEvent
 
 _MEANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}

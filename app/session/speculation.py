@@ -2,7 +2,8 @@
 
 In: pauses, confirmations and roll backs of `TurnDriver`, the events of the speculative reply. Out: jobs for
 the engine; the held events, once confirmed; what was discarded, as `SpeculationStats` and as the timing
-roll_back. Dialog thread, or event loop.
+roll_back. Nothing is speculated by an engine that could not keep up with the conversation. Dialog thread, or
+event loop.
 
 Until the turn is confirmed nobody else sees the reply: its events are held here, its durations in
 `HeldTimings`, and a roll back removes it from the history of the engine's conversation.
@@ -10,18 +11,69 @@ Until the turn is confirmed nobody else sees the reply: its events are held here
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from app.dialog.turn_events import TurnEvent
-from app.session.engine_jobs import Commit, Confirm, Interrupt, JobQueue, Reopen, ReplyMade, RolledBack
-from app.session.held_timings import HeldTimings
-from app.session.reply_run import HELD_S
-from app.session.speculation_policy import OffReason, SpeculationPolicy, SpeculationStats
+from app.session.engine_jobs import (
+    HELD_S,
+    Commit,
+    Confirm,
+    Interrupt,
+    JobQueue,
+    Reopen,
+    ReplyMade,
+    RolledBack,
+)
+from app.session.events import OffReason, SpeculationStats
 from app.settings import SpeculationMode
-from engine_runtime.timing import TimingBus
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, ReplyAudio, ReplyDone, ReplyEvent
+
+SLOW_RTF, FAST_RTF = 1.0, 0.8
+"""Median real-time factor of the latest replies: nothing is speculated from the first on, again below the
+second."""
+SLOW_ROLL_BACK_MS = 100.0
+"""Median delay from which on nothing is speculated."""
+TRY_AGAIN_TURNS = 5
+"""Turns after which slow roll backs are forgotten, because none is measured while nothing is speculated."""
+_LATEST = 3
+
+
+class HeldTimings(TimingBus):
+    """A bus that keeps its events until `release`, and passes them on from then on. Any thread."""
+
+    def __init__(self, target: TimingBus) -> None:
+        super().__init__(target.clock_ns)
+        self._target = target
+        self._events: list[TimingEvent] = []
+        self._is_released = False
+        self._order = threading.Lock()
+        self.subscribe(self._take)
+
+    def count(self, name: str) -> int:
+        """How many events of this name are held."""
+        with self._order:
+            return sum(event.name == name for event in self._events)
+
+    def release(self) -> None:
+        """Pass on all events: the reply is heard."""
+        with self._order:
+            for event in self._events:
+                self._target.publish(event)
+            self._events.clear()
+            self._is_released = True
+
+    def _take(self, event: TimingEvent) -> None:
+        with self._order:
+            if self._is_released:
+                self._target.publish(event)
+            else:
+                self._events.append(event)
 
 
 @dataclass(slots=True)
@@ -197,3 +249,42 @@ class Speculation:
         if stats != self._stats:
             self._stats = stats
             self._on_stats(stats)
+
+
+class SpeculationPolicy:
+    """Judges by the latest replies and roll backs; until there are any, the engine is trusted."""
+
+    def __init__(self, *, is_remote: bool = False) -> None:
+        """`is_remote`: a server makes the replies."""
+        self._is_remote = is_remote
+        self._rtf: deque[float] = deque(maxlen=_LATEST)
+        self._roll_backs_ms: deque[float] = deque(maxlen=_LATEST)
+        self._is_slow = False
+        self._turns_since_roll_back = 0
+
+    @property
+    def off_reason(self) -> OffReason | None:
+        """Why nothing should be speculated, None if it should."""
+        if self._is_remote:
+            return "server"
+        if self._is_slow:
+            return "slow_engine"
+        too_late = len(self._roll_backs_ms) == _LATEST and median(self._roll_backs_ms) > SLOW_ROLL_BACK_MS
+        return "slow_roll_back" if too_late else None
+
+    def note_reply(self, rtf_total: float) -> None:
+        """A reply was made, with this real-time factor."""
+        self._rtf.append(rtf_total)
+        typical = median(self._rtf)
+        self._is_slow = typical >= (FAST_RTF if self._is_slow else SLOW_RTF)
+
+    def note_roll_back(self, ready_ms: float) -> None:
+        """A speculative reply was rolled back; the engine was ready for more speech after `ready_ms`."""
+        self._roll_backs_ms.append(ready_ms)
+        self._turns_since_roll_back = 0
+
+    def note_turn(self) -> None:
+        """A turn was committed."""
+        self._turns_since_roll_back += 1
+        if self._turns_since_roll_back >= TRY_AGAIN_TURNS:
+            self._roll_backs_ms.clear()

@@ -38,6 +38,7 @@ from app.session.events import (
     ReplyCut,
     SessionState,
     SpeculationMeasured,
+    SpeculationStats,
     TurnCancelled,
     TurnCommitted,
     TurnExtended,
@@ -49,7 +50,6 @@ from app.session.playback import Playback
 from app.session.reply_player import ReplyPlayer
 from app.session.session_settings import SessionSettings
 from app.session.speculation import HeldReply
-from app.session.speculation_policy import SpeculationStats
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, TurnResult, UserTurn
 from app.session.voice_stream import VadFrame
 from engine_runtime.errors import Problem

@@ -44,9 +44,8 @@ from app.session.engine_jobs import (
     RolledBack,
     TurnFailed,
 )
-from app.session.events import CancelReason
+from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply, Speculation
-from app.session.speculation_policy import SpeculationStats
 from app.session.voice_stream import SpeechFeed, VadFrame, VoiceStream
 from app.settings import SpeculationMode
 from engine_runtime.timing import TimingBus

@@ -30,8 +30,7 @@ from app.gui.latency.flow_steps_row import FlowStepsRow
 from app.gui.latency.metrics import LatencyMetrics, Metric
 from app.gui.latency.plots import CurveStyle, LivePlot, PlotStyle
 from app.gui.latency.waterfall import WaterfallView
-from app.session.events import SpeculationMeasured
-from app.session.speculation_policy import SpeculationStats
+from app.session.events import SpeculationMeasured, SpeculationStats
 from engine_runtime.timing import TimingEvent
 
 REDRAW_MS = 100

@@ -16,7 +16,7 @@ import pytest
 from app.audio.wav import read_wav, write_wav
 from app.cli import main
 from app.commands.talk import speculation_line
-from app.session.speculation_policy import SpeculationStats
+from app.session.events import SpeculationStats
 from app.session.start_policy import StartReason
 from engine_runtime.errors import ExportError
 from tests.engine_runtime.bundle.test_vocoder_file import SPEC

@@ -8,9 +8,11 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from app.session.engine_jobs import ReplyMade, ReplyResult, Result
-from app.session.reply_run import HELD_DELTAS, ReplyRun
+from app.session import reply_run
+from app.session.engine_jobs import HELD_DELTAS, ReplyMade, ReplyResult, Result
+from app.session.reply_run import KeptTimings, ReplyRun
 from engine_runtime.conversation.reply_events import ReplyEvents
+from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 from engine_runtime.work import run_alone
 from tests.doubles.scripted_engine import reply_of
@@ -71,3 +73,15 @@ def test_a_cancelled_reply_ends_with_the_event_in_progress() -> None:
     assert len(taken(results)) == 1
     make(run, results)
     assert taken(results) == []
+
+
+def test_the_first_events_are_kept_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply_run, "_MOST_KEPT", 2)
+    bus, heard = TimingBus(), list[TimingEvent]()
+    bus.subscribe(heard.append)
+    kept = KeptTimings(bus)
+    for start_ns in range(3):
+        kept.emit("step", 1, start_ns, 5)
+    bus.emit("step", 2, 9, 5)
+    assert [event.start_ns for event in heard] == [0, 1, 2, 9]
+    assert [event.start_ns for event in kept.events] == [0, 1]

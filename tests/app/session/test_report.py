@@ -17,11 +17,11 @@ from app.session.events import (
     ReplyCut,
     ReplyFinished,
     SpeculationMeasured,
+    SpeculationStats,
     Timing,
     TurnCommitted,
 )
 from app.session.report import ConversationReport, write_chrome_trace, write_csv
-from app.session.speculation_policy import SpeculationStats
 from engine_runtime.errors import ExportError
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality

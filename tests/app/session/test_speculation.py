@@ -18,7 +18,7 @@ from app.session.commands import (
     Start,
     Stop,
 )
-from app.session.engine_jobs import ReplyMade
+from app.session.engine_jobs import HELD_S, ReplyMade
 from app.session.events import (
     EngineReady,
     Event,
@@ -36,12 +36,12 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.headless import run_file
-from app.session.reply_run import HELD_S
 from app.session.session_settings import SessionSettings
-from app.session.speculation import HeldReply
+from app.session.speculation import TRY_AGAIN_TURNS, HeldReply, HeldTimings, SpeculationPolicy
 from app.session.turn_driver import UserTurn
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
+from engine_runtime.timing import TimingBus, TimingEvent
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
@@ -279,3 +279,60 @@ def test_no_block_and_no_word_is_lost_whatever_the_user_does(random_bundle: Path
         ]
         assert kept == [count for _, count in sorted(codes.items()) if count]
         engine.stages.lm.blocks.check_integrity([conversations[-1].sequence])
+
+
+def test_an_engine_is_trusted_until_it_is_slow() -> None:
+    policy = SpeculationPolicy()
+    assert policy.off_reason is None
+    policy.note_reply(1.2)
+    assert policy.off_reason == "slow_engine"
+
+
+def test_one_slow_reply_among_fast_ones_changes_nothing() -> None:
+    policy = SpeculationPolicy()
+    for rtf in (0.5, 0.5, 3.0, 0.5):
+        policy.note_reply(rtf)
+        assert policy.off_reason is None
+
+
+def test_it_is_on_again_only_once_the_engine_is_clearly_faster_than_real_time() -> None:
+    policy = SpeculationPolicy()
+    reasons = []
+    for rtf in (1.1, 1.1, 0.9, 0.9, 0.9, 0.7, 0.7):
+        policy.note_reply(rtf)
+        reasons.append(policy.off_reason)
+    assert reasons == ["slow_engine"] * 6 + [None]
+
+
+def test_slow_roll_backs_switch_it_off_for_some_turns() -> None:
+    policy = SpeculationPolicy()
+    policy.note_roll_back(300.0)
+    policy.note_roll_back(20.0)
+    assert policy.off_reason is None  # too few to judge
+    policy.note_roll_back(150.0)
+    assert policy.off_reason == "slow_roll_back"
+    for _ in range(TRY_AGAIN_TURNS - 1):
+        policy.note_turn()
+        assert policy.off_reason == "slow_roll_back"
+    policy.note_turn()
+    assert policy.off_reason is None
+
+
+def test_events_wait_for_the_release_and_keep_their_order_and_their_times() -> None:
+    times = iter(range(0, 1_000, 10))
+    bus = TimingBus(lambda: next(times))
+    heard: list[TimingEvent] = []
+    bus.subscribe(heard.append)
+    held = HeldTimings(bus)
+    with held.span("prefill", 1, rows=3):
+        pass
+    first = held.emit("step", 1, 20, 5)
+    bus.emit("pause", 1, 30, 0)
+    assert [event.name for event in heard] == ["pause"]
+    assert held.count("step") == 1
+    held.release()
+    last = held.emit("step", 1, 40, 5)
+    assert [event.name for event in heard] == ["pause", "prefill", "step", "step"]
+    assert (heard[1].start_ns, heard[1].duration_ns, heard[1].attributes) == (0, 10, {"rows": 3})
+    assert heard[2:] == [first, last]
+    assert held.count("step") == 0

@@ -20,9 +20,8 @@ from app.session.engine_jobs import (
     ReplyResult,
     TurnFailed,
 )
-from app.session.events import CancelReason
+from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply
-from app.session.speculation_policy import SpeculationStats
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, UserTurn
 from app.session.voice_stream import VoiceStream
 from app.settings import SpeculationMode

@@ -17,8 +17,7 @@ from app.gui.latency.latency_view import FigureTile, LatencyView, SpeculationLin
 from app.gui.latency.metrics import MAX_LEVELS, SHOWN_TURNS, Metric
 from app.gui.latency.plots import LivePlot, turn_window, with_gaps
 from app.gui.latency.waterfall import axis_marks
-from app.session.events import SpeculationMeasured
-from app.session.speculation_policy import SpeculationStats
+from app.session.events import SpeculationMeasured, SpeculationStats
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings
 
