@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.export import ExportFile, check_target, in_words
 from app.session.conversation_folder import SOUND
-from app.session.recording import Recording
+from app.session.session_settings import Recording
 from engine_runtime.errors import ExportError
 
 _COPIED_AT_ONCE = 1 << 20

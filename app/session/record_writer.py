@@ -50,7 +50,7 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.recorded_values import plain
-from app.session.recording import Recording
+from app.session.session_settings import Recording
 from engine_runtime.errors import ExportError, MossVoiceError
 
 if TYPE_CHECKING:  # it imports torch

@@ -40,8 +40,7 @@ from app.session.record_writer import (
     Sound,
 )
 from app.session.recorded_values import plain
-from app.session.recording import Recording
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.errors import Problem
 
 if TYPE_CHECKING:  # it imports torch

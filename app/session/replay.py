@@ -64,9 +64,8 @@ from app.session.events import (
 )
 from app.session.record_writer import CaptureGap
 from app.session.recorded_values import revived, settings_of
-from app.session.recording import Recording
 from app.session.session import Session
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Pcm
 

@@ -1,15 +1,26 @@
-"""The settings of a session, as one frozen value. Any thread."""
+"""The settings of a session, and whether and where it is recorded, as frozen values. Any thread."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.session.recording import Recording
 from app.settings import SpeculationMode, StartSettings
 from engine_runtime.setting import check, setting
 from engine_runtime.types import Modality
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is kept of each conversation: texts, decisions and timings, and the sound of both sides."""
+
+    root: Path
+    """Each conversation gets a folder in it."""
+    with_sound: bool = True
+    name: str = ""
+    """Name of the folder; "" for the date and time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.gui.common.key_combination import combination
 from app.gui.common.preference_file import ServerKey, holds_objects, is_damaged, make_private_file, set_aside
 from app.gui.common.themes import ThemeChoice
-from app.session.recording import Recording
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from app.settings import (
     FIXED_IN_AN_ENGINE,
     NAMES_AN_ENGINE,

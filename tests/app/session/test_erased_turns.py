@@ -35,8 +35,7 @@ from app.session.events import (
     TurnsRemoved,
 )
 from app.session.recorded_events import how_to_continue, read_transcript
-from app.session.recording import Recording
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.types import Modality
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running

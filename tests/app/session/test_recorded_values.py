@@ -19,8 +19,7 @@ from app.dialog.turn_end_fusion import TurnEndFusion
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.events import ReplyFinished, TurnCommitted, TurnOpened, TurnsRemoved
 from app.session.recorded_values import LONGEST_TEXT, plain, revived, settings_of, value_of
-from app.session.recording import Recording
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.setting import Setting, settings
 from engine_runtime.types import Modality
 

@@ -19,9 +19,8 @@ from app.session.events import (
     StateChanged,
 )
 from app.session.headless import run_file
-from app.session.recording import Recording
 from app.session.replay import RecordedMicrophone, ReplayError, replay
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.types import Modality

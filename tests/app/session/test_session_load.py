@@ -23,8 +23,7 @@ from app.session.events import (
     TurnCancelled,
 )
 from app.session.recorded_events import how_to_continue
-from app.session.recording import Recording
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.errors import MossVoiceError, Problem
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running

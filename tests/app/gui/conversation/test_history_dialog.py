@@ -17,8 +17,7 @@ from app.gui.conversation.history_dialog import HistoryDialog
 from app.session.commands import AskText, NewConversation, PlayRecording
 from app.session.conversation_folder import list_conversations
 from app.session.events import PlaybackFinished
-from app.session.recording import Recording
-from app.session.session_settings import SessionSettings
+from app.session.session_settings import Recording, SessionSettings
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import running
 
