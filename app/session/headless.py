@@ -10,8 +10,10 @@ the threads of the session.
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,10 @@ from app.audio.ring import Ring
 from app.audio.wav import WavReader, WavWriter
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.vad import Vad
-from app.export import check_target
+from app.export import ExportFile, check_target, in_words
 from app.session.clocks import RealClock, VirtualClock
 from app.session.commands import AskText, PlaySample
+from app.session.conversation_folder import SOUND
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_jobs import EngineNotice
 from app.session.engine_source import EngineSource
@@ -43,11 +46,10 @@ from app.session.events import (
     SessionState,
     StateChanged,
 )
-from app.session.record_target import recorded
 from app.session.report import ConversationReport, write_chrome_trace
 from app.session.session import Session
-from app.session.session_settings import SessionSettings
-from engine_runtime.errors import AudioInputError, MossVoiceError
+from app.session.session_settings import Recording, SessionSettings
+from engine_runtime.errors import AudioInputError, ExportError, MossVoiceError
 from engine_runtime.types import Pcm
 
 _GAP_S = 0.5
@@ -64,6 +66,7 @@ _QUIET_ADVICE = "Record it louder, closer to the microphone or with a clearer vo
 
 Progress = Callable[[float], None]
 """Takes how much of the work is done, 0 to 1."""
+_COPIED_AT_ONCE = 1 << 20
 
 
 class ConversationError(MossVoiceError):
@@ -103,7 +106,7 @@ def run_file(
     if wav_in is not None:
         WavReader(wav_in).close()  # refuse a file that cannot be used before an engine is loaded
     settings = settings or SessionSettings()
-    with recorded(record) as recording:
+    with _recorded(record) as recording:
         settings = replace(settings, hear_samples=False, recording=recording)
         conversation = _Conversation(engine_factory, settings, realtime, progress, notice, vad, end_of_turn)
         conversation.hold(wav_in, text)
@@ -256,3 +259,44 @@ def _write_replies(path: Path, replies: list[tuple[Pcm, int]]) -> None:
             if number:
                 writer.write(np.zeros(round(_GAP_S * rate), dtype=np.float32))
             writer.write(pcm)
+
+
+@contextmanager
+def _recorded(target: Path | None) -> Iterator[Recording | None]:
+    """Record into `target`: a WAV file if its name ends in .wav, else a folder, which must not exist yet.
+
+    Afterwards it is in its place, complete or absent, and only its owner can read it. ExportError if that
+    cannot be done.
+    """
+    if target is None:
+        yield None
+    elif target.suffix.lower() == ".wav":
+        check_target(target)
+        with _beside(target) as folder:
+            yield Recording(folder, name="sound")
+            _move(folder / "sound" / SOUND, target)
+    else:
+        if target.exists():
+            raise ExportError(
+                "{target} is there already.", "Choose another name for the recording.", target=target
+            )
+        with _beside(target):  # refused before an engine is loaded
+            pass
+        yield Recording(target.parent, name=target.name)
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=f".{target.name[:40]}.", dir=target.parent)
+    except OSError as error:
+        raise in_words(target, error) from error
+    with folder as path:
+        yield Path(path)
+
+
+def _move(sound: Path, target: Path) -> None:
+    if sound.is_file():  # a conversation without a turn leaves none
+        with sound.open("rb") as source, ExportFile(target, is_private=True) as file:
+            while content := source.read(_COPIED_AT_ONCE):
+                file.write(content)
