@@ -31,10 +31,9 @@ from app.session.commands import (
     RetryTurn,
 )
 from app.session.conversation_folder import SOUND, clear_remains, latest_open
-from app.session.conversation_text import Words, as_text, write_text
 from app.session.erased_turns import finish_all
 from app.session.events import ConversationContinued, TurnOpened
-from app.session.recorded_events import how_to_continue, read_transcript, spans_of
+from app.session.transcript import Words, as_text, how_to_continue, read_transcript, spans_of, write_text
 from engine_runtime.errors import MossVoiceError
 
 _log = logging.getLogger(__name__)

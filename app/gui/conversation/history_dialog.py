@@ -42,8 +42,7 @@ from app.session.conversation_folder import (
     list_conversations,
     size_bytes,
 )
-from app.session.conversation_text import Words, turn_texts, write_text
-from app.session.recorded_events import RecordedEvent, read_transcript, spans_of
+from app.session.transcript import RecordedEvent, Words, read_transcript, spans_of, turn_texts, write_text
 from engine_runtime.errors import MossVoiceError
 
 _WORDS = 4

@@ -21,7 +21,6 @@ from app.gui.common.translation import FollowsLanguage
 from app.gui.common.turn_times import TurnTimes
 from app.gui.conversation.bubbles import Bubble, ReplyBubble, UserBubble
 from app.gui.conversation.welcome import Welcome
-from app.session.conversation_text import TurnText, turn_texts
 from app.session.events import (
     Levels,
     PlaybackFinished,
@@ -37,7 +36,7 @@ from app.session.events import (
     TurnOpened,
     TurnsRemoved,
 )
-from app.session.recorded_events import RecordedEvent
+from app.session.transcript import RecordedEvent, TurnText, turn_texts
 
 MOST_TURNS = 300
 """Turns that can be scrolled to; older ones leave at the top."""

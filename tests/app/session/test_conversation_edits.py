@@ -28,8 +28,8 @@ from app.session.events import (
     TurnOpened,
     TurnsRemoved,
 )
-from app.session.recorded_events import how_to_continue, read_transcript
 from app.session.session_settings import Recording, SessionSettings
+from app.session.transcript import how_to_continue, read_transcript
 from engine_runtime.types import Modality
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running

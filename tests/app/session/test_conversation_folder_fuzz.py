@@ -22,11 +22,10 @@ from app.session.conversation_folder import (
     read_events,
     size_bytes,
 )
-from app.session.conversation_text import Words, turn_texts, write_text
-from app.session.recorded_events import how_to_continue, read_transcript, spans_of
 from app.session.recorded_values import settings_of
 from app.session.replay import compare
 from app.session.session_settings import SessionSettings
+from app.session.transcript import Words, how_to_continue, read_transcript, spans_of, turn_texts, write_text
 from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.errors import MossVoiceError
 from tests.tools.kept_conversations import ABOUT, CONTENTS, HISTORY, LINES, coded, write

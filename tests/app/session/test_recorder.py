@@ -40,9 +40,9 @@ from app.session.events import (
 )
 from app.session.headless import run_file
 from app.session.record_writer import Begin, Erase, Line, RecordWriter, Sound
-from app.session.recorded_events import how_to_continue
 from app.session.recorder import ConversationRecorder
 from app.session.session_settings import Recording, SessionSettings
+from app.session.transcript import how_to_continue
 from engine_runtime.types import Modality, Pcm
 from tests.doubles.scripted_engine import LoudnessVad, Script, ScriptedEngine
 from tests.tools.session_driver import RATE, Driver, running, silence, speech

@@ -22,8 +22,8 @@ from app.session.events import (
     Timing,
     TurnCancelled,
 )
-from app.session.recorded_events import how_to_continue
 from app.session.session_settings import Recording, SessionSettings
+from app.session.transcript import how_to_continue
 from engine_runtime.errors import MossVoiceError, Problem
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.session.conversation_text import TurnText, Words, as_text, turn_texts, write_text
 from app.session.events import ReplyCut, ReplyFinished, TurnCommitted, TurnOpened
+from app.session.transcript import TurnText, Words, as_text, turn_texts, write_text
 from engine_runtime.types import Modality
 
 WORDS = Words("You", "MOSS", "spoke %1 s")
