@@ -62,8 +62,8 @@ from app.session.events import (
     SessionState,
     StateChanged,
 )
-from app.session.record_writer import CaptureGap
 from app.session.recorded_values import revived, settings_of
+from app.session.recorder import CaptureGap
 from app.session.session import Session
 from app.session.session_settings import Recording, SessionSettings
 from engine_runtime.errors import MossVoiceError

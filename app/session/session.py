@@ -33,8 +33,7 @@ from app.session.engine_jobs import Result
 from app.session.engine_source import EngineSource
 from app.session.event_log import EventLog
 from app.session.events import EngineLoading, Event, Timing
-from app.session.record_writer import RecordWriter
-from app.session.recorder import ConversationRecorder
+from app.session.recorder import ConversationRecorder, RecordWriter
 from app.session.session_settings import SessionSettings
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Pcm

@@ -39,8 +39,7 @@ from app.session.events import (
     TurnsRemoved,
 )
 from app.session.headless import run_file
-from app.session.record_writer import Begin, Erase, Line, RecordWriter, Sound
-from app.session.recorder import ConversationRecorder
+from app.session.recorder import Begin, ConversationRecorder, Erase, Line, RecordWriter, Sound
 from app.session.session_settings import Recording, SessionSettings
 from app.session.transcript import how_to_continue
 from engine_runtime.types import Modality, Pcm
