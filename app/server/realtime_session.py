@@ -45,8 +45,7 @@ from app.server.protocol import (
     describe,
     parse,
 )
-from app.server.response import Emit
-from app.server.response_control import ResponseControl
+from app.server.response import Emit, ResponseControl
 from app.server.session_config import FLOW_STEPS, SessionConfig
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (

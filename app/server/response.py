@@ -1,24 +1,111 @@
-"""One response of the Realtime protocol: from the events of a reply to server events.
+"""The responses of a session: from the events of a reply to server events, and where the time went.
 
-In: reply events of the engine. Out: response.created, the item and its only content part, deltas, and
-response.done. Audio is sent as it is made, faster than it is played. Event loop.
+In: reply events and timing events of the engine. Out: response.created, the item and its only content part,
+deltas, and response.done; then the times of the response, and how long a client takes to play it. Audio is
+sent as it is made, faster than it is played. At most one response is in progress. Event loop.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from app.audio.resample import Resampler
+from app.server.identifiers import Identifiers
 from app.server.items import Item, ItemList
 from app.server.protocol import Json
 from app.server.session_config import SessionConfig, modalities
+from app.session.engine_jobs import ReplyMade
+from app.session.turn_driver import StoppedReply
+from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
 Emit = Callable[[Json], None]
 CancelReason = Literal["turn_detected", "client_cancelled"]
+
+
+class ResponseControl:
+    """One response after the other."""
+
+    def __init__(
+        self, ids: Identifiers, items: ItemList, engine_rate: int, emit: Emit, clock_s: Callable[[], float]
+    ) -> None:
+        """`engine_rate` is that of reply audio, in Hz."""
+        self.active: Response | None = None
+        self._ids, self._items = ids, items
+        self._engine_rate = engine_rate
+        self._emit = emit
+        self._clock_s = clock_s
+        self._played_until_s = 0.0
+        """When a client that plays at once has played what was sent."""
+        self._untimed: Response | None = None
+        """The latest response, until its times are reported."""
+
+    @property
+    def has_sound(self) -> bool:
+        """Whether sound of the response in progress was sent."""
+        return self.active is not None and self.active.samples > 0
+
+    @property
+    def is_played(self) -> bool:
+        """Whether no response is in progress, and a client has played the latest."""
+        return self.active is None and self._clock_s() >= self._played_until_s
+
+    def begin(self, turn_id: int, config: SessionConfig, metadata: Json | None, asked_s: float) -> None:
+        """The reply to a turn was requested at `asked_s`."""
+        ids = ResponseIds(self._ids.new("resp"), self._ids.new("item"), self._ids.conversation_id)
+        self._played_until_s = 0.0
+        self.active = self._untimed = Response(
+            ids, turn_id, config, metadata, asked_s, self._engine_rate, self._items, self._emit
+        )
+
+    def add(self, event: ReplyEvent, at_s: float | None = None) -> bool:
+        """The next event of the reply, which came at `at_s`, by default just now; whether it is the last."""
+        response = self.active
+        if response is None:
+            return False
+        self._played_until_s = max(self._played_until_s, self._clock_s()) + response.add(event)
+        if self.has_sound and response.first_audio_s is None:
+            response.first_audio_s = self._clock_s() if at_s is None else at_s
+        if isinstance(event, ReplyDone):
+            self.active = None
+        return isinstance(event, ReplyDone)
+
+    def stop(self, reason: CancelReason) -> StoppedReply | None:
+        """Cancel the response in progress, if there is one. What was sent counts as heard; if nothing was,
+        the user's items wait for another response."""
+        response, self.active = self.active, None
+        if response is None:
+            return None
+        response.cancel(reason)
+        if response.item is None:
+            return StoppedReply("unheard")
+        return StoppedReply("cut", response.samples, response.characters)
+
+    def fail(self, turn_id: int, error: Json) -> bool:
+        """The engine has dropped a turn; whether the response in progress was its."""
+        response = self.active
+        if response is None or response.turn_id != turn_id:
+            return False
+        self.active = None
+        response.fail(error)
+        return True
+
+    def end_playback(self) -> None:
+        """The client plays no more of the latest response."""
+        self._played_until_s = 0.0
+
+    def report_times(self, made: ReplyMade) -> None:
+        """All of the reply was made."""
+        response, self._untimed = self._untimed, None
+        if response is not None and response.first_audio_s is not None:
+            ttfa_ms = (response.first_audio_s - response.asked_s) * 1e3
+            event: Json = {"type": "moss_voice.response.timings", "response_id": response.ids.response_id}
+            event |= {"ttfa_ms": round(ttfa_ms, 1)}
+            event |= described_figures(made.stages) | {"rtf_total": round(made.rtf_total, 3)}
+            self._emit(event | {"stages": described_stages(made.stages, ttfa_ms)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +264,29 @@ class Response:
             # Of the other tokens, the reply does not say how many there are.
             "usage": None if codes is None else {"output_token_details": {"audio_tokens": codes}},
         }
+
+
+def described_figures(events: Sequence[TimingEvent]) -> Json:
+    """The real-time factors of the reply, the ratio of its first chunk and its flow steps, as far as they are
+    known."""
+    whole = next((event.attributes for event in events if event.name == "reply"), {})
+    return {name: round(float(whole[name]), 3) for name in REPLY_FIGURES if name in whole}
+
+
+def described_stages(events: Sequence[TimingEvent], ttfa_ms: float) -> list[Json]:
+    """Name, start and duration of each stage, in ms after the request whose first audio came after `ttfa_ms`;
+    nothing without that first audio among the events."""
+    first = next((event for event in events if event.name == "first_audio"), None)
+    if first is None:
+        return []
+    asked_ms = (first.start_ns + first.duration_ns) / 1e6 - ttfa_ms
+    described: list[Json] = []
+    for event in events:
+        if event.name in REPLY_STAGES:
+            figures = {name: event.attributes[name] for name in STAGE_FIGURES if name in event.attributes}
+            start_ms = max(event.start_ns / 1e6 - asked_ms, 0.0)
+            described.append(
+                {"name": event.name, "start_ms": round(start_ms, 2), "ms": round(event.duration_ms, 3)}
+                | figures
+            )
+    return described

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.server.stages import described_figures, described_stages
+from app.server.response import described_figures, described_stages
 from engine_runtime.timing import TimingEvent
 
 MS = 1_000_000
