@@ -1,4 +1,4 @@
-"""Client events of the Realtime protocol: JSON text to typed values.
+"""The Realtime protocol: client events from JSON text to typed values, and the ids of what it names.
 
 In: one text message. Out: a `ClientEvent`, or `ProtocolError` with the code, the field and the event's own
 id, which the server answers by an `error` event. Pure; any thread.
@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from engine_runtime.errors import MossVoiceError, Problem
@@ -241,3 +243,25 @@ _READERS: dict[str, Callable[[Json], ClientAction]] = {
     "response.create": lambda event: ResponseCreate(object_of(event, "response", {})),
     "response.cancel": _response_cancel,
 }
+
+
+class Identifiers:
+    """The ids of one session: unique within the process, and hard to guess. Event loop."""
+
+    def __init__(self) -> None:
+        self._session = secrets.token_hex(8)
+        self._counts = count(1)
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session."""
+        return f"sess_{self._session}"
+
+    @property
+    def conversation_id(self) -> str:
+        """The id of its only conversation."""
+        return f"conv_{self._session}"
+
+    def new(self, kind: str) -> str:
+        """The next id, as kind_session_number."""
+        return f"{kind}_{self._session}_{next(self._counts)}"

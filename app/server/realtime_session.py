@@ -24,7 +24,6 @@ from app.audio.wire_format import AudioFormat
 from app.dialog.turn_events import TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import Vad
-from app.server.identifiers import Identifiers
 from app.server.input_buffer import InputBuffer
 from app.server.items import Item, ItemList, read_item
 from app.server.pending_items import PendingItems
@@ -33,6 +32,7 @@ from app.server.protocol import (
     AudioClear,
     AudioCommit,
     ClientAction,
+    Identifiers,
     ItemCreate,
     ItemDelete,
     ItemRetrieve,

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.audio.resample import Resampler
-from app.server.identifiers import Identifiers
 from app.server.items import Item, ItemList
-from app.server.protocol import Json
+from app.server.protocol import Identifiers, Json
 from app.server.session_config import SessionConfig, modalities
 from app.session.engine_jobs import ReplyMade
 from app.session.turn_driver import StoppedReply
