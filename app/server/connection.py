@@ -19,7 +19,6 @@ from fastapi import WebSocket, WebSocketDisconnect
 from app.dialog.vad import Vad
 from app.server.metrics import Metrics
 from app.server.protocol import Json, ProtocolError
-from app.server.rate_limit import RateLimit
 from app.server.realtime_session import EngineRates, RealtimeSession
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
 from app.session.engine_jobs import FlowSteps, JobQueue, Loaded, Result
@@ -28,6 +27,11 @@ from engine_runtime.timing import TimingBus
 _MOST_WAITING = 2_000
 """Events that wait for a client that does not read: about a minute of speech."""
 _GOING_AWAY, _POLICY, _TOO_BIG, _FAILED, _RESTART = 1001, 1008, 1009, 1011, 1012
+_BYTES_OF_A_UNIT = 4_096
+_UNITS_PER_S = 1_000.0
+"""An event costs one unit, and one more for each 4,096 bytes. Live audio in blocks of 20 ms takes 50 a second
+and a recording that is sent at once is accepted about twenty times as fast as it plays."""
+_BURST = 2_000.0
 _log = logging.getLogger(__name__)
 
 
@@ -210,3 +214,19 @@ class Connection:
         """Any thread: run `action` in the event loop, unless that has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
+
+
+class RateLimit:
+    """How fast a client may send: a token bucket. The reader waits, and with it the client by the flow
+    control of TCP: nothing is dropped."""
+
+    def __init__(self, now_s: float, per_s: float = _UNITS_PER_S, burst: float = _BURST) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._left, self._at_s = burst, now_s
+
+    def wait_s(self, num_bytes: int, now_s: float) -> float:
+        """Take a message of this size; returns the seconds to wait before the next one is read."""
+        refilled = self._left + (now_s - self._at_s) * self._per_s
+        self._left = min(refilled, self._burst) - 1.0 - num_bytes / _BYTES_OF_A_UNIT
+        self._at_s = now_s
+        return max(-self._left / self._per_s, 0.0)

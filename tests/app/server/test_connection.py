@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.server.rate_limit import RateLimit
+from app.server.connection import RateLimit
 
 
 def test_live_audio_never_waits() -> None:
