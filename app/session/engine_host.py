@@ -30,7 +30,6 @@ import numpy as np
 
 from app.heap import FreedMemory
 from app.session.clocks import PendingWork
-from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
     Commit,
     EngineNotice,
@@ -45,7 +44,7 @@ from app.session.engine_jobs import (
 )
 from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, SlotPort
 from app.session.engine_source import EngineSource, RemoteEngine
-from app.session.engine_turns import EngineTurns
+from app.session.engine_turns import EngineHistory, EngineTurns
 from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
 from engine_runtime.thread_owner import ThreadOwner

@@ -1,19 +1,23 @@
 """The turns of one conversation in the engine: carries out jobs, makes the reply one event after the other.
 
-In: jobs about turns. Out: results. It owns neither a queue nor a thread: the `EngineHost` runs the tasks of
-one or several conversations. Engine thread.
+In: jobs about turns and about the history. Out: results. It owns neither a queue nor a thread: the
+`EngineHost` runs the tasks of one or several conversations. Until it is confirmed, a speculative reply is
+made only as far as playback would buffer it, so that little work is discarded: nothing beyond the prediction
+where that is that the user has not finished. Engine thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import (
+    HELD_DELTAS,
+    HELD_S,
     Ask,
     AskAgain,
     Cancel,
@@ -21,8 +25,10 @@ from app.session.engine_jobs import (
     Confirm,
     FlowSteps,
     FlowStepsSet,
+    Forget,
     Hear,
     Heard,
+    HistoryChanged,
     Interrupt,
     Job,
     Load,
@@ -30,24 +36,42 @@ from app.session.engine_jobs import (
     Remember,
     Remove,
     Reopen,
+    ReplyMade,
+    ReplyResult,
+    Restore,
+    Restored,
+    RestoreFailed,
     Result,
     RolledBack,
     TurnFailed,
     UseFlowSteps,
 )
-from app.session.reply_run import KeptTimings, ReplyRun
 from engine_runtime.errors import MossVoiceError, Problem
-from engine_runtime.types import CancelScope, Modality
+from engine_runtime.timing import TimingBus, TimingEvent
+from engine_runtime.types import (
+    CancelScope,
+    Modality,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    TurnEndPrediction,
+)
 from engine_runtime.work import Task
 
-if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
+if TYPE_CHECKING:  # they import torch
+    from engine_runtime.conversation.history import Question
+    from engine_runtime.conversation.reply_events import ReplyEvents
+    from engine_runtime.conversation.snapshot import ConversationSnapshot
     from engine_runtime.conversation.turn import Turn
+    from engine_runtime.engine import Engine
 
 _log = logging.getLogger(__name__)
 _ANSWER_ROWS = 2
 """Rows of the shortest reply that is not empty: a word or a code, and its end."""
 KEPT_TURNS = 4
 """Latest turns whose reply can still be cut at what was heard: a client may report that late."""
+_MOST_KEPT_TIMINGS = 1024
 
 TurnJob = OpenTurn | Hear | Ask | AskAgain | Commit | Confirm | Reopen | Cancel | Interrupt
 
@@ -209,3 +233,189 @@ class EngineTurns:
                 ),
             )
         )
+
+
+class ReplyRun:
+    """One commit, and the events of its reply on their way to the dialog thread."""
+
+    def __init__(
+        self,
+        scope: CancelScope,
+        events: ReplyEvents,
+        *,
+        is_speculative: bool,
+        finished: float = 0.0,
+        kept: KeptTimings | None = None,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """`finished` is the least prediction with which a speculative reply is worth making; `kept` has the
+        timings that belong to the result."""
+        self.is_speculative = is_speculative
+        """Set to False when the reply is confirmed."""
+        self.work_ns = 0
+        """Time spent on the reply, with the time in which others had the device."""
+        self.scope = scope
+        self._events = events
+        self._clock_ns = clock_ns
+        self._audio_s = 0.0
+        self._deltas = 0
+        self._finished = finished
+        self._kept = kept
+        self._is_unfinished = False
+
+    def step(self, give: Callable[[Result], None]) -> Task[bool]:
+        """Make the next event, as a task; returns whether there is more to make now: False at the end, and as
+        far as a speculative reply goes."""
+        if self._is_enough:
+            return False
+        began_ns = self._clock_ns()
+        try:
+            event = yield from self._events.next_event()
+        finally:
+            self.work_ns += self._clock_ns() - began_ns
+        if event is None or self.scope.is_cancelled:
+            self._events.close()
+            return False
+        self._count(event)
+        give(ReplyResult(self.scope, event))
+        if isinstance(event, ReplyDone) and self._audio_s:
+            stages = () if self._kept is None else self._kept.events
+            give(ReplyMade(self.work_ns / 1e9 / self._audio_s, stages))
+        return not self._is_enough
+
+    def close(self) -> None:
+        """Nothing more is wanted of the reply."""
+        self._events.close()
+
+    @property
+    def _is_enough(self) -> bool:
+        if not self.is_speculative:
+            return False
+        return self._is_unfinished or self._audio_s >= HELD_S or self._deltas >= HELD_DELTAS
+
+    def _count(self, event: ReplyEvent) -> None:
+        if isinstance(event, ReplyAudio):
+            self._audio_s += len(event.pcm) / event.sample_rate
+        elif isinstance(event, ReplyText):
+            self._deltas += 1
+        elif isinstance(event, TurnEndPrediction):
+            self._is_unfinished = event.probability < self._finished
+
+
+class KeptTimings(TimingBus):
+    """A bus that passes its events on, and keeps the first of them."""
+
+    def __init__(self, target: TimingBus) -> None:
+        super().__init__(target.clock_ns)
+        self._target = target
+        self._events: list[TimingEvent] = []
+        self.subscribe(self._take)
+
+    @property
+    def events(self) -> tuple[TimingEvent, ...]:
+        """Those kept so far."""
+        return tuple(self._events)
+
+    def _take(self, event: TimingEvent) -> None:
+        self._target.publish(event)
+        if len(self._events) < _MOST_KEPT_TIMINGS:
+            self._events.append(event)
+
+
+class ForgottenQuestionError(MossVoiceError):
+    """The question to be asked again is unknown."""
+
+
+class EngineHistory:
+    """One conversation of one engine: begun, continued, shortened; published when it has changed."""
+
+    def __init__(self, engine: Engine, give: Callable[[Result], None]) -> None:
+        self.conversation = engine.new_conversation()
+        self.engine = engine
+        self._give = give
+        self._questions: dict[int, Question] = {}
+        """All that were committed, also those whose reply was not heard, by turn."""
+        self._published: ConversationSnapshot | None = None
+
+    def change(self, job: Forget | Remove | Remember | Restore) -> Task[None]:
+        """Execute a job that concerns no turn in progress."""
+        if isinstance(job, Remove):
+            self._remove(range(job.turn_id, job.turn_id + 1))
+        elif isinstance(job, Forget):
+            self.engine.end_conversation(self.conversation)
+            self.conversation = self.engine.new_conversation()
+            self._questions.clear()
+        elif isinstance(job, Remember):
+            yield from self.engine.remember(self.conversation, job.turn_id, job.question, job.reply)
+        else:
+            self._restore(job)
+
+    def continue_from(self, earlier: ConversationSnapshot | None) -> bool:
+        """Continue the conversation of another engine; False if the model is another one, and a new
+        conversation has begun. One without exchanges is nothing to continue."""
+        if earlier is None or not earlier.exchanges:
+            return True
+        try:
+            self._adopt(earlier)
+        except MossVoiceError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End the conversation."""
+        self.engine.end_conversation(self.conversation)
+
+    def note_question(self, turn: Turn) -> None:
+        """The turn was committed."""
+        self._questions[turn.turn_id] = turn.question
+
+    def ask_again(self, turn: Turn, job: AskAgain) -> Task[None]:
+        """Cut the history back to before an earlier turn, and give its question to `turn`."""
+        question = self._questions.get(job.earlier_id)
+        if question is None:
+            raise ForgottenQuestionError(
+                "That question is not remembered any more.", "Ask it again yourself."
+            )
+        self._remove(range(job.earlier_id, turn.turn_id))
+        if codes := (yield from turn.push_question(question)):
+            self._give(Heard(turn.turn_id, codes))
+
+    @property
+    def snapshot(self) -> ConversationSnapshot:
+        """The history as it is now. It shares the rows, so this is cheap."""
+        return self.engine.snapshot(self.conversation)
+
+    def publish(self) -> None:
+        """Publish the history if it changed."""
+        snapshot = self.snapshot
+        if snapshot != self._published:
+            self._published = snapshot
+            self._give(HistoryChanged(snapshot))
+
+    def _remove(self, turn_ids: range) -> None:
+        self.engine.remove(self.conversation, turn_ids)
+        for turn_id in turn_ids:
+            self._questions.pop(turn_id, None)
+
+    def _restore(self, job: Restore) -> None:
+        from engine_runtime.conversation.snapshot import ConversationSnapshot
+
+        try:
+            self._adopt(ConversationSnapshot.of(job.history))
+        except MossVoiceError as error:
+            self._give(RestoreFailed(error.problem))
+            return
+        self.publish()
+        self._give(Restored())
+
+    def _adopt(self, snapshot: ConversationSnapshot) -> None:
+        """Continue the conversation of a snapshot instead of the present one. Raises MossVoiceError."""
+        from engine_runtime.conversation.history import Question
+
+        restored = self.engine.restore(snapshot)
+        self.engine.end_conversation(self.conversation)
+        self.conversation = restored
+        known = self.engine.snapshot(restored).exchanges
+        self._questions = {
+            exchange.turn_id: Question(exchange.user, exchange.speech_maximum) for exchange in known
+        }

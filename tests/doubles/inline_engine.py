@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from app.session.engine_history import EngineHistory
 from app.session.engine_jobs import Job, Result
-from app.session.engine_turns import EngineTurns
+from app.session.engine_turns import EngineHistory, EngineTurns
 from engine_runtime.work import run_alone
 from tests.doubles.scripted_engine import ScriptedEngine
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from app.session.engine_history import EngineHistory
+from collections.abc import Generator
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from app.session import engine_turns
 from app.session.engine_jobs import (
+    HELD_DELTAS,
     Ask,
     Commit,
     FlowSteps,
@@ -14,16 +21,21 @@ from app.session.engine_jobs import (
     OpenTurn,
     Remember,
     Remove,
+    ReplyMade,
     ReplyResult,
     Result,
     TurnFailed,
     UseFlowSteps,
 )
-from app.session.engine_turns import KEPT_TURNS, EngineTurns
+from app.session.engine_turns import KEPT_TURNS, EngineHistory, EngineTurns, KeptTimings, ReplyRun
+from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.errors import Problem
-from engine_runtime.types import CancelScope, Modality, ReplyAudio
+from engine_runtime.timing import TimingBus, TimingEvent
+from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 from engine_runtime.work import run_alone
-from tests.doubles.scripted_engine import Script, ScriptedEngine
+from tests.doubles.scripted_engine import Script, ScriptedEngine, reply_of
+
+RATE = 1_000
 
 
 class Rig:
@@ -117,3 +129,70 @@ def test_refused_flow_steps_drop_no_turn() -> None:
     ]
     rig.do(Ask(1, "count"), Commit(1, Modality.SPEECH, None, CancelScope()))
     assert rig.engine.names_of(1) == ["open", "push_text", "commit"]
+
+
+def reply(chunks: int, modality: Modality = Modality.SPEECH) -> Generator[ReplyEvent, None, None]:
+    """Chunks of 0.4 s, or words."""
+    for chunk in range(chunks):
+        if modality is Modality.SPEECH:
+            yield ReplyAudio(1, np.zeros(RATE * 4 // 10, np.float32), RATE, chunk)
+        else:
+            yield ReplyText(1, "word ")
+    yield ReplyDone(1, modality, "stop", "")
+
+
+def events_of(events: Generator[ReplyEvent, None, None]) -> ReplyEvents:
+    return reply_of(events, CancelScope())
+
+
+def make(run: ReplyRun, results: SimpleQueue[Result]) -> None:
+    """All that is to be made now."""
+    while run_alone(run.step(results.put)):
+        pass
+
+
+def taken(results: SimpleQueue[Result]) -> list[Result]:
+    return [results.get_nowait() for _ in range(results.qsize())]
+
+
+@pytest.mark.parametrize(("modality", "enough"), [(Modality.SPEECH, 3), (Modality.TEXT, HELD_DELTAS)])
+def test_a_speculative_reply_waits_for_its_confirmation(modality: Modality, enough: int) -> None:
+    scope, results = CancelScope(), SimpleQueue[Result]()
+    run = ReplyRun(scope, events_of(reply(50, modality)), is_speculative=True)
+    make(run, results)
+    assert len(taken(results)) == enough
+    run.is_speculative = False
+    make(run, results)
+    rest = taken(results)
+    events = [result.event for result in rest if isinstance(result, ReplyResult)]
+    assert len(events) == 50 - enough + 1
+    assert isinstance(events[-1], ReplyDone)
+    assert isinstance(rest[-1], ReplyMade) is (modality is Modality.SPEECH)
+    assert run.work_ns > 0
+
+
+def test_a_cancelled_reply_ends_with_the_event_in_progress() -> None:
+    scope, results = CancelScope(), SimpleQueue[Result]()
+
+    def cancelled() -> Generator[ReplyEvent, None, None]:
+        yield from (event for event in reply(1) if isinstance(event, ReplyAudio))
+        scope.cancel()
+        yield from reply(5)
+
+    run = ReplyRun(scope, events_of(cancelled()), is_speculative=False)
+    make(run, results)
+    assert len(taken(results)) == 1
+    make(run, results)
+    assert taken(results) == []
+
+
+def test_the_first_events_are_kept_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_turns, "_MOST_KEPT_TIMINGS", 2)
+    bus, heard = TimingBus(), list[TimingEvent]()
+    bus.subscribe(heard.append)
+    kept = KeptTimings(bus)
+    for start_ns in range(3):
+        kept.emit("step", 1, start_ns, 5)
+    bus.emit("step", 2, 9, 5)
+    assert [event.start_ns for event in heard] == [0, 1, 2, 9]
+    assert [event.start_ns for event in kept.events] == [0, 1]
