@@ -27,7 +27,7 @@ from engine_runtime.errors import MossVoiceError
 if TYPE_CHECKING:
     from app.dialog.turn_end import TurnEndDetector
     from app.instance import Instance
-    from app.session.engine_source import EngineSource
+    from app.session.engine_slot import EngineSource
     from engine_runtime.bundle.weights import Progress
     from engine_runtime.engine import Engine
 

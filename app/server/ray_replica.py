@@ -22,7 +22,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from app.server.http_app import RealtimeApp, Report
 from app.server.service import RealtimeService, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_source import EngineFactory
+from app.session.engine_slot import EngineFactory
 
 HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 DEPLOYMENT = "Realtime"

@@ -32,7 +32,7 @@ from app.server.ray_replica import APPLICATION, HAPROXY, Replicas, application
 from app.server.run import ServeError, free_port, url_of
 from app.server.service import HANG_UP_S, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_source import EngineFactory
+from app.session.engine_slot import EngineFactory
 
 _NOBODY = "http://127.0.0.1:9"
 _HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"

@@ -22,7 +22,7 @@ from app.server.access import check_address, check_tls
 from app.server.http_app import PATH, RealtimeApp
 from app.server.service import HANG_UP_S, RealtimeService, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_source import EngineFactory
+from app.session.engine_slot import EngineFactory
 from engine_runtime.errors import MossVoiceError
 
 _PING_S = 20.0

@@ -21,7 +21,7 @@ from app.server.metrics import Metrics
 from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_host import EngineHost
-from app.session.engine_source import EngineFactory
+from app.session.engine_slot import EngineFactory
 
 HANG_UP_S = 5
 """For what should end at once."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from app.session.events import TurnSource
 from app.session.session_settings import SessionSettings
 from engine_runtime.types import Modality

@@ -42,8 +42,7 @@ from app.session.engine_jobs import (
     ReplyResult,
     Result,
 )
-from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, SlotPort
-from app.session.engine_source import EngineSource, RemoteEngine
+from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, EngineSource, RemoteEngine, SlotPort
 from app.session.engine_turns import EngineHistory, EngineTurns
 from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler

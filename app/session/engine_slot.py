@@ -1,7 +1,8 @@
 """The place of one conversation in an engine: its jobs on their way to the engine thread.
 
-In: jobs, from any thread, at an `EngineSlot`. Out: the same jobs, in the engine thread: for the `EngineHost`
-(engine_host.py), or, where the conversation is held elsewhere, through a `SlotPort`.
+In: jobs, from any thread, at an `EngineSlot`; what the composition root makes as the source of replies, an
+engine of this process, or one elsewhere that holds the conversation itself. Out: the same jobs, in the engine
+thread: for the `EngineHost` (engine_host.py), or, for a `RemoteEngine`, through a `SlotPort`. No torch.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from app.session.clocks import PendingWork
 from app.session.engine_jobs import Commit, EngineLost, Hear, Job, Load, Loaded, LoadFailed, Result
 from engine_runtime.errors import Problem
 from engine_runtime.scheduler.scheduler import TICK_NS
 from engine_runtime.timing import TimingBus
+
+if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
+    from engine_runtime.engine import Engine
 
 HEAR_DUE_NS = TICK_NS + 100_000_000
 """Speech is due so long after it was submitted: at the next tick, with some time for the work."""
@@ -123,3 +129,23 @@ class SlotPort:
         if self._is_loading:
             self._is_loading = False
             self.pending.end()
+
+
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """Holds a conversation in an engine that is not in this process."""
+
+    def converse(self, port: SlotPort, *, has_history: bool) -> None:
+        """Carry out jobs until the port is over. Blocks; engine thread.
+
+        `has_history`: another engine held a conversation before, of which this one knows nothing. Raises
+        MossVoiceError where there is no engine, or none any more.
+        """
+
+
+EngineFactory = Callable[[], AbstractContextManager["Engine"]]
+"""Loads an engine. Called once, in the engine thread; may raise a MossVoiceError. The context is left when
+the host closes or loads another one: an `Engine` closes itself then, `nullcontext(engine)` leaves it to its
+owner."""
+EngineSource = Callable[[], "AbstractContextManager[Engine] | RemoteEngine"]
+"""An `EngineFactory`, or what makes a remote engine."""

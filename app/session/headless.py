@@ -32,7 +32,7 @@ from app.session.commands import AskText, PlaySample
 from app.session.conversation_folder import SOUND
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_jobs import EngineNotice
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from app.session.events import (
     ErrorRaised,
     Event,

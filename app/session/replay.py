@@ -54,7 +54,7 @@ from app.session.conversation_folder import (
     read_history,
 )
 from app.session.end_of_turn_worker import DetectorFactory
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from app.session.events import (
     ConversationContinued,
     ErrorRaised,

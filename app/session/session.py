@@ -30,7 +30,7 @@ from app.session.dialog_loop import DialogLoop
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Result
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from app.session.event_log import EventLog
 from app.session.events import EngineLoading, Event, Timing
 from app.session.recorder import ConversationRecorder, RecordWriter

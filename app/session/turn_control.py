@@ -30,7 +30,7 @@ from app.session.engine_jobs import (
     TurnFailed,
     UseFlowSteps,
 )
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from app.session.events import (
     CancelReason,
     ErrorRaised,

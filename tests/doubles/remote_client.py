@@ -13,7 +13,7 @@ from app.server_address import ServerAddress
 from app.session.clocks import PendingWork
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Ask, Commit, OpenTurn, ReplyResult, Result
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from engine_runtime.types import CancelScope, Modality, ReplyDone
 
 SPEECH = Modality.SPEECH

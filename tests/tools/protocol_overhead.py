@@ -28,7 +28,7 @@ from app.server.service import ServeSettings
 from app.server_address import ServerAddress
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Ask, Commit, Loaded, OpenTurn, ReplyResult, Result
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from engine_runtime.bench.measuring import summarize, summary_section
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine

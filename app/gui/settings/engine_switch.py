@@ -17,7 +17,7 @@ from app.gui.common.bridge import SessionBridge
 from app.gui.common.preferences import ENGINE_OPTIONS, Preferences
 from app.gui.settings.applied_preferences import AppliedPreferences
 from app.session.commands import LoadEngine
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSource
 from app.session.events import EngineReady, ErrorRaised
 from app.settings import NAMES_AN_ENGINE, StartSettings
 

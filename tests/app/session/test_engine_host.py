@@ -35,8 +35,7 @@ from app.session.engine_jobs import (
     TurnFailed,
     UseFlowSteps,
 )
-from app.session.engine_slot import EngineSlot
-from app.session.engine_source import EngineSource
+from app.session.engine_slot import EngineSlot, EngineSource
 from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.scheduler.scheduler import TICK_NS, Scheduler
 from engine_runtime.thread_owner import ThreadOwner

@@ -16,7 +16,7 @@ from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.settings.applied_preferences import AppliedPreferences
 from app.gui.settings.engine_switch import EngineSwitch
 from app.session.commands import ApplySettings, LoadEngine
-from app.session.engine_source import EngineFactory
+from app.session.engine_slot import EngineFactory
 from app.session.events import EngineReady, ErrorRaised
 from app.settings import StartSettings
 from engine_runtime.errors import Problem
