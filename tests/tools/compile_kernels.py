@@ -118,7 +118,7 @@ def cases(capability: int) -> Iterator[Case]:
     between = {"best": FP32, "best_ids": "*i32", "tops": FP32, "top_ids": "*i32", "sums": FP32}
     integer, real = "*i64", "*fp64"
     types = {"logits": FP32, "seen": "*u8", "penalty": real}
-    types |= dict.fromkeys(("seen_set", "seen_id", "forbidden_from", "eosp", "forbid_eosp"), integer)
+    types |= dict.fromkeys(("seen_set", "seen_id", "banned_from", "eosp", "bans_eosp"), integer)
     sampled = {"top_k": integer, "last": FP32, "last_ids": "*i32", "result_row": integer}
     sampled |= dict.fromkeys(("top_p", "temperature", "draw", "result"), real)
     places = {"ID": 0, "TOP": 2, "MAGNITUDE": 3, "NUM_TILES": 75, "TILES_BLOCK": 128}

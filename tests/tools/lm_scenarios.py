@@ -18,14 +18,15 @@ from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_rows, load_special_ids
 
 SPECIAL = load_special_ids()
-SAMPLINGS = [
-    SamplingParams(max_new=40),
-    SamplingParams(repetition_penalty=1.3, max_new=40),
-    SamplingParams(True, 0.6, 20, 0.95, 1.1, max_new=40, seed=1),
-    SamplingParams(True, 1.5, 64, 0.8, 1.0, min_new=30, max_new=40, seed=2),
-    SamplingParams(True, 0.9, 1, 1.0, 1.0, max_new=20, seed=3),
-    SamplingParams(True, 2.0, 50, 1.0, 1.2, min_new=10, max_new=60, seed=4),
-]
+NAMED_SAMPLINGS = {
+    "greedy": SamplingParams(max_new=40),
+    "greedy with a penalty": SamplingParams(repetition_penalty=1.3, max_new=40),
+    "as released": SamplingParams(True, 0.6, 20, 0.95, 1.1, max_new=40, seed=1),
+    "no early end": SamplingParams(True, 1.5, 64, 0.8, 1.0, min_new=30, max_new=40, seed=2),
+    "one candidate": SamplingParams(True, 0.9, 1, 1.0, 1.0, max_new=20, seed=3),
+    "hot": SamplingParams(True, 2.0, 50, 1.0, 1.2, min_new=10, max_new=60, seed=4),
+}
+SAMPLINGS = [*NAMED_SAMPLINGS.values()]
 
 
 def assert_same(got: StepOutput, wanted: StepOutput, tolerance: float = LOGIT_TOLERANCE) -> None:

@@ -51,7 +51,7 @@ def _keep_highest(scores, ids, to_scores, to_ids):
 
 
 @triton.jit
-def _penalized(logits, ids, seen, seen_set, seen_id, forbidden_from, eosp, forbid_eosp, penalty,
+def _penalized(logits, ids, seen, seen_set, seen_id, banned_from, eosp, bans_eosp, penalty,
                VOCAB: tl.constexpr, IS_AUDIO: tl.constexpr):  # fmt: skip
     """Logits of the ids (-inf beyond the vocabulary), and their scores; marks `seen_id` as seen."""
     sequence = tl.program_id(1)
@@ -64,14 +64,14 @@ def _penalized(logits, ids, seen, seen_set, seen_id, forbidden_from, eosp, forbi
     tl.store(seen + ids, is_new.to(seen.dtype.element_ty), mask=is_new)
     scores = plain
     if IS_AUDIO:
-        is_held = (ids == tl.load(eosp + sequence)) & (tl.load(forbid_eosp + sequence) != 0)
-        scores = tl.where((ids >= tl.load(forbidden_from + sequence)) | is_held, float("-inf"), scores)
+        is_held = (ids == tl.load(eosp + sequence)) & (tl.load(bans_eosp + sequence) != 0)
+        scores = tl.where((ids >= tl.load(banned_from + sequence)) | is_held, float("-inf"), scores)
     factor = tl.load(penalty + sequence).to(tl.float32)
     return plain, tl.where(is_seen, tl.where(scores < 0, scores * factor, scores / factor), scores)
 
 
 @triton.jit
-def best_of_tile(logits, seen, seen_set, seen_id, forbidden_from, eosp, forbid_eosp, penalty, best, best_ids,
+def best_of_tile(logits, seen, seen_set, seen_id, banned_from, eosp, bans_eosp, penalty, best, best_ids,
                  tops, top_ids, sums, VOCAB: tl.constexpr, VOCAB_TILE: tl.constexpr, IS_AUDIO: tl.constexpr,
                  DO_SAMPLE: tl.constexpr):  # fmt: skip
     """Grid (vocabulary tiles, sequences). seen [sets, VOCAB]; a sequence has set seen_set[sequence]. best,
@@ -80,7 +80,7 @@ def best_of_tile(logits, seen, seen_set, seen_id, forbidden_from, eosp, forbid_e
     first = tl.program_id(0) * VOCAB_TILE
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     ids = first + tl.arange(0, VOCAB_TILE)
-    plain, scores = _penalized(logits, ids, seen, seen_set, seen_id, forbidden_from, eosp, forbid_eosp,
+    plain, scores = _penalized(logits, ids, seen, seen_set, seen_id, banned_from, eosp, bans_eosp,
                                penalty, VOCAB, IS_AUDIO)  # fmt: skip
     top, top_at = tl.max(plain, axis=0, return_indices=True)
     tl.store(tops + tile, top)

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine_runtime.executors.cuda.sampling_fields import SamplingFloats, SamplingIntegers
 from engine_runtime.lm.step import ScheduledSequence
 
 PLACE_FIELDS = ("position", "text_position", "audio_position", "kept_row")
@@ -46,15 +47,10 @@ INTEGERS = (
     "follows",
     "result_row",
     "seen_set",
-    "seen_text",
-    "seen_audio",
-    "bans_eosp",
-    "banned_from",
-    "eosp",
-    "top_k",
+    *SamplingIntegers._fields,
 )
 """Among those of a sequence: the row of the results that it `follows`, or -1; and the one that it writes."""
-FLOATS = ("draw_text", "draw_audio", "temperature", "top_p", "penalty")
+FLOATS = SamplingFloats._fields
 GROUP_ROWS = 4
 """Rows of a group: with four query heads for each K/V head they fill the 16 rows of a matrix instruction."""
 SLOTS = 2

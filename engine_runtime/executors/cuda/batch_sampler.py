@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,13 +22,23 @@ from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one, take_
 from engine_runtime.cuda.transfer import sent
 from engine_runtime.executors.cuda.batch_inputs import FLOATS, INTEGERS, PLACE_FIELDS, SLOTS, BatchInputs
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
+from engine_runtime.executors.cuda.sampling_fields import (
+    SAMPLE_ARGUMENTS,
+    SCORE_ARGUMENTS,
+    SamplingFloats,
+    SamplingIntegers,
+    arguments,
+    floats_of,
+    integers_of,
+)
 from engine_runtime.executors.cuda.triton_sampler import VOCAB_TILE
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
 
 SETS_PER_ROW = 2
 """Sets of seen ids for each row of a step, so that replies which take turns keep theirs."""
-_GREEDY_TOP_P = 1e-9
-"""With it, one candidate is left: the first of the highest ones, as argmax returns it."""
+_Numbers = TypeVar("_Numbers", SamplingIntegers, SamplingFloats)
+UNREAD_INTEGERS, UNREAD_FLOATS = SamplingIntegers(), SamplingFloats()
+"""Of rows that are not sampled, and of padding."""
 _RESULTS = 5
 TAKEN = {
     "TOKEN": INTEGERS.index("token"),
@@ -86,43 +97,12 @@ class BatchSampler:
 
     def set(self, samplings: Sequence[SamplingMetadata | None]) -> None:
         """Write the fields of a step's sequences, in order; None for one that is not sampled here."""
-        # Of rows that are not sampled, and of padding: no id is banned, so that probabilities are finite.
-        unread = (self._num_sets, 0, 0, False, self._audio.seen.shape[1], 0, 1)
-        unread_floats = (0.0, 0.0, 1.0, _GREEDY_TOP_P, 1.0)
-        integers: list[tuple[int, ...]] = []
-        floats: list[tuple[float, ...]] = []
-        for sampling in samplings:
-            if sampling is None:
-                integers.append(unread)
-                floats.append(unread_floats)
-                continue
-            reply, params = sampling.reply, sampling.reply.params
-            samples = params.do_sample
-            integers.append(
-                (
-                    self._set(reply),
-                    sampling.last_text,
-                    sampling.last_audio,
-                    sampling.bans_eosp,
-                    reply.audio_banned_from,
-                    reply.eosp,
-                    params.top_k if samples else 1,
-                )
-            )
-            floats.append(
-                (
-                    sampling.draw_text,
-                    sampling.draw_audio,
-                    params.temperature if samples else 1.0,
-                    params.top_p if samples else _GREEDY_TOP_P,
-                    params.repetition_penalty,
-                )
-            )
-        names = ("seen_set", "seen_text", "seen_audio", "bans_eosp", "banned_from", "eosp", "top_k")
-        for name, numbers, padding in zip(names, zip(*integers, strict=True), unread, strict=True):
-            self._inputs.set(name, numbers, padding)
-        for name, values, value in zip(FLOATS, zip(*floats, strict=True), unread_floats, strict=True):
-            self._inputs.set(name, values, value)
+        sets = [self._num_sets if sampling is None else self._set(sampling.reply) for sampling in samplings]
+        integers = [UNREAD_INTEGERS if one is None else integers_of(one) for one in samplings]
+        floats = [UNREAD_FLOATS if one is None else floats_of(one) for one in samplings]
+        self._inputs.set("seen_set", sets, padding=self._num_sets)
+        self._set_fields(UNREAD_INTEGERS, integers)
+        self._set_fields(UNREAD_FLOATS, floats)
 
     def forget(self, reply: ReplySampling) -> None:
         """Read the state of a reply again at its next step here: some of its steps run elsewhere."""
@@ -131,15 +111,18 @@ class BatchSampler:
     def run(self, rows: int, text: Tensor | None, audio: Tensor | None) -> None:
         """Fill the first rows of the step's slot of `result` from logits; None for a tail that did not
         run."""
-        inputs = self._inputs
-        self._run(rows, self._text, text, inputs["seen_text"], inputs["draw_text"], is_audio=False)
-        self._run(rows, self._audio, audio, inputs["seen_audio"], inputs["draw_audio"], is_audio=True)
+        self._run(rows, self._text, text, is_audio=False)
+        self._run(rows, self._audio, audio, is_audio=True)
 
     def read(self, slot: int) -> NDArray[np.float64]:
         """Wait for the step in this slot and return a copy of its result. [capacity, 5]"""
         self._inputs.wait(slot)
         found: NDArray[np.float64] = self._result[slot].copy()
         return found
+
+    def _set_fields(self, unread: _Numbers, sequences: Sequence[_Numbers]) -> None:
+        for name, values, padding in zip(unread._fields, zip(*sequences, strict=True), unread, strict=True):
+            self._inputs.set(name, values, padding)
 
     def _set(self, reply: ReplySampling) -> int:
         """The set of a reply's seen ids, written now if it is not there. There is one more than the sequences
@@ -158,30 +141,17 @@ class BatchSampler:
         self._set_of[reply] = free
         return free
 
-    def _run(
-        self,
-        rows: int,
-        channel: _Channel,
-        logits: Tensor | None,
-        seen_ids: Tensor,
-        draws: Tensor,
-        *,
-        is_audio: bool,
-    ) -> None:
+    def _run(self, rows: int, channel: _Channel, logits: Tensor | None, *, is_audio: bool) -> None:
         inputs = self._inputs
         if logits is None:
+            seen_ids = inputs["seen_audio" if is_audio else "seen_text"]
             channel.seen.index_put_((inputs["seen_set"][:rows], seen_ids[:rows]), channel.one)
             return
         between = (channel.best, channel.best_ids, channel.tops, channel.top_ids, channel.sums)
         best_of_tile[(channel.num_tiles, rows)](
             logits,
             channel.seen,
-            inputs["seen_set"],
-            seen_ids,
-            inputs["banned_from"],
-            inputs["eosp"],
-            inputs["bans_eosp"],
-            inputs["penalty"],
+            *arguments(SCORE_ARGUMENTS, inputs, is_audio=is_audio),
             *between,
             VOCAB=logits.shape[1],
             VOCAB_TILE=VOCAB_TILE,
@@ -193,11 +163,7 @@ class BatchSampler:
             *between,
             self._last,
             self._last_ids,
-            inputs["top_k"],
-            inputs["top_p"],
-            inputs["temperature"],
-            draws,
-            inputs["result_row"],
+            *arguments(SAMPLE_ARGUMENTS, inputs, is_audio=is_audio),
             self.result,
             ID=AUDIO if is_audio else TEXT,
             TOP=-1 if is_audio else SUBTITLE,

@@ -12,14 +12,21 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from engine_runtime.executors.cuda.sampling_fields import (
+    SamplingFloats,
+    SamplingIntegers,
+    floats_of,
+    integers_of,
+)
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
-from engine_runtime.types import SamplingParams
 
-_TOKEN, _POSITION, _TRUNK_ROW, _SEEN_TEXT, _SEEN_AUDIO, _BANS_EOSP, _TOP_K = range(7)
-_DRAW_TEXT, _DRAW_AUDIO, _TEMPERATURE, _TOP_P, _PENALTY = range(8, 13)
-_ZERO: Final = 13
+_INTEGERS = ("token", "position", "trunk_row", *SamplingIntegers._fields)
+_FLOATS = SamplingFloats._fields
+_FIRST_SAMPLED, _FIRST_FLOAT = _INTEGERS.index(SamplingIntegers._fields[0]), len(_INTEGERS)
+_ZERO: Final = _FIRST_FLOAT + len(_FLOATS)
 """Always 0: there is one set of seen ids, and one result."""
 _NUM_SLOTS: Final = 16
+"""The fields, up to a power of two."""
 
 
 class StepInputs:
@@ -45,15 +52,20 @@ class StepInputs:
         self._block_table: list[int] = []
         """The block table that `_host_table` was written from."""
         self.table = torch.zeros(max_blocks, dtype=torch.int32, device=device)
-        integers, floats = self._device, self._device.view(torch.float64)
-        self.token, self.position = integers[_TOKEN : _TOKEN + 1], integers[_POSITION : _POSITION + 1]
-        self.trunk_row = integers[_TRUNK_ROW : _TRUNK_ROW + 1]
-        self.seen_text = integers[_SEEN_TEXT : _SEEN_TEXT + 1]
-        self.seen_audio = integers[_SEEN_AUDIO : _SEEN_AUDIO + 1]
-        self.bans_eosp, self.top_k = integers[_BANS_EOSP], integers[_TOP_K]
-        self.seen_set = self.result_row = integers[_ZERO]
-        self.draw_text, self.draw_audio = floats[_DRAW_TEXT], floats[_DRAW_AUDIO]
-        self.temperature, self.top_p, self.penalty = floats[_TEMPERATURE], floats[_TOP_P], floats[_PENALTY]
+        names = (*_INTEGERS, *_FLOATS, "seen_set")
+        assert len(names) <= _NUM_SLOTS
+        floats = self._device.view(torch.float64)
+        self._fields = {
+            name: (floats if name in _FLOATS else self._device)[slot : slot + 1]
+            for slot, name in enumerate(names)
+        }
+        self._fields["result_row"] = self._fields["seen_set"]
+        self.token, self.position = self["token"], self["position"]
+        self.trunk_row = self["trunk_row"]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The field on the device. [1] int64 or float64"""
+        return self._fields[name]
 
     def wait(self) -> None:
         """Wait until the last transfer has read the host buffers, so that they may be written again."""
@@ -63,25 +75,12 @@ class StepInputs:
 
     def set_row(self, token: int, position: int, trunk_row: int) -> None:
         """Set the token to run: its merged id, its position, and its index in the kept trunk outputs."""
-        self._integers[_TOKEN : _TRUNK_ROW + 1] = token, position, trunk_row
-
-    def set_reply(self, params: SamplingParams) -> None:
-        """Set the sampling parameters of a reply."""
-        self._integers[_TOP_K] = params.top_k
-        self._floats[_TEMPERATURE : _PENALTY + 1] = (
-            params.temperature,
-            params.top_p,
-            params.repetition_penalty,
-        )
+        self._integers[:_FIRST_SAMPLED] = token, position, trunk_row
 
     def set_sampling(self, sampling: SamplingMetadata) -> None:
-        """Set what changes from step to step: the ids of the row that is run, and the uniform samples."""
-        self._integers[_SEEN_TEXT : _BANS_EOSP + 1] = (
-            sampling.last_text,
-            sampling.last_audio,
-            sampling.bans_eosp,
-        )
-        self._floats[_DRAW_TEXT : _DRAW_AUDIO + 1] = sampling.draw_text, sampling.draw_audio
+        """Set what the next ids are sampled by."""
+        self._integers[_FIRST_SAMPLED:_FIRST_FLOAT] = integers_of(sampling)
+        self._floats[_FIRST_FLOAT:_ZERO] = floats_of(sampling)
 
     def set_table(self, block_table: Sequence[int], stride: int) -> bool:
         """Set the blocks of the sequence, whose offsets are `stride` apart; returns whether they changed."""

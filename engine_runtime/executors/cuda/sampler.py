@@ -27,8 +27,6 @@ class DeviceSampler:
         self._seen_text = torch.zeros(text_vocab, dtype=torch.bool, device=device)
         self._seen_audio = torch.zeros(audio_vocab, dtype=torch.bool, device=device)
         self._audio_ids = torch.arange(audio_vocab, device=device)
-        self._banned_from = torch.zeros(1, dtype=torch.int64, device=device)
-        self._eosp = torch.zeros(1, dtype=torch.int64, device=device)
         self._reply: ReplySampling | None = None
         self._device = device
         self._read = torch.zeros(5, dtype=torch.float64, pin_memory=device.type == "cuda")
@@ -41,9 +39,6 @@ class DeviceSampler:
             if reply.params.repetition_penalty != 1.0:  # else whatever is there has no effect
                 for own, seen in ((self._seen_text, reply.seen_text), (self._seen_audio, reply.seen_audio)):
                     own.copy_(pinned(seen, self._device), non_blocking=True)
-            self._banned_from.fill_(reply.audio_banned_from)
-            self._eosp.fill_(reply.eosp)
-            self._inputs.set_reply(reply.params)
             self._reply = reply
         self._inputs.set_sampling(sampling)
 
@@ -55,21 +50,22 @@ class DeviceSampler:
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
         """Fill `result` from logits [1, vocab] float32; None for a tail that did not run."""
         inputs = self._inputs
-        self._seen_text.index_fill_(0, inputs.seen_text, True)
-        self._seen_audio.index_fill_(0, inputs.seen_audio, True)
+        self._seen_text.index_fill_(0, inputs["seen_text"], True)
+        self._seen_audio.index_fill_(0, inputs["seen_audio"], True)
         if text is not None:
             self.result[TEXT_MAGNITUDE] = text.abs().sum()
             scores = self._penalized(text[0], self._seen_text)
-            self.result[TEXT] = self._sample(scores, inputs.draw_text, do_sample)
+            self.result[TEXT] = self._sample(scores, inputs["draw_text"], do_sample)
             if subtitle:
                 self.result[SUBTITLE] = text[0].argmax()
         if audio is not None:
             self.result[AUDIO_MAGNITUDE] = audio.abs().sum()
-            scores = audio[0].masked_fill(self._audio_ids >= self._banned_from, -torch.inf)
-            held = scores.index_select(0, self._eosp).masked_fill(inputs.bans_eosp != 0, -torch.inf)
-            scores = scores.index_copy(0, self._eosp, held)
+            eosp = inputs["eosp"]
+            scores = audio[0].masked_fill(self._audio_ids >= inputs["banned_from"], -torch.inf)
+            held = scores.index_select(0, eosp).masked_fill(inputs["bans_eosp"] != 0, -torch.inf)
+            scores = scores.index_copy(0, eosp, held)
             scores = self._penalized(scores, self._seen_audio)
-            self.result[AUDIO] = self._sample(scores, inputs.draw_audio, do_sample)
+            self.result[AUDIO] = self._sample(scores, inputs["draw_audio"], do_sample)
 
     def read(self) -> list[float]:
         """Synchronize with the current stream and return `result`."""
@@ -80,7 +76,7 @@ class DeviceSampler:
         return self._read.tolist()
 
     def _penalized(self, scores: Tensor, seen: Tensor) -> Tensor:
-        penalty = self._inputs.penalty.float()
+        penalty = self._inputs["penalty"].float()
         return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
     def _sample(self, scores: Tensor, draw: Tensor, do_sample: bool) -> Tensor:
@@ -89,8 +85,8 @@ class DeviceSampler:
         inputs = self._inputs
         # Dividing by the temperature keeps the order, so only the candidates are divided.
         values, ids = scores.topk(min(MAX_TOP_K, scores.numel()))
-        values = values / inputs.temperature.float()
-        return sample_candidate(values, ids, inputs.top_k, inputs.top_p.float(), draw)
+        values = values / inputs["temperature"].float()
+        return sample_candidate(values, ids, inputs["top_k"], inputs["top_p"].float(), draw)
 
 
 def sample_candidate(values: Tensor, ids: Tensor, top_k: Tensor, top_p: Tensor, draw: Tensor) -> Tensor:

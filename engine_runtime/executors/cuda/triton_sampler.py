@@ -23,6 +23,7 @@ from engine_runtime.executors.cuda.sampler import (
     TEXT_MAGNITUDE,
     DeviceSampler,
 )
+from engine_runtime.executors.cuda.sampling_fields import SAMPLE_ARGUMENTS, SCORE_ARGUMENTS, arguments
 from engine_runtime.lm.sampling_metadata import MAX_TOP_K
 
 VOCAB_TILE = 2048
@@ -65,22 +66,19 @@ class TritonSampler(DeviceSampler):
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
         inputs = self._inputs
         if text is None:
-            self._seen_text.index_fill_(0, inputs.seen_text, True)
+            self._seen_text.index_fill_(0, inputs["seen_text"], True)
         else:
-            draw = inputs.draw_text
             top = SUBTITLE if subtitle else -1
-            self._channel(text, self._text_buffers, draw, TEXT, top, TEXT_MAGNITUDE, do_sample)
+            self._channel(text, self._text_buffers, TEXT, top, TEXT_MAGNITUDE, do_sample)
         if audio is None:
-            self._seen_audio.index_fill_(0, inputs.seen_audio, True)
+            self._seen_audio.index_fill_(0, inputs["seen_audio"], True)
         else:
-            draw = inputs.draw_audio
-            self._channel(audio, self._audio_buffers, draw, AUDIO, -1, AUDIO_MAGNITUDE, do_sample)
+            self._channel(audio, self._audio_buffers, AUDIO, -1, AUDIO_MAGNITUDE, do_sample)
 
     def _channel(
         self,
         logits: Tensor,
         buffers: _Buffers,
-        draw: Tensor,
         place: int,
         top: int,
         magnitude: int,
@@ -92,12 +90,7 @@ class TritonSampler(DeviceSampler):
         best_of_tile[(count,)](
             logits,
             (self._seen_audio if is_audio else self._seen_text).view(torch.uint8),
-            inputs.seen_set,
-            inputs.seen_audio if is_audio else inputs.seen_text,
-            self._banned_from,
-            self._eosp,
-            inputs.bans_eosp,
-            inputs.penalty,
+            *arguments(SCORE_ARGUMENTS, inputs, is_audio=is_audio),
             *between,
             VOCAB=logits.numel(),
             VOCAB_TILE=VOCAB_TILE,
@@ -109,11 +102,7 @@ class TritonSampler(DeviceSampler):
             *between,
             self._last,
             self._last_ids,
-            inputs.top_k,
-            inputs.top_p,
-            inputs.temperature,
-            draw,
-            inputs.result_row,
+            *arguments(SAMPLE_ARGUMENTS, inputs, is_audio=is_audio),
             self.result,
             ID=place,
             TOP=top,

@@ -25,9 +25,10 @@ from engine_runtime.lm.step import ScheduledSequence, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import Matrix, quantize
+from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_paged, make_thin
-from tests.tools.lm_scenarios import SAMPLINGS, assert_same, noted_takes, replies_together, reply
+from tests.tools.lm_scenarios import NAMED_SAMPLINGS, assert_same, noted_takes, replies_together, reply
 
 pytestmark = needs_triton
 patch_interpreter()
@@ -117,7 +118,12 @@ def test_replies_in_shared_steps_are_those_of_single_replies(
     their steps are overlapped."""
     taken = noted_takes(monkeypatch)
     prompts = [load_tiny()[1]["a.rows"][index : 20 - index] for index in range(3)]
-    samplings = [replace(SAMPLINGS[index], max_new=length) for index, length in ((1, 5), (2, 7), (5, 6))]
+    lengths = {"greedy with a penalty": 5, "as released": 7, "hot": 6}
+    samplings = [replace(NAMED_SAMPLINGS[name], max_new=length) for name, length in lengths.items()]
+    alike = [
+        one.name for one in fields(SamplingParams) if len({getattr(p, one.name) for p in samplings}) == 1
+    ]
+    assert not alike, "each parameter has to be that of its own sequence"
     together = replies_together(model, make_batched(model), prompts, samplings)
     alone = [
         reply(model, make_paged(model), prompt, params)
