@@ -421,7 +421,7 @@ class RealtimeSession:
             raise ProtocolError(
                 "conversation_already_has_active_response",
                 "A response is in progress.",
-                param="Cancel it first.",
+                "Cancel it first.",
             )
         if parameters.get("conversation", "auto") != "auto" or parameters.get("input") is not None:
             raise ProtocolError(
@@ -430,9 +430,7 @@ class RealtimeSession:
         if self._driver.is_hearing:
             raise ProtocolError("input_audio_buffer_open", "Commit or clear the input audio buffer first.")
         if not self._pending:
-            raise ProtocolError(
-                "no_question", "There is nothing to reply to.", param="Add a user item first."
-            )
+            raise ProtocolError("no_question", "There is nothing to reply to.", "Add a user item first.")
         metadata = parameters.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
             raise ProtocolError("invalid_value", "metadata has to be an object.", param="response.metadata")

@@ -328,7 +328,10 @@ def test_cancel_stops_the_response() -> None:
     client.send("conversation.item.create", item={"role": "user", "content": [part]})
     client.send("response.create")
     client.work(events=2)
-    assert error_of(client.send("response.create")) == "conversation_already_has_active_response"
+    error = only(client.send("response.create"), "error")["error"]
+    assert error["code"] == "conversation_already_has_active_response"
+    assert (error["message"], error["param"]) == ("A response is in progress. Cancel it first.", None)
+    assert error["moss_voice"]["remedy"] == "Cancel it first."
     assert error_of(client.send("response.cancel", response_id="resp_other")) == "response_cancel_not_active"
     done = only(client.send("response.cancel"), "response.done")["response"]
     assert done["status_details"]["reason"] == "client_cancelled"
