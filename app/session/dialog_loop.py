@@ -97,8 +97,8 @@ class DialogLoop:
         find_devices: Callable[[], DeviceList],
         recorder: ConversationRecorder,
     ) -> None:
-        self.stopping = threading.Event()
         """`pending` is all that the engine, whose answers are `results`, and `end_of_turn` have to do."""
+        self.stopping = threading.Event()
         self._results = results
         self._pending = pending
         self._capture = capture
