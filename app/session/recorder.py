@@ -538,7 +538,7 @@ class _OpenFolder:
 
     def add_line(self, line: Line) -> None:
         """A command, an event or a timing."""
-        entry = line_document(line)
+        entry = _line_document(line)
         if entry is None or entry.get("turn_id") in self._erased:
             return
         content = (json.dumps(entry, ensure_ascii=False) + "\n").encode()
@@ -640,7 +640,7 @@ def _open_lines(file: Path) -> int:
     return lines
 
 
-def line_document(line: Line) -> dict[str, Any] | None:
+def _line_document(line: Line) -> dict[str, Any] | None:
     """The line as plain values; None for what is not recorded."""
     what = line.what
     if isinstance(what, _LEFT_OUT):

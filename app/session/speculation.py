@@ -34,10 +34,10 @@ from app.settings import SpeculationMode
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import CancelScope, ReplyAudio, ReplyDone, ReplyEvent
 
-SLOW_RTF, FAST_RTF = 1.0, 0.8
+_SLOW_RTF, _FAST_RTF = 1.0, 0.8
 """Median real-time factor of the latest replies: nothing is speculated from the first on, again below the
 second."""
-SLOW_ROLL_BACK_MS = 100.0
+_SLOW_ROLL_BACK_MS = 100.0
 """Median delay from which on nothing is speculated."""
 TRY_AGAIN_TURNS = 5
 """Turns after which slow roll backs are forgotten, because none is measured while nothing is speculated."""
@@ -269,14 +269,14 @@ class SpeculationPolicy:
             return "server"
         if self._is_slow:
             return "slow_engine"
-        too_late = len(self._roll_backs_ms) == _LATEST and median(self._roll_backs_ms) > SLOW_ROLL_BACK_MS
+        too_late = len(self._roll_backs_ms) == _LATEST and median(self._roll_backs_ms) > _SLOW_ROLL_BACK_MS
         return "slow_roll_back" if too_late else None
 
     def note_reply(self, rtf_total: float) -> None:
         """A reply was made, with this real-time factor."""
         self._rtf.append(rtf_total)
         typical = median(self._rtf)
-        self._is_slow = typical >= (FAST_RTF if self._is_slow else SLOW_RTF)
+        self._is_slow = typical >= (_FAST_RTF if self._is_slow else _SLOW_RTF)
 
     def note_roll_back(self, ready_ms: float) -> None:
         """A speculative reply was rolled back; the engine was ready for more speech after `ready_ms`."""
