@@ -231,7 +231,7 @@ def test_a_comparison_that_cannot_be_made_is_refused_before_loading(
     words = ("--runs", "1", "--repeats", "1", "--compare", "transformers", "--compare", "recompute", "--json")
     assert _bench(random_bundle, *words) == 1
     captured = capsys.readouterr()
-    assert list(json.loads(captured.out)) == ["error"]
+    assert list(json.loads(captured.out)) == ["error", "problem"]
     assert "moss-voice[compare]" in captured.err
 
 

@@ -8,6 +8,7 @@ from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.audio.devices import KINDS
 from app.gui.common.plain_text import PlainLabel
 from app.gui.window.main_window import MainWindow
 from app.session.commands import CancelTurn, Mute, RescanDevices
@@ -100,7 +101,8 @@ def test_errors_and_notices_are_in_every_window(
 ) -> None:
     other = other_window(qtbot, ready, kind)
     banner, notice = other.banner, other.notice  # type: ignore[attr-defined]
-    error = ErrorRaised(Problem("No microphone was found.", "Connect one."), is_about_sound=True)
+    problem = Problem("No {kind} was found.", "Connect one.", kind=KINDS["microphone"])
+    error = ErrorRaised(problem, is_about_sound=True)
     session.feed(error, error, DeviceNoticed(Problem("The microphone a is back.")))
     ready.bridge.poll()
     assert banner.isVisible()
