@@ -84,6 +84,10 @@ class Driver:
             assert time.monotonic() < end, f"did not happen; last events: {self.events[-15:]}"
             time.sleep(0.001)
 
+    def until_idle(self) -> None:
+        """Wait until no thread of the session has anything left to do."""
+        self.until(self.session._loop._pending.idle.is_set)
+
     def of(self, kind: type[AnyEvent]) -> list[AnyEvent]:
         """All events of one kind so far."""
         return [event for event in self.events if isinstance(event, kind)]

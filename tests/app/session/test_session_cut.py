@@ -358,7 +358,7 @@ def test_the_real_engine_remembers_what_was_heard(random_bundle: Path, loudspeak
             loudspeaker.await_s(0.4 + LATENCY_S)
             driver.session.send(CancelTurn())
             driver.await_event(TurnCancelled, number)
-        driver.until(driver.session._loop._pending.idle.is_set)
+        driver.until_idle()
         exchanges = conversations[-1].exchanges
         special = engine.bundle.lm.special_ids
         cuts = driver.of(ReplyCut)

@@ -75,7 +75,7 @@ def converse(
         driver.until(lambda: bool(is_over), limit_s)
         driver.session.send(Stop())
         driver.until(lambda: driver.of(StateChanged)[-1].state is SessionState.STOPPED)
-        driver.until(driver.session._loop._pending.idle.is_set)
+        driver.until_idle()
         inspect(driver)
 
 

@@ -165,7 +165,7 @@ def test_a_turn_that_is_cancelled_in_a_pause_leaves_nothing(question: Path) -> N
         driver.session.send(CancelTurn())
         driver.await_event(TurnCancelled)
         gate.set()
-        driver.until(driver.session._loop._pending.idle.is_set)
+        driver.until_idle()
         driver.session.send(Stop())
         driver.until(lambda: "truncate" in engine.names_of(1))
     check_order(driver.events)
@@ -264,7 +264,7 @@ def test_no_block_and_no_word_is_lost_whatever_the_user_does(random_bundle: Path
         driver.until(lambda: microphone.is_finished)
         driver.session.send(Stop())
         driver.until(lambda: not microphone.name)
-        driver.until(driver.session._loop._pending.idle.is_set)
+        driver.until_idle()
         check_order(driver.events)
         stats = driver.of(SpeculationMeasured)[-1].stats
         assert stats.speculated == stats.confirmed + stats.rolled_back
