@@ -2,21 +2,128 @@
 <!DOCTYPE TS>
 <TS version="2.1" language="zh_CN" sourcelanguage="en">
 <context>
-    <name>DeviceBox</name>
+    <name>AppearancePage</name>
     <message>
-        <source>%1 (not connected)</source>
-        <translation>%1（未连接）</translation>
+        <source>As the desktop</source>
+        <translation>跟随桌面</translation>
     </message>
     <message>
-        <source>In use: %1</source>
-        <translation>正在使用：%1</translation>
+        <source>Light</source>
+        <translation>浅色</translation>
+    </message>
+    <message>
+        <source>Dark</source>
+        <translation>深色</translation>
+    </message>
+    <message>
+        <source>Keep running in the tray when the window is closed</source>
+        <translation>关闭窗口后继续在托盘中运行</translation>
+    </message>
+    <message>
+        <source>Start minimised, in the tray if there is one</source>
+        <translation>启动时最小化（有托盘时进入托盘）</translation>
+    </message>
+    <message>
+        <source>&amp;Theme</source>
+        <translation>主题(&amp;T)</translation>
+    </message>
+    <message>
+        <source>L&amp;anguage</source>
+        <translation>语言(&amp;A)</translation>
     </message>
 </context>
 <context>
-    <name>DetachedView</name>
+    <name>CodecPage</name>
     <message>
-        <source>Latency</source>
-        <translation>延迟</translation>
+        <source>as the bundle says</source>
+        <translation>按模型包设定</translation>
+    </message>
+    <message>
+        <source>Encode my speech again at the end of my turn</source>
+        <translation>我说完后重新编码我的语音</translation>
+    </message>
+    <message>
+        <source>&amp;Flow steps</source>
+        <translation>流匹配步数(&amp;F)</translation>
+    </message>
+    <message>
+        <source>More steps sound cleaner and take longer. They apply from the next turn on.</source>
+        <translation>步数越多声音越干净，也越慢。从下一轮起生效。</translation>
+    </message>
+    <message>
+        <source>Flow sc&amp;hedule</source>
+        <translation>流匹配时间表(&amp;H)</translation>
+    </message>
+    <message>
+        <source>Time schedule of the steps; cosine is the reference.</source>
+        <translation>各步的时间表；cosine 为参考。</translation>
+    </message>
+    <message>
+        <source>&amp;Codec precision</source>
+        <translation>编解码器精度(&amp;C)</translation>
+    </message>
+    <message>
+        <source>Half precision saves GPU memory.</source>
+        <translation>半精度可节省显存。</translation>
+    </message>
+    <message>
+        <source>E&amp;xact encoding</source>
+        <translation>精确编码(&amp;X)</translation>
+    </message>
+    <message>
+        <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
+        <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
+    </message>
+    <message>
+        <source>&amp;TensorRT</source>
+        <translation>&amp;TensorRT</translation>
+    </message>
+    <message>
+        <source>Run the codec on TensorRT</source>
+        <translation>用 TensorRT 运行编解码器</translation>
+    </message>
+    <message>
+        <source>Flow, vocoder and speech encoder on an NVIDIA GPU, in float32 or float16. Their engines are built at the first start, which takes minutes; PyTorch is used where that fails.</source>
+        <translation>在 NVIDIA GPU 上以 float32 或 float16 运行流匹配、声码器和语音编码器。引擎在首次启动时构建，需要几分钟；构建失败时改用 PyTorch。</translation>
+    </message>
+    <message>
+        <source>TensorRT does not run the codec in bfloat16: PyTorch does.</source>
+        <translation>TensorRT 不能以 bfloat16 运行编解码器：将由 PyTorch 运行。</translation>
+    </message>
+</context>
+<context>
+    <name>CompactWindow</name>
+    <message>
+        <source>Input level</source>
+        <translation>输入电平</translation>
+    </message>
+    <message>
+        <source>Output level</source>
+        <translation>输出电平</translation>
+    </message>
+    <message>
+        <source>Mute the microphone</source>
+        <translation>将麦克风静音</translation>
+    </message>
+    <message>
+        <source>Stop the reply</source>
+        <translation>停止回复</translation>
+    </message>
+    <message>
+        <source>Keep above other windows</source>
+        <translation>置于其他窗口之上</translation>
+    </message>
+    <message>
+        <source>Large window</source>
+        <translation>完整窗口</translation>
+    </message>
+    <message>
+        <source>You speak …</source>
+        <translation>您在说……</translation>
+    </message>
+    <message>
+        <source>You spoke %1 s</source>
+        <translation>您说了 %1 秒</translation>
     </message>
 </context>
 <context>
@@ -147,6 +254,211 @@
     <message>
         <source>Replies are not interrupted by my voice (Ctrl+I)</source>
         <translation>我的声音不会打断回复（Ctrl+I）</translation>
+    </message>
+</context>
+<context>
+    <name>ConversationActions</name>
+    <message>
+        <source>The sound of that reply is not kept any more.</source>
+        <translation>该回答的声音已不再保留。</translation>
+    </message>
+    <message>
+        <source>Reply as WAV</source>
+        <translation>将回答保存为 WAV</translation>
+    </message>
+    <message>
+        <source>Recordings (*.wav)</source>
+        <translation>录音 (*.wav)</translation>
+    </message>
+    <message>
+        <source>Start a new conversation?</source>
+        <translation>开始新对话？</translation>
+    </message>
+    <message>
+        <source>The assistant forgets this one.</source>
+        <translation>助手会忘记当前对话。</translation>
+    </message>
+    <message>
+        <source>New conversation</source>
+        <translation>新对话</translation>
+    </message>
+    <message>
+        <source>Conversation as text</source>
+        <translation>对话文本</translation>
+    </message>
+    <message>
+        <source>Markdown (*.md);;Text (*.txt)</source>
+        <translation>Markdown (*.md);;文本 (*.txt)</translation>
+    </message>
+    <message>
+        <source>Nothing has been said yet.</source>
+        <translation>还没有任何对话内容。</translation>
+    </message>
+    <message>
+        <source>Saved as %1.</source>
+        <translation>已保存为 %1。</translation>
+    </message>
+    <message>
+        <source>The conversation is copied.</source>
+        <translation>已复制对话。</translation>
+    </message>
+    <message>
+        <source>You</source>
+        <translation>您</translation>
+    </message>
+    <message>
+        <source>spoke %1 s</source>
+        <translation>语音 %1 秒</translation>
+    </message>
+</context>
+<context>
+    <name>ConversationPage</name>
+    <message>
+        <source> ms</source>
+        <translation> 毫秒</translation>
+    </message>
+    <message>
+        <source>as the bundle says</source>
+        <translation>按模型包设定</translation>
+    </message>
+    <message>
+        <source>End of t&amp;urn</source>
+        <translation>说完检测(&amp;U)</translation>
+    </message>
+    <message>
+        <source>Early re&amp;plies</source>
+        <translation>提前回复(&amp;P)</translation>
+    </message>
+    <message>
+        <source>Generates the reply at your first pause and holds it until the end of your turn is confirmed, so that it starts at once. If you continue, that work is lost. Automatic turns this off while the engine is too slow.</source>
+        <translation>在您第一次停顿时就生成回复并保留，直到确认您已说完，因此能立即出声。若您继续说话，这些计算就白费了。自动：引擎太慢时关闭。</translation>
+    </message>
+    <message>
+        <source>&amp;Endpointing</source>
+        <translation>端点检测(&amp;E)</translation>
+    </message>
+    <message>
+        <source>Silence that ends your turn if it is unclear whether you have finished, or if silence alone decides.</source>
+        <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
+    </message>
+    <message>
+        <source>Barge-in</source>
+        <translation>打断</translation>
+    </message>
+    <message>
+        <source>When my voice stops a reply. After half a second, a short &quot;mm-hm&quot; or a cough does not. With open loudspeakers this needs echo cancellation.</source>
+        <translation>我的声音何时打断回复。选“半秒后”时，简短的“嗯”或咳嗽不会打断。使用外放扬声器时需要回声消除。</translation>
+    </message>
+    <message>
+        <source>&amp;Reply as</source>
+        <translation>回复方式(&amp;R)</translation>
+    </message>
+    <message>
+        <source>&amp;Seed</source>
+        <translation>随机种子(&amp;S)</translation>
+    </message>
+    <message>
+        <source>The same conversation gets the same replies.</source>
+        <translation>相同的对话得到相同的回复。</translation>
+    </message>
+    <message>
+        <source>Patient</source>
+        <translation>耐心</translation>
+    </message>
+    <message>
+        <source>Balanced</source>
+        <translation>均衡</translation>
+    </message>
+    <message>
+        <source>Eager</source>
+        <translation>积极</translation>
+    </message>
+    <message>
+        <source>Silence alone</source>
+        <translation>仅看静音</translation>
+    </message>
+    <message>
+        <source>Automatic</source>
+        <translation>自动</translation>
+    </message>
+    <message>
+        <source>On</source>
+        <translation>开</translation>
+    </message>
+    <message>
+        <source>Off</source>
+        <translation>关</translation>
+    </message>
+    <message>
+        <source>As soon as I speak</source>
+        <translation>我一开口就停止</translation>
+    </message>
+    <message>
+        <source>After half a second of speech</source>
+        <translation>我说满半秒后</translation>
+    </message>
+    <message>
+        <source>After a second of speech</source>
+        <translation>我说满一秒后</translation>
+    </message>
+    <message>
+        <source>Never</source>
+        <translation>从不</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>Text</source>
+        <translation>文字</translation>
+    </message>
+    <message>
+        <source>Smart Turn is not installed, so silence alone ends your turn. Run moss-voice doctor to see how to install it.</source>
+        <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
+    </message>
+    <message>
+        <source>A question that sounds finished is answered after a quarter of a second; in mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often.</source>
+        <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
+    </message>
+</context>
+<context>
+    <name>CounterStrip</name>
+    <message>
+        <source>under-runs %1</source>
+        <translation>播放断流 %1</translation>
+    </message>
+    <message>
+        <source>dropped input %1</source>
+        <translation>输入丢失 %1</translation>
+    </message>
+    <message>
+        <source>echo not measured</source>
+        <translation>尚未测得回声</translation>
+    </message>
+    <message>
+        <source>Microphone samples that were dropped because they were not read in time.</source>
+        <translation>因未及时取走而丢失的麦克风采样数。</translation>
+    </message>
+    <message>
+        <source>Level of a reply in the microphone against its level as played, before and after echo cancellation: the negative echo return loss, and that less its enhancement. Medians of the latest moments with an echo.</source>
+        <translation>麦克风中的回复电平与播放电平之比，分别为回声消除之前和之后：即负的回声返回损耗，以及再减去其增强量。取最近有回声时的中位数。</translation>
+    </message>
+    <message>
+        <source>echo not cancelled</source>
+        <translation>未消除回声</translation>
+    </message>
+    <message>
+        <source>no echo</source>
+        <translation>没有回声</translation>
+    </message>
+    <message>
+        <source>echo %1 → %2 dB</source>
+        <translation>回声 %1 → %2 dB</translation>
+    </message>
+    <message>
+        <source>How often playback ran dry in the middle of a reply, since the start or Clear.</source>
+        <translation>自启动或清除以来，回复播放中途断流的次数。</translation>
     </message>
 </context>
 <context>
@@ -332,7 +644,7 @@
         <translation>TTFA / 首块音频时长。它包含等待首块的时间，不是实时率。</translation>
     </message>
     <message>
-        <source>Used memory at the end of a reply: that of the GPU by all programs, as its driver counts it; without a GPU the main memory of the engine's process.</source>
+        <source>Used memory at the end of a reply: that of the GPU by all programs, as its driver counts it; without a GPU the main memory of the engine&apos;s process.</source>
         <translation>回复结束时已用的内存：GPU 上所有程序占用的显存，由驱动统计；没有 GPU 时为引擎进程占用的主内存。</translation>
     </message>
     <message>
@@ -385,6 +697,161 @@
     </message>
 </context>
 <context>
+    <name>DetachedView</name>
+    <message>
+        <source>Latency</source>
+        <translation>延迟</translation>
+    </message>
+</context>
+<context>
+    <name>DeviceBox</name>
+    <message>
+        <source>%1 (not connected)</source>
+        <translation>%1（未连接）</translation>
+    </message>
+    <message>
+        <source>In use: %1</source>
+        <translation>正在使用：%1</translation>
+    </message>
+</context>
+<context>
+    <name>DeviceChoice</name>
+    <message>
+        <source>Processor</source>
+        <translation>处理器</translation>
+    </message>
+    <message>
+        <source>Compress tails, keys and values, too</source>
+        <translation>同时压缩尾部层、键和值</translation>
+    </message>
+    <message>
+        <source>This device is not available.</source>
+        <translation>此设备不可用。</translation>
+    </message>
+    <message>
+        <source>The model takes about %1 of the %2 of memory.</source>
+        <translation>模型约占用 %1 内存，共 %2。</translation>
+    </message>
+    <message>
+        <source>The model takes about %1, and there are %2 of memory: choose something smaller.</source>
+        <translation>模型约需 %1，而内存只有 %2：请选择更小的。</translation>
+    </message>
+    <message>
+        <source>Set by the TensorRT-LLM engine: weights, keys and values.</source>
+        <translation>由 TensorRT-LLM 引擎决定：权重以及键和值的格式。</translation>
+    </message>
+    <message>
+        <source>Set by the TensorRT-LLM engine: weights, keys and values; and the first GPU as device.</source>
+        <translation>由 TensorRT-LLM 引擎决定：权重以及键和值的格式；设备为第一块 GPU。</translation>
+    </message>
+</context>
+<context>
+    <name>EnginePage</name>
+    <message>
+        <source>Folder of the TensorRT-LLM engine</source>
+        <translation>TensorRT-LLM 引擎的文件夹</translation>
+    </message>
+    <message>
+        <source>Python that runs the engine</source>
+        <translation>运行引擎的 Python</translation>
+    </message>
+    <message>
+        <source>That of this program</source>
+        <translation>本程序自带的</translation>
+    </message>
+    <message>
+        <source>&amp;Language model</source>
+        <translation>语言模型(&amp;L)</translation>
+    </message>
+    <message>
+        <source>&amp;Engine folder</source>
+        <translation>引擎文件夹(&amp;E)</translation>
+    </message>
+    <message>
+        <source>&amp;Python</source>
+        <translation>&amp;Python</translation>
+    </message>
+    <message>
+        <source>TensorRT-LLM runs an engine that was built from the model for the GPU of this computer. Weight format, keys and values are fixed in it.</source>
+        <translation>TensorRT-LLM 运行为本机 GPU 从模型构建的引擎。权重格式以及键和值的格式在构建时已固定。</translation>
+    </message>
+    <message>
+        <source>Runs model and codec in a process of its own, in the environment of this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM. Replies are not made early then.</source>
+        <translation>在该解释器的环境中（例如装有 TensorRT-LLM 的 ~/moss-trt/bin/python）以单独的进程运行模型和编解码器。此时不会提前生成回答。</translation>
+    </message>
+    <message>
+        <source>Looking …</source>
+        <translation>正在检查……</translation>
+    </message>
+    <message>
+        <source>Choose the folder of an engine.</source>
+        <translation>请选择引擎的文件夹。</translation>
+    </message>
+    <message>
+        <source>This folder holds no engine: %1 or %2 is missing.</source>
+        <translation>此文件夹中没有引擎：缺少 %1 或 %2。</translation>
+    </message>
+    <message>
+        <source>The engine cannot be examined.</source>
+        <translation>无法检查该引擎。</translation>
+    </message>
+    <message>
+        <source>%1 is chosen on the page Model: PyTorch runs that.</source>
+        <translation>“模型”页面选择的是 %1：它将由 PyTorch 运行。</translation>
+    </message>
+    <message>
+        <source>Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions in a conversation.</source>
+        <translation>由 %1 用 TensorRT-LLM %2 构建：%3。%4，每段对话最多 %5 个位置。</translation>
+    </message>
+    <message>
+        <source>an unknown model</source>
+        <translation>未知模型</translation>
+    </message>
+    <message>
+        <source>This program has no TensorRT-LLM. Choose the Python of an environment with it.</source>
+        <translation>本程序不含 TensorRT-LLM。请选择装有它的环境中的 Python。</translation>
+    </message>
+    <message>
+        <source>There is no program of this name.</source>
+        <translation>没有这个名称的程序。</translation>
+    </message>
+    <message>
+        <source>This is no Python that can be used. %1</source>
+        <translation>这不是可用的 Python。%1</translation>
+    </message>
+    <message>
+        <source>This program is not installed there.</source>
+        <translation>那里没有安装本程序。</translation>
+    </message>
+    <message>
+        <source>Packages are missing there: %1.</source>
+        <translation>那里缺少软件包：%1。</translation>
+    </message>
+    <message>
+        <source>TensorRT-LLM is not installed there.</source>
+        <translation>那里没有安装 TensorRT-LLM。</translation>
+    </message>
+    <message>
+        <source>This program is %1: install the same version there.</source>
+        <translation>本程序的版本是 %1：请在那里安装相同的版本。</translation>
+    </message>
+    <message>
+        <source>Created by “moss-voice trt build”</source>
+        <translation>由 moss-voice trt build 生成</translation>
+    </message>
+</context>
+<context>
+    <name>EngineSwitch</name>
+    <message>
+        <source>%1 is ready. It does not know what was said before.</source>
+        <translation>%1 已就绪。它不知道之前说过的内容。</translation>
+    </message>
+    <message>
+        <source>%1 is ready.</source>
+        <translation>%1 已就绪。</translation>
+    </message>
+</context>
+<context>
     <name>ErrorBanner</name>
     <message>
         <source>Error</source>
@@ -423,6 +890,250 @@
     <message>
         <source>Browse …</source>
         <translation>浏览……</translation>
+    </message>
+</context>
+<context>
+    <name>FlowStepsRow</name>
+    <message>
+        <source>Flow steps</source>
+        <translation>流匹配步数</translation>
+    </message>
+    <message>
+        <source>Steps of flow matching for each chunk of speech, from the next turn on. More steps sound cleaner and take longer.</source>
+        <translation>每段语音的流匹配步数，从下一轮起生效。步数越多声音越干净，也越慢。</translation>
+    </message>
+    <message>
+        <source>%1 from the next turn on</source>
+        <translation>%1，下一轮起生效</translation>
+    </message>
+    <message>
+        <source>%1, as the bundle says</source>
+        <translation>%1（按模型包设定）</translation>
+    </message>
+    <message>
+        <source>No spoken reply with %1 yet</source>
+        <translation>%1 步尚无语音回复</translation>
+    </message>
+    <message>
+        <source>RTF %1 with %2</source>
+        <translation>RTF %1（%2 步）</translation>
+    </message>
+    <message>
+        <source>%1 with %2</source>
+        <translation>%1（%2 步）</translation>
+    </message>
+</context>
+<context>
+    <name>GpuPage</name>
+    <message>
+        <source>Cancel</source>
+        <translation>取消</translation>
+    </message>
+    <message>
+        <source>Remove …</source>
+        <translation>移除 …</translation>
+    </message>
+    <message>
+        <source>GPU</source>
+        <translation>GPU</translation>
+    </message>
+    <message>
+        <source>The program came with PyTorch for the processor. Large models need an NVIDIA GPU and PyTorch for it, which is downloaded from PyPI, checked, and tested before it is used. An interrupted download continues.</source>
+        <translation>程序自带处理器版 PyTorch。大模型需要 NVIDIA GPU 及对应的 PyTorch：从 PyPI 下载，经过校验和测试后才会使用。中断的下载可以继续。</translation>
+    </message>
+    <message>
+        <source>Check and test again</source>
+        <translation>重新检查并测试</translation>
+    </message>
+    <message>
+        <source>Install</source>
+        <translation>安装</translation>
+    </message>
+    <message>
+        <source>Looking …</source>
+        <translation>正在查看 …</translation>
+    </message>
+    <message>
+        <source>%1 is in use.</source>
+        <translation>正在使用 %1。</translation>
+    </message>
+    <message>
+        <source>%1 is installed. Start the program again to use it.</source>
+        <translation>%1 已安装。重新启动程序后使用。</translation>
+    </message>
+    <message>
+        <source>Not used: %1.</source>
+        <translation>未使用：%1。</translation>
+    </message>
+    <message>
+        <source>Installed, but not tested successfully.</source>
+        <translation>已安装，但未通过测试。</translation>
+    </message>
+    <message>
+        <source>Not installed. %1 to download, %2 on the disk.</source>
+        <translation>未安装。需下载 %1，占用磁盘 %2。</translation>
+    </message>
+    <message>
+        <source>Removing …</source>
+        <translation>正在移除 …</translation>
+    </message>
+    <message>
+        <source>Checking …</source>
+        <translation>正在检查 …</translation>
+    </message>
+    <message>
+        <source>Downloading …</source>
+        <translation>正在下载 …</translation>
+    </message>
+    <message>
+        <source>Unpacking …</source>
+        <translation>正在解包 …</translation>
+    </message>
+    <message>
+        <source>Testing …</source>
+        <translation>正在测试 …</translation>
+    </message>
+    <message>
+        <source>Starting …</source>
+        <translation>正在启动 …</translation>
+    </message>
+    <message>
+        <source>%1 of %2</source>
+        <translation>%1 / %2</translation>
+    </message>
+    <message>
+        <source>No GPU was found.</source>
+        <translation>未找到 GPU。</translation>
+    </message>
+    <message>
+        <source>Slower without Triton: %1.</source>
+        <translation>没有 Triton，速度较慢：%1。</translation>
+    </message>
+    <message>
+        <source>Remove PyTorch for the GPU?</source>
+        <translation>移除 GPU 版 PyTorch？</translation>
+    </message>
+    <message>
+        <source>The program runs on the processor from its next start on.</source>
+        <translation>程序从下次启动起在处理器上运行。</translation>
+    </message>
+    <message>
+        <source>Remove</source>
+        <translation>移除</translation>
+    </message>
+</context>
+<context>
+    <name>GuideDialog</name>
+    <message>
+        <source>Welcome to MOSS Voice</source>
+        <translation>欢迎使用 MOSS Voice</translation>
+    </message>
+    <message>
+        <source>Sound</source>
+        <translation>声音</translation>
+    </message>
+    <message>
+        <source>%1 Choose microphone and loudspeaker, and test them.</source>
+        <translation>%1请选择麦克风和扬声器，并测试它们。</translation>
+    </message>
+    <message>
+        <source>Everything you say stays on this computer.</source>
+        <translation>您说的一切都留在此电脑上。</translation>
+    </message>
+    <message>
+        <source>What you say goes to the server %1.</source>
+        <translation>您说的话会发送到服务器 %1。</translation>
+    </message>
+    <message>
+        <source>Model</source>
+        <translation>模型</translation>
+    </message>
+    <message>
+        <source>nano is there and runs on every computer; it knows a small domain, in English. MOSS-Speech knows far more and wants a GPU. A download continues while you talk to nano.</source>
+        <translation>nano 已就绪，可在任何电脑上运行；它只懂一个小领域，使用英语。MOSS-Speech 懂得多得多，但需要 GPU。下载期间您可以继续与 nano 对话。</translation>
+    </message>
+    <message>
+        <source>Ready</source>
+        <translation>完成</translation>
+    </message>
+    <message>
+        <source>All of this is found again in the settings, and this guide in the help menu.</source>
+        <translation>以上各项都可在设置中更改，本指南可在帮助菜单中再次打开。</translation>
+    </message>
+    <message>
+        <source>Skip</source>
+        <translation>跳过</translation>
+    </message>
+    <message>
+        <source>Back</source>
+        <translation>上一步</translation>
+    </message>
+    <message>
+        <source>Step %1 of %2</source>
+        <translation>第 %1 步，共 %2 步</translation>
+    </message>
+    <message>
+        <source>Finish</source>
+        <translation>完成</translation>
+    </message>
+    <message>
+        <source>Next</source>
+        <translation>下一步</translation>
+    </message>
+    <message>
+        <source>as the system chooses</source>
+        <translation>由系统选择</translation>
+    </message>
+    <message>
+        <source>Microphone</source>
+        <translation>麦克风</translation>
+    </message>
+    <message>
+        <source>Loudspeaker</source>
+        <translation>扬声器</translation>
+    </message>
+    <message>
+        <source>Device</source>
+        <translation>设备</translation>
+    </message>
+    <message>
+        <source>Weights</source>
+        <translation>权重</translation>
+    </message>
+</context>
+<context>
+    <name>GuideSoundPage</name>
+    <message>
+        <source>Default microphone</source>
+        <translation>默认麦克风</translation>
+    </message>
+    <message>
+        <source>Default loudspeaker</source>
+        <translation>默认扬声器</translation>
+    </message>
+    <message>
+        <source>&amp;Microphone</source>
+        <translation>麦克风(&amp;M)</translation>
+    </message>
+    <message>
+        <source>&amp;Loudspeaker</source>
+        <translation>扬声器(&amp;L)</translation>
+    </message>
+    <message>
+        <source>Test</source>
+        <translation>测试</translation>
+    </message>
+    <message>
+        <source>Records 3 seconds from the microphone, plays them back and discards them.</source>
+        <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>While you test the microphone, the bar passes the line when it hears speech.</source>
+        <translation>测试麦克风时，听到说话声，光条会越过标线。</translation>
     </message>
 </context>
 <context>
@@ -511,6 +1222,247 @@
     <message>
         <source>Export</source>
         <translation>导出</translation>
+    </message>
+</context>
+<context>
+    <name>HelpMenu</name>
+    <message>
+        <source>Save report</source>
+        <translation>保存报告</translation>
+    </message>
+    <message>
+        <source>Text (*.txt)</source>
+        <translation>文本 (*.txt)</translation>
+    </message>
+    <message>
+        <source>The report is being written …</source>
+        <translation>正在写入报告……</translation>
+    </message>
+    <message>
+        <source>The log is in %1.</source>
+        <translation>日志位于 %1。</translation>
+    </message>
+    <message>
+        <source>About MOSS Voice</source>
+        <translation>关于 MOSS Voice</translation>
+    </message>
+    <message>
+        <source>A speech-to-speech assistant that runs on this computer. What you say leaves it only if you choose a server.</source>
+        <translation>在这台电脑上运行的语音助手。只有当您选择了服务器时，您说的话才会离开这台电脑。</translation>
+    </message>
+    <message>
+        <source>Licence: Apache 2.0</source>
+        <translation>许可证：Apache 2.0</translation>
+    </message>
+    <message>
+        <source>It uses Qt under the GNU Lesser General Public License, version 3 (source: qt.io).</source>
+        <translation>本程序依据 GNU 宽通用公共许可证第 3 版（LGPLv3）使用 Qt（源代码：qt.io）。</translation>
+    </message>
+    <message>
+        <source>All parts and their licences are listed in %1.</source>
+        <translation>全部组成部分及其许可证列于 %1。</translation>
+    </message>
+    <message>
+        <source>Keyboard shortcuts</source>
+        <translation>键盘快捷键</translation>
+    </message>
+    <message>
+        <source>Save report for troubleshooting …</source>
+        <translation>保存故障排查报告……</translation>
+    </message>
+    <message>
+        <source>Open log folder</source>
+        <translation>打开日志文件夹</translation>
+    </message>
+    <message>
+        <source>The report is in %1. Read it before you send it to someone.</source>
+        <translation>报告位于 %1。发给他人之前请先阅读。</translation>
+    </message>
+    <message>
+        <source>The report could not be written.</source>
+        <translation>无法写入报告。</translation>
+    </message>
+    <message>
+        <source>Guide …</source>
+        <translation>使用指南 …</translation>
+    </message>
+</context>
+<context>
+    <name>HistoryDialog</name>
+    <message>
+        <source>(speech)</source>
+        <translation>（语音）</translation>
+    </message>
+    <message>
+        <source>%1 in %2</source>
+        <translation>%1，位于 %2</translation>
+    </message>
+    <message>
+        <source>Conversation as text</source>
+        <translation>将对话保存为文字</translation>
+    </message>
+    <message>
+        <source>Markdown (*.md);;Text (*.txt)</source>
+        <translation>Markdown (*.md);;文本 (*.txt)</translation>
+    </message>
+    <message>
+        <source>You</source>
+        <translation>您</translation>
+    </message>
+    <message>
+        <source>Conversation as sound</source>
+        <translation>将对话保存为声音</translation>
+    </message>
+    <message>
+        <source>Recordings (*.wav)</source>
+        <translation>录音 (*.wav)</translation>
+    </message>
+    <message>
+        <source>Conversations</source>
+        <translation>对话记录</translation>
+    </message>
+    <message>
+        <source>Date</source>
+        <translation>日期</translation>
+    </message>
+    <message>
+        <source>Length</source>
+        <translation>时长</translation>
+    </message>
+    <message>
+        <source>Turns</source>
+        <translation>轮次</translation>
+    </message>
+    <message>
+        <source>Size</source>
+        <translation>大小</translation>
+    </message>
+    <message>
+        <source>Begins with</source>
+        <translation>开头</translation>
+    </message>
+    <message>
+        <source>Continue</source>
+        <translation>继续</translation>
+    </message>
+    <message>
+        <source>Open in player</source>
+        <translation>在播放器中打开</translation>
+    </message>
+    <message>
+        <source>Export text …</source>
+        <translation>导出文字……</translation>
+    </message>
+    <message>
+        <source>Export sound …</source>
+        <translation>导出声音……</translation>
+    </message>
+    <message>
+        <source>Delete …</source>
+        <translation>删除……</translation>
+    </message>
+    <message>
+        <source>Delete all …</source>
+        <translation>全部删除……</translation>
+    </message>
+    <message>
+        <source>No conversation is kept. The settings, page General, say what is kept.</source>
+        <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
+    </message>
+    <message>
+        <source>Delete</source>
+        <translation>删除</translation>
+    </message>
+    <message>
+        <source>Delete all</source>
+        <translation>全部删除</translation>
+    </message>
+    <message>
+        <source>Delete all kept conversations?</source>
+        <translation>删除所有保留的对话？</translation>
+    </message>
+    <message>
+        <source>Delete this conversation?</source>
+        <translation>删除此对话？</translation>
+    </message>
+    <message>
+        <source>Saved as %1.</source>
+        <translation>已保存为 %1。</translation>
+    </message>
+    <message>
+        <source>This cannot be undone.</source>
+        <translation>此操作无法撤消。</translation>
+    </message>
+    <message>
+        <source>spoke %1 s</source>
+        <translation>语音 %1 秒</translation>
+    </message>
+    <message>
+        <source>Conversations that cannot be read and are not listed: %1.</source>
+        <translation>无法读取、未列出的对话：%1 个。</translation>
+    </message>
+    <message>
+        <source>Damaged entries of this conversation that are left out: %1.</source>
+        <translation>这个对话中略去的损坏记录：%1 条。</translation>
+    </message>
+</context>
+<context>
+    <name>KeepingPage</name>
+    <message>
+        <source>&amp;Keep conversations</source>
+        <translation>保留对话(&amp;K)</translation>
+    </message>
+    <message>
+        <source>Off by default. Kept conversations continue after a restart, and are listed under Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user account can read the files, and none leaves this computer.</source>
+        <translation>默认关闭。保留的对话在重新启动后继续，并列在“对话记录”中。声音以立体声录制，无人说话时也会录制。只有您的用户帐户可以读取这些文件，任何文件都不会离开本机。</translation>
+    </message>
+    <message>
+        <source>Folder</source>
+        <translation>文件夹</translation>
+    </message>
+    <message>
+        <source>Size</source>
+        <translation>大小</translation>
+    </message>
+    <message>
+        <source>no</source>
+        <translation>不保留</translation>
+    </message>
+    <message>
+        <source>texts, decisions and timings</source>
+        <translation>文字、判断和计时</translation>
+    </message>
+    <message>
+        <source>all, with the sound</source>
+        <translation>全部，包括声音</translation>
+    </message>
+    <message>
+        <source>Open the folder</source>
+        <translation>打开文件夹</translation>
+    </message>
+    <message>
+        <source>Delete all conversations …</source>
+        <translation>删除所有对话……</translation>
+    </message>
+    <message>
+        <source>%1 kept, %2</source>
+        <translation>已保留 %1 个，%2</translation>
+    </message>
+    <message>
+        <source>A second window keeps no conversation.</source>
+        <translation>第二个窗口不保留对话。</translation>
+    </message>
+    <message>
+        <source>Delete all</source>
+        <translation>全部删除</translation>
+    </message>
+    <message>
+        <source>Delete all kept conversations?</source>
+        <translation>删除所有保留的对话？</translation>
+    </message>
+    <message>
+        <source>This cannot be undone.</source>
+        <translation>此操作无法撤消。</translation>
     </message>
 </context>
 <context>
@@ -625,6 +1577,17 @@
     </message>
 </context>
 <context>
+    <name>LoadingBar</name>
+    <message>
+        <source>Preparing %1 …</source>
+        <translation>正在准备 %1 …</translation>
+    </message>
+    <message>
+        <source>Loading %1 …</source>
+        <translation>正在加载 %1 …</translation>
+    </message>
+</context>
+<context>
     <name>MainWindow</name>
     <message>
         <source>The question has %1 characters; at most %2 can be asked at once.</source>
@@ -653,6 +1616,210 @@
     <message>
         <source>The tray of the desktop is gone, so the window is shown again.</source>
         <translation>桌面的系统托盘已消失，因此重新显示窗口。</translation>
+    </message>
+</context>
+<context>
+    <name>ModelList</name>
+    <message>
+        <source>A bundle in another folder</source>
+        <translation>其他文件夹中的模型包</translation>
+    </message>
+    <message>
+        <source>Remove %1 from this computer?</source>
+        <translation>要从此电脑删除 %1 吗？</translation>
+    </message>
+    <message>
+        <source>It can be downloaded again.</source>
+        <translation>之后可以重新下载。</translation>
+    </message>
+    <message>
+        <source>Cancel the download of %1?</source>
+        <translation>要取消下载 %1 吗？</translation>
+    </message>
+    <message>
+        <source>What was loaded of it is deleted.</source>
+        <translation>已下载的部分将被删除。</translation>
+    </message>
+    <message>
+        <source>Downloaded and checked.</source>
+        <translation>已下载并检查。</translation>
+    </message>
+    <message>
+        <source>All files are as they should be.</source>
+        <translation>所有文件均完好。</translation>
+    </message>
+    <message>
+        <source>Download %1, although it fits on no GPU of this computer?</source>
+        <translation>本机没有能容纳 %1 的 GPU，仍要下载吗？</translation>
+    </message>
+    <message>
+        <source>About %1 are loaded and kept on the disk.</source>
+        <translation>将下载约 %1 并保存在磁盘上。</translation>
+    </message>
+</context>
+<context>
+    <name>ModelPage</name>
+    <message>
+        <source>Folder of the model bundle</source>
+        <translation>模型包文件夹</translation>
+    </message>
+    <message>
+        <source>The bundle that came with the program</source>
+        <translation>程序自带的模型包</translation>
+    </message>
+    <message>
+        <source>Recording of the voice to speak with</source>
+        <translation>用来说话的声音的录音</translation>
+    </message>
+    <message>
+        <source>The voice of the bundle</source>
+        <translation>模型包自带的声音</translation>
+    </message>
+    <message>
+        <source>File of the vocoder to speak with</source>
+        <translation>用来说话的声码器文件</translation>
+    </message>
+    <message>
+        <source>The vocoder of the bundle</source>
+        <translation>模型包自带的声码器</translation>
+    </message>
+    <message>
+        <source>Vo&amp;coder</source>
+        <translation>声码器(&amp;C)</translation>
+    </message>
+    <message>
+        <source>A BigVGAN that was trained on the mel of the bundle (assets/training/README.md).</source>
+        <translation>针对该模型包的梅尔频谱训练的 BigVGAN（见 assets/training/README.md）。</translation>
+    </message>
+    <message>
+        <source>Vocoders (*.safetensors)</source>
+        <translation>声码器 (*.safetensors)</translation>
+    </message>
+    <message>
+        <source>&amp;Voice</source>
+        <translation>声音(&amp;V)</translation>
+    </message>
+    <message>
+        <source>A WAV or FLAC file with at least 3.2 s of speech, of which the first 6 s are used. For bundles whose voice can be chosen.</source>
+        <translation>至少含 3.2 秒语音的 WAV 或 FLAC 文件，使用其中前 6 秒；用于可以换声音的模型包。</translation>
+    </message>
+    <message>
+        <source>Recordings (*.wav *.flac)</source>
+        <translation>录音 (*.wav *.flac)</translation>
+    </message>
+    <message>
+        <source>This folder holds no bundle.toml. Choose another one.</source>
+        <translation>该文件夹中没有 bundle.toml，请另选。</translation>
+    </message>
+    <message>
+        <source>%1 s of its speech are used.</source>
+        <translation>使用其中 %1 秒语音。</translation>
+    </message>
+    <message>
+        <source>&amp;Model</source>
+        <translation>模型(&amp;M)</translation>
+    </message>
+    <message>
+        <source>&amp;Device</source>
+        <translation>设备(&amp;D)</translation>
+    </message>
+    <message>
+        <source>&amp;Weights</source>
+        <translation>权重(&amp;W)</translation>
+    </message>
+    <message>
+        <source>On a GPU, fewer bits take less memory and are faster; native is the most accurate.</source>
+        <translation>在 GPU 上，位数越少占用内存越少、速度越快；native 最准确。</translation>
+    </message>
+    <message>
+        <source>On this computer it fits on %1 (%2) with the weights %3.</source>
+        <translation>在此电脑上可用 %1（%2）运行，权重格式 %3。</translation>
+    </message>
+    <message>
+        <source>No GPU of this computer that the program can use has enough memory for it.</source>
+        <translation>此电脑上没有程序可用且内存足够的 GPU。</translation>
+    </message>
+</context>
+<context>
+    <name>ModelRow</name>
+    <message>
+        <source>Pause</source>
+        <translation>暂停</translation>
+    </message>
+    <message>
+        <source>Check files</source>
+        <translation>检查文件</translation>
+    </message>
+    <message>
+        <source>Resume</source>
+        <translation>继续下载</translation>
+    </message>
+    <message>
+        <source>Download</source>
+        <translation>下载</translation>
+    </message>
+    <message>
+        <source>Remove</source>
+        <translation>删除</translation>
+    </message>
+    <message>
+        <source>Cancel</source>
+        <translation>取消</translation>
+    </message>
+    <message>
+        <source>About %1 to download; %2 are free on the disk. Licence: %3.</source>
+        <translation>下载约 %1；磁盘剩余 %2。许可：%3。</translation>
+    </message>
+    <message>
+        <source>Starting …</source>
+        <translation>正在开始 …</translation>
+    </message>
+    <message>
+        <source>%1 of %2 are loaded.</source>
+        <translation>已下载 %1，共 %2。</translation>
+    </message>
+    <message>
+        <source>The files are being checked …</source>
+        <translation>正在检查文件 …</translation>
+    </message>
+    <message>
+        <source>The files are being deleted …</source>
+        <translation>正在删除文件 …</translation>
+    </message>
+    <message>
+        <source>In use</source>
+        <translation>使用中</translation>
+    </message>
+    <message>
+        <source>Paused: %1 are loaded.</source>
+        <translation>已暂停：已下载 %1。</translation>
+    </message>
+    <message>
+        <source>weights without a licence file (the code of MOSS-Speech is Apache-2.0)</source>
+        <translation>权重没有许可证文件（MOSS-Speech 的代码为 Apache-2.0）</translation>
+    </message>
+</context>
+<context>
+    <name>Question</name>
+    <message>
+        <source>%1 is not there any more.</source>
+        <translation>%1 已不存在。</translation>
+    </message>
+    <message>
+        <source>Replace</source>
+        <translation>替换</translation>
+    </message>
+    <message>
+        <source>Replace %1?</source>
+        <translation>替换 %1？</translation>
+    </message>
+    <message>
+        <source>There is a file of that name.</source>
+        <translation>已有同名文件。</translation>
+    </message>
+    <message>
+        <source>This desktop has no program that opens %1. Open it from another program.</source>
+        <translation>此桌面没有可以打开 %1 的程序。请在其他程序中打开。</translation>
     </message>
 </context>
 <context>
@@ -781,6 +1948,72 @@
     </message>
 </context>
 <context>
+    <name>SessionErrors</name>
+    <message>
+        <source>Look for devices again</source>
+        <translation>重新查找设备</translation>
+    </message>
+    <message>
+        <source>The session has ended unexpectedly: %1</source>
+        <translation>会话意外结束：%1</translation>
+    </message>
+    <message>
+        <source>Close the window and start the program again. See the log file for details.</source>
+        <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
+    </message>
+    <message>
+        <source>Open the settings</source>
+        <translation>打开设置</translation>
+    </message>
+    <message>
+        <source>Choose another one in the settings, on the page Model or Engine.</source>
+        <translation>请在设置的“模型”或“引擎”页面中另选一个。</translation>
+    </message>
+    <message>
+        <source>The engine of the settings cannot be used: %1</source>
+        <translation>无法使用设置中的引擎：%1</translation>
+    </message>
+    <message>
+        <source>%1 answers in its place. Check the page Engine of the settings.</source>
+        <translation>现由 %1 代为回答。请检查设置的“引擎”页面。</translation>
+    </message>
+    <message>
+        <source>The settings file was damaged, so that the settings are the defaults again.</source>
+        <translation>设置文件已损坏，因此设置已恢复为默认值。</translation>
+    </message>
+    <message>
+        <source>It is kept as %1.</source>
+        <translation>它保留为 %1。</translation>
+    </message>
+    <message>
+        <source>The conversation continues, but is not kept any more. Remove the cause and start the program again to keep it.</source>
+        <translation>对话继续进行，但不再保留。请排除原因并重新启动程序，以便保留对话。</translation>
+    </message>
+</context>
+<context>
+    <name>SettingsActions</name>
+    <message>
+        <source>%1 is downloaded. Choose it in the settings, on the page Model.</source>
+        <translation>%1 已下载。请在设置的“模型”页中选择它。</translation>
+    </message>
+    <message>
+        <source>Give up the TensorRT-LLM engine %1?</source>
+        <translation>放弃 TensorRT-LLM 引擎 %1？</translation>
+    </message>
+    <message>
+        <source>%1 answers in its place.</source>
+        <translation>将由 %1 代为回答。</translation>
+    </message>
+    <message>
+        <source>PyTorch loads %1 in its place.</source>
+        <translation>将改用 PyTorch 加载 %1。</translation>
+    </message>
+    <message>
+        <source>Give it up</source>
+        <translation>放弃</translation>
+    </message>
+</context>
+<context>
     <name>SettingsDialog</name>
     <message>
         <source>Settings</source>
@@ -817,6 +2050,139 @@
     <message>
         <source>Engine</source>
         <translation>引擎</translation>
+    </message>
+</context>
+<context>
+    <name>SettingsPage</name>
+    <message>
+        <source>This needs the package websockets.</source>
+        <translation>这需要软件包 websockets。</translation>
+    </message>
+</context>
+<context>
+    <name>ShortcutsDialog</name>
+    <message>
+        <source>Keyboard shortcuts</source>
+        <translation>键盘快捷键</translation>
+    </message>
+    <message>
+        <source>Start or stop listening</source>
+        <translation>开始或停止聆听</translation>
+    </message>
+    <message>
+        <source>Mute the microphone</source>
+        <translation>麦克风静音</translation>
+    </message>
+    <message>
+        <source>Stop the reply, or drop the turn</source>
+        <translation>停止回复，或放弃本轮</translation>
+    </message>
+    <message>
+        <source>Type a question</source>
+        <translation>输入问题</translation>
+    </message>
+    <message>
+        <source>New conversation</source>
+        <translation>新对话</translation>
+    </message>
+    <message>
+        <source>Look for sound devices again</source>
+        <translation>重新查找声音设备</translation>
+    </message>
+    <message>
+        <source>Export the timings as CSV</source>
+        <translation>把计时导出为 CSV</translation>
+    </message>
+    <message>
+        <source>Switch between light and dark</source>
+        <translation>切换浅色与深色</translation>
+    </message>
+    <message>
+        <source>Settings</source>
+        <translation>设置</translation>
+    </message>
+    <message>
+        <source>This list</source>
+        <translation>本列表</translation>
+    </message>
+    <message>
+        <source>Close the window</source>
+        <translation>关闭窗口</translation>
+    </message>
+    <message>
+        <source>Louder replies</source>
+        <translation>调大回复音量</translation>
+    </message>
+    <message>
+        <source>Softer replies</source>
+        <translation>调小回复音量</translation>
+    </message>
+    <message>
+        <source>Do not interrupt replies by voice</source>
+        <translation>不因声音打断回复</translation>
+    </message>
+    <message>
+        <source>Hold to talk</source>
+        <translation>按住说话</translation>
+    </message>
+    <message>
+        <source>Show or hide the latency view</source>
+        <translation>显示或隐藏延迟视图</translation>
+    </message>
+    <message>
+        <source>Latency view in a window of its own, or back</source>
+        <translation>将延迟视图移到独立窗口，或移回</translation>
+    </message>
+    <message>
+        <source>Conversations</source>
+        <translation>对话记录</translation>
+    </message>
+    <message>
+        <source>Hold to talk; a space in a question that you have begun to type</source>
+        <translation>按住说话；已开始输入问题时输入空格</translation>
+    </message>
+    <message>
+        <source>Small window, or back</source>
+        <translation>小窗口，或返回大窗口</translation>
+    </message>
+</context>
+<context>
+    <name>SoundCheckPage</name>
+    <message>
+        <source>Sensiti&amp;vity</source>
+        <translation>灵敏度(&amp;V)</translation>
+    </message>
+    <message>
+        <source>High detects soft voices; low ignores more speech that is not meant for the assistant.</source>
+        <translation>高：能听到轻声；低：忽略更多并非对助手说的声音。</translation>
+    </message>
+    <message>
+        <source>Speech</source>
+        <translation>语音</translation>
+    </message>
+    <message>
+        <source>Probability that the microphone hears speech. Above the line it starts a turn.</source>
+        <translation>麦克风当前听到语音的概率。超过竖线即开始一轮。</translation>
+    </message>
+    <message>
+        <source>Test</source>
+        <translation>测试</translation>
+    </message>
+    <message>
+        <source>Records 3 seconds from the microphone, plays them back and discards them.</source>
+        <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
+    </message>
+    <message>
+        <source>Low</source>
+        <translation>低</translation>
+    </message>
+    <message>
+        <source>Normal</source>
+        <translation>普通</translation>
+    </message>
+    <message>
+        <source>High</source>
+        <translation>高</translation>
     </message>
 </context>
 <context>
@@ -919,315 +2285,69 @@
     </message>
 </context>
 <context>
-    <name>ConversationPage</name>
+    <name>SoundTests</name>
     <message>
-        <source> ms</source>
-        <translation> 毫秒</translation>
+        <source>Test microphone</source>
+        <translation>测试麦克风</translation>
     </message>
     <message>
-        <source>as the bundle says</source>
-        <translation>按模型包设定</translation>
+        <source>Test loudspeaker</source>
+        <translation>测试扬声器</translation>
     </message>
     <message>
-        <source>End of t&amp;urn</source>
-        <translation>说完检测(&amp;U)</translation>
+        <source>Recording: say something …</source>
+        <translation>正在录音：请说话……</translation>
     </message>
     <message>
-        <source>Early re&amp;plies</source>
-        <translation>提前回复(&amp;P)</translation>
+        <source>Playing …</source>
+        <translation>正在播放……</translation>
     </message>
     <message>
-        <source>Generates the reply at your first pause and holds it until the end of your turn is confirmed, so that it starts at once. If you continue, that work is lost. Automatic turns this off while the engine is too slow.</source>
-        <translation>在您第一次停顿时就生成回复并保留，直到确认您已说完，因此能立即出声。若您继续说话，这些计算就白费了。自动：引擎太慢时关闭。</translation>
+        <source>%1 delivers silence. Check that it is switched on and not muted, or choose another one.</source>
+        <translation>%1 没有声音信号。请检查它是否已打开、是否被静音，或另选一个。</translation>
     </message>
     <message>
-        <source>&amp;Endpointing</source>
-        <translation>端点检测(&amp;E)</translation>
+        <source>%1 is too quiet (%2 dBFS). Come closer, raise its level in the system&apos;s sound settings, or turn on gain control.</source>
+        <translation>%1 音量太小（%2 dBFS）。请靠近一些，在系统声音设置中调高输入音量，或打开增益控制。</translation>
     </message>
     <message>
-        <source>Silence that ends your turn if it is unclear whether you have finished, or if silence alone decides.</source>
-        <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
+        <source>%1 delivers sound (%2 dBFS), but no speech was heard. Say something during the test; if you did, choose another microphone.</source>
+        <translation>%1 有声音（%2 dBFS），但没有听到语音。请在测试时说话；如果已经说过，请另选一个麦克风。</translation>
     </message>
     <message>
-        <source>Barge-in</source>
-        <translation>打断</translation>
+        <source>%1 is too loud and distorts. Lower its level in the system&apos;s sound settings, or move away from it.</source>
+        <translation>%1 音量太大，声音失真。请在系统声音设置中调低输入音量，或离远一些。</translation>
     </message>
     <message>
-        <source>When my voice stops a reply. After half a second, a short &quot;mm-hm&quot; or a cough does not. With open loudspeakers this needs echo cancellation.</source>
-        <translation>我的声音何时打断回复。选“半秒后”时，简短的“嗯”或咳嗽不会打断。使用外放扬声器时需要回声消除。</translation>
+        <source>%1 is good (%2 dBFS).</source>
+        <translation>%1 正常（%2 dBFS）。</translation>
     </message>
     <message>
-        <source>&amp;Reply as</source>
-        <translation>回复方式(&amp;R)</translation>
-    </message>
-    <message>
-        <source>&amp;Seed</source>
-        <translation>随机种子(&amp;S)</translation>
-    </message>
-    <message>
-        <source>The same conversation gets the same replies.</source>
-        <translation>相同的对话得到相同的回复。</translation>
-    </message>
-    <message>
-        <source>Patient</source>
-        <translation>耐心</translation>
-    </message>
-    <message>
-        <source>Balanced</source>
-        <translation>均衡</translation>
-    </message>
-    <message>
-        <source>Eager</source>
-        <translation>积极</translation>
-    </message>
-    <message>
-        <source>Silence alone</source>
-        <translation>仅看静音</translation>
-    </message>
-    <message>
-        <source>Automatic</source>
-        <translation>自动</translation>
-    </message>
-    <message>
-        <source>On</source>
-        <translation>开</translation>
-    </message>
-    <message>
-        <source>Off</source>
-        <translation>关</translation>
-    </message>
-    <message>
-        <source>As soon as I speak</source>
-        <translation>我一开口就停止</translation>
-    </message>
-    <message>
-        <source>After half a second of speech</source>
-        <translation>我说满半秒后</translation>
-    </message>
-    <message>
-        <source>After a second of speech</source>
-        <translation>我说满一秒后</translation>
-    </message>
-    <message>
-        <source>Never</source>
-        <translation>从不</translation>
-    </message>
-    <message>
-        <source>Speech</source>
-        <translation>语音</translation>
-    </message>
-    <message>
-        <source>Text</source>
-        <translation>文字</translation>
-    </message>
-    <message>
-        <source>Smart Turn is not installed, so silence alone ends your turn. Run moss-voice doctor to see how to install it.</source>
-        <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
-    </message>
-    <message>
-        <source>A question that sounds finished is answered after a quarter of a second; in mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often.</source>
-        <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
+        <source>The microphone</source>
+        <translation>麦克风</translation>
     </message>
 </context>
 <context>
-    <name>ModelPage</name>
+    <name>SpeculationLine</name>
     <message>
-        <source>Folder of the model bundle</source>
-        <translation>模型包文件夹</translation>
+        <source>Speculative replies are off: the engine is slower than real time.</source>
+        <translation>提前生成已关闭：引擎慢于实时。</translation>
     </message>
     <message>
-        <source>The bundle that came with the program</source>
-        <translation>程序自带的模型包</translation>
+        <source>Speculative replies are off: the engine takes too long to be ready again.</source>
+        <translation>提前生成已关闭：引擎恢复就绪太慢。</translation>
     </message>
     <message>
-        <source>Recording of the voice to speak with</source>
-        <translation>用来说话的声音的录音</translation>
+        <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
+        <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
     </message>
     <message>
-        <source>The voice of the bundle</source>
-        <translation>模型包自带的声音</translation>
+        <source>Speculative replies are off: discarded ones would take the server&apos;s time from others.</source>
+        <translation>提前生成已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
     </message>
     <message>
-        <source>File of the vocoder to speak with</source>
-        <translation>用来说话的声码器文件</translation>
-    </message>
-    <message>
-        <source>The vocoder of the bundle</source>
-        <translation>模型包自带的声码器</translation>
-    </message>
-    <message>
-        <source>Vo&amp;coder</source>
-        <translation>声码器(&amp;C)</translation>
-    </message>
-    <message>
-        <source>A BigVGAN that was trained on the mel of the bundle (assets/training/README.md).</source>
-        <translation>针对该模型包的梅尔频谱训练的 BigVGAN（见 assets/training/README.md）。</translation>
-    </message>
-    <message>
-        <source>Vocoders (*.safetensors)</source>
-        <translation>声码器 (*.safetensors)</translation>
-    </message>
-    <message>
-        <source>&amp;Voice</source>
-        <translation>声音(&amp;V)</translation>
-    </message>
-    <message>
-        <source>A WAV or FLAC file with at least 3.2 s of speech, of which the first 6 s are used. For bundles whose voice can be chosen.</source>
-        <translation>至少含 3.2 秒语音的 WAV 或 FLAC 文件，使用其中前 6 秒；用于可以换声音的模型包。</translation>
-    </message>
-    <message>
-        <source>Recordings (*.wav *.flac)</source>
-        <translation>录音 (*.wav *.flac)</translation>
-    </message>
-    <message>
-        <source>This folder holds no bundle.toml. Choose another one.</source>
-        <translation>该文件夹中没有 bundle.toml，请另选。</translation>
-    </message>
-    <message>
-        <source>%1 s of its speech are used.</source>
-        <translation>使用其中 %1 秒语音。</translation>
-    </message>
-    <message>
-        <source>&amp;Model</source>
-        <translation>模型(&amp;M)</translation>
-    </message>
-    <message>
-        <source>&amp;Device</source>
-        <translation>设备(&amp;D)</translation>
-    </message>
-    <message>
-        <source>&amp;Weights</source>
-        <translation>权重(&amp;W)</translation>
-    </message>
-    <message>
-        <source>On a GPU, fewer bits take less memory and are faster; native is the most accurate.</source>
-        <translation>在 GPU 上，位数越少占用内存越少、速度越快；native 最准确。</translation>
-    </message>
-    <message>
-        <source>On this computer it fits on %1 (%2) with the weights %3.</source>
-        <translation>在此电脑上可用 %1（%2）运行，权重格式 %3。</translation>
-    </message>
-    <message>
-        <source>No GPU of this computer that the program can use has enough memory for it.</source>
-        <translation>此电脑上没有程序可用且内存足够的 GPU。</translation>
-    </message>
-</context>
-<context>
-    <name>AppearancePage</name>
-    <message>
-        <source>As the desktop</source>
-        <translation>跟随桌面</translation>
-    </message>
-    <message>
-        <source>Light</source>
-        <translation>浅色</translation>
-    </message>
-    <message>
-        <source>Dark</source>
-        <translation>深色</translation>
-    </message>
-    <message>
-        <source>Keep running in the tray when the window is closed</source>
-        <translation>关闭窗口后继续在托盘中运行</translation>
-    </message>
-    <message>
-        <source>Start minimised, in the tray if there is one</source>
-        <translation>启动时最小化（有托盘时进入托盘）</translation>
-    </message>
-    <message>
-        <source>&amp;Theme</source>
-        <translation>主题(&amp;T)</translation>
-    </message>
-    <message>
-        <source>L&amp;anguage</source>
-        <translation>语言(&amp;A)</translation>
-    </message>
-</context>
-<context>
-    <name>ShortcutsDialog</name>
-    <message>
-        <source>Keyboard shortcuts</source>
-        <translation>键盘快捷键</translation>
-    </message>
-    <message>
-        <source>Start or stop listening</source>
-        <translation>开始或停止聆听</translation>
-    </message>
-    <message>
-        <source>Mute the microphone</source>
-        <translation>麦克风静音</translation>
-    </message>
-    <message>
-        <source>Stop the reply, or drop the turn</source>
-        <translation>停止回复，或放弃本轮</translation>
-    </message>
-    <message>
-        <source>Type a question</source>
-        <translation>输入问题</translation>
-    </message>
-    <message>
-        <source>New conversation</source>
-        <translation>新对话</translation>
-    </message>
-    <message>
-        <source>Look for sound devices again</source>
-        <translation>重新查找声音设备</translation>
-    </message>
-    <message>
-        <source>Export the timings as CSV</source>
-        <translation>把计时导出为 CSV</translation>
-    </message>
-    <message>
-        <source>Switch between light and dark</source>
-        <translation>切换浅色与深色</translation>
-    </message>
-    <message>
-        <source>Settings</source>
-        <translation>设置</translation>
-    </message>
-    <message>
-        <source>This list</source>
-        <translation>本列表</translation>
-    </message>
-    <message>
-        <source>Close the window</source>
-        <translation>关闭窗口</translation>
-    </message>
-    <message>
-        <source>Louder replies</source>
-        <translation>调大回复音量</translation>
-    </message>
-    <message>
-        <source>Softer replies</source>
-        <translation>调小回复音量</translation>
-    </message>
-    <message>
-        <source>Do not interrupt replies by voice</source>
-        <translation>不因声音打断回复</translation>
-    </message>
-    <message>
-        <source>Hold to talk</source>
-        <translation>按住说话</translation>
-    </message>
-    <message>
-        <source>Show or hide the latency view</source>
-        <translation>显示或隐藏延迟视图</translation>
-    </message>
-    <message>
-        <source>Latency view in a window of its own, or back</source>
-        <translation>将延迟视图移到独立窗口，或移回</translation>
-    </message>
-    <message>
-        <source>Conversations</source>
-        <translation>对话记录</translation>
-    </message>
-    <message>
-        <source>Hold to talk; a space in a question that you have begun to type</source>
-        <translation>按住说话；已开始输入问题时输入空格</translation>
-    </message>
-    <message>
-        <source>Small window, or back</source>
-        <translation>小窗口，或返回大窗口</translation>
+        <source>Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.</source>
+        <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
     </message>
 </context>
 <context>
@@ -1442,6 +2562,29 @@
     </message>
 </context>
 <context>
+    <name>TurnMenu</name>
+    <message>
+        <source>Copy the question</source>
+        <translation>复制问题</translation>
+    </message>
+    <message>
+        <source>Copy the reply</source>
+        <translation>复制回答</translation>
+    </message>
+    <message>
+        <source>Ask again (removes what came after)</source>
+        <translation>重新提问（删除之后的内容）</translation>
+    </message>
+    <message>
+        <source>Delete question and reply</source>
+        <translation>删除问题和回答</translation>
+    </message>
+    <message>
+        <source>Save the reply as WAV …</source>
+        <translation>将回答保存为 WAV……</translation>
+    </message>
+</context>
+<context>
     <name>UserBubble</name>
     <message>
         <source>You spoke</source>
@@ -1477,52 +2620,6 @@
     </message>
 </context>
 <context>
-    <name>WaterfallView</name>
-    <message>
-        <source>Waterfall of the last turn</source>
-        <translation>上一轮的瀑布图</translation>
-    </message>
-</context>
-<context>
-    <name>CounterStrip</name>
-    <message>
-        <source>under-runs %1</source>
-        <translation>播放断流 %1</translation>
-    </message>
-    <message>
-        <source>dropped input %1</source>
-        <translation>输入丢失 %1</translation>
-    </message>
-    <message>
-        <source>echo not measured</source>
-        <translation>尚未测得回声</translation>
-    </message>
-    <message>
-        <source>Microphone samples that were dropped because they were not read in time.</source>
-        <translation>因未及时取走而丢失的麦克风采样数。</translation>
-    </message>
-    <message>
-        <source>Level of a reply in the microphone against its level as played, before and after echo cancellation: the negative echo return loss, and that less its enhancement. Medians of the latest moments with an echo.</source>
-        <translation>麦克风中的回复电平与播放电平之比，分别为回声消除之前和之后：即负的回声返回损耗，以及再减去其增强量。取最近有回声时的中位数。</translation>
-    </message>
-    <message>
-        <source>echo not cancelled</source>
-        <translation>未消除回声</translation>
-    </message>
-    <message>
-        <source>no echo</source>
-        <translation>没有回声</translation>
-    </message>
-    <message>
-        <source>echo %1 → %2 dB</source>
-        <translation>回声 %1 → %2 dB</translation>
-    </message>
-    <message>
-        <source>How often playback ran dry in the middle of a reply, since the start or Clear.</source>
-        <translation>自启动或清除以来，回复播放中途断流的次数。</translation>
-    </message>
-</context>
-<context>
     <name>VolumeSlider</name>
     <message>
         <source>Volume of replies</source>
@@ -1531,6 +2628,13 @@
     <message>
         <source>Volume %1 % (Ctrl+Up, Ctrl+Down)</source>
         <translation>音量 %1 %（Ctrl+Up，Ctrl+Down）</translation>
+    </message>
+</context>
+<context>
+    <name>WaterfallView</name>
+    <message>
+        <source>Waterfall of the last turn</source>
+        <translation>上一轮的瀑布图</translation>
     </message>
 </context>
 <context>
@@ -1582,1110 +2686,6 @@
     <message>
         <source>It understands and speaks only %1: ask in %1.</source>
         <translation>它只听得懂、也只会说%1，请用%1提问。</translation>
-    </message>
-</context>
-<context>
-    <name>CompactWindow</name>
-    <message>
-        <source>Input level</source>
-        <translation>输入电平</translation>
-    </message>
-    <message>
-        <source>Output level</source>
-        <translation>输出电平</translation>
-    </message>
-    <message>
-        <source>Mute the microphone</source>
-        <translation>将麦克风静音</translation>
-    </message>
-    <message>
-        <source>Stop the reply</source>
-        <translation>停止回复</translation>
-    </message>
-    <message>
-        <source>Keep above other windows</source>
-        <translation>置于其他窗口之上</translation>
-    </message>
-    <message>
-        <source>Large window</source>
-        <translation>完整窗口</translation>
-    </message>
-    <message>
-        <source>You speak …</source>
-        <translation>您在说……</translation>
-    </message>
-    <message>
-        <source>You spoke %1 s</source>
-        <translation>您说了 %1 秒</translation>
-    </message>
-</context>
-<context>
-    <name>HelpMenu</name>
-    <message>
-        <source>Save report</source>
-        <translation>保存报告</translation>
-    </message>
-    <message>
-        <source>Text (*.txt)</source>
-        <translation>文本 (*.txt)</translation>
-    </message>
-    <message>
-        <source>The report is being written …</source>
-        <translation>正在写入报告……</translation>
-    </message>
-    <message>
-        <source>The log is in %1.</source>
-        <translation>日志位于 %1。</translation>
-    </message>
-    <message>
-        <source>About MOSS Voice</source>
-        <translation>关于 MOSS Voice</translation>
-    </message>
-    <message>
-        <source>A speech-to-speech assistant that runs on this computer. What you say leaves it only if you choose a server.</source>
-        <translation>在这台电脑上运行的语音助手。只有当您选择了服务器时，您说的话才会离开这台电脑。</translation>
-    </message>
-    <message>
-        <source>Licence: Apache 2.0</source>
-        <translation>许可证：Apache 2.0</translation>
-    </message>
-    <message>
-        <source>It uses Qt under the GNU Lesser General Public License, version 3 (source: qt.io).</source>
-        <translation>本程序依据 GNU 宽通用公共许可证第 3 版（LGPLv3）使用 Qt（源代码：qt.io）。</translation>
-    </message>
-    <message>
-        <source>All parts and their licences are listed in %1.</source>
-        <translation>全部组成部分及其许可证列于 %1。</translation>
-    </message>
-    <message>
-        <source>Keyboard shortcuts</source>
-        <translation>键盘快捷键</translation>
-    </message>
-    <message>
-        <source>Save report for troubleshooting …</source>
-        <translation>保存故障排查报告……</translation>
-    </message>
-    <message>
-        <source>Open log folder</source>
-        <translation>打开日志文件夹</translation>
-    </message>
-    <message>
-        <source>The report is in %1. Read it before you send it to someone.</source>
-        <translation>报告位于 %1。发给他人之前请先阅读。</translation>
-    </message>
-    <message>
-        <source>The report could not be written.</source>
-        <translation>无法写入报告。</translation>
-    </message>
-    <message>
-        <source>Guide …</source>
-        <translation>使用指南 …</translation>
-    </message>
-</context>
-<context>
-    <name>FlowStepsRow</name>
-    <message>
-        <source>Flow steps</source>
-        <translation>流匹配步数</translation>
-    </message>
-    <message>
-        <source>Steps of flow matching for each chunk of speech, from the next turn on. More steps sound cleaner and take longer.</source>
-        <translation>每段语音的流匹配步数，从下一轮起生效。步数越多声音越干净，也越慢。</translation>
-    </message>
-    <message>
-        <source>%1 from the next turn on</source>
-        <translation>%1，下一轮起生效</translation>
-    </message>
-    <message>
-        <source>%1, as the bundle says</source>
-        <translation>%1（按模型包设定）</translation>
-    </message>
-    <message>
-        <source>No spoken reply with %1 yet</source>
-        <translation>%1 步尚无语音回复</translation>
-    </message>
-    <message>
-        <source>RTF %1 with %2</source>
-        <translation>RTF %1（%2 步）</translation>
-    </message>
-    <message>
-        <source>%1 with %2</source>
-        <translation>%1（%2 步）</translation>
-    </message>
-</context>
-<context>
-    <name>SpeculationLine</name>
-    <message>
-        <source>Speculative replies are off: the engine is slower than real time.</source>
-        <translation>提前生成已关闭：引擎慢于实时。</translation>
-    </message>
-    <message>
-        <source>Speculative replies are off: the engine takes too long to be ready again.</source>
-        <translation>提前生成已关闭：引擎恢复就绪太慢。</translation>
-    </message>
-    <message>
-        <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
-        <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
-    </message>
-    <message>
-        <source>Speculative replies are off: discarded ones would take the server&apos;s time from others.</source>
-        <translation>提前生成已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
-    </message>
-    <message>
-        <source>Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.</source>
-        <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
-    </message>
-</context>
-<context>
-    <name>SoundCheckPage</name>
-    <message>
-        <source>Sensiti&amp;vity</source>
-        <translation>灵敏度(&amp;V)</translation>
-    </message>
-    <message>
-        <source>High detects soft voices; low ignores more speech that is not meant for the assistant.</source>
-        <translation>高：能听到轻声；低：忽略更多并非对助手说的声音。</translation>
-    </message>
-    <message>
-        <source>Speech</source>
-        <translation>语音</translation>
-    </message>
-    <message>
-        <source>Probability that the microphone hears speech. Above the line it starts a turn.</source>
-        <translation>麦克风当前听到语音的概率。超过竖线即开始一轮。</translation>
-    </message>
-    <message>
-        <source>Test</source>
-        <translation>测试</translation>
-    </message>
-    <message>
-        <source>Records 3 seconds from the microphone, plays them back and discards them.</source>
-        <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
-    </message>
-    <message>
-        <source>Low</source>
-        <translation>低</translation>
-    </message>
-    <message>
-        <source>Normal</source>
-        <translation>普通</translation>
-    </message>
-    <message>
-        <source>High</source>
-        <translation>高</translation>
-    </message>
-</context>
-<context>
-    <name>TurnMenu</name>
-    <message>
-        <source>Copy the question</source>
-        <translation>复制问题</translation>
-    </message>
-    <message>
-        <source>Copy the reply</source>
-        <translation>复制回答</translation>
-    </message>
-    <message>
-        <source>Ask again (removes what came after)</source>
-        <translation>重新提问（删除之后的内容）</translation>
-    </message>
-    <message>
-        <source>Delete question and reply</source>
-        <translation>删除问题和回答</translation>
-    </message>
-    <message>
-        <source>Save the reply as WAV …</source>
-        <translation>将回答保存为 WAV……</translation>
-    </message>
-</context>
-<context>
-    <name>ConversationActions</name>
-    <message>
-        <source>The sound of that reply is not kept any more.</source>
-        <translation>该回答的声音已不再保留。</translation>
-    </message>
-    <message>
-        <source>Reply as WAV</source>
-        <translation>将回答保存为 WAV</translation>
-    </message>
-    <message>
-        <source>Recordings (*.wav)</source>
-        <translation>录音 (*.wav)</translation>
-    </message>
-    <message>
-        <source>Start a new conversation?</source>
-        <translation>开始新对话？</translation>
-    </message>
-    <message>
-        <source>The assistant forgets this one.</source>
-        <translation>助手会忘记当前对话。</translation>
-    </message>
-    <message>
-        <source>New conversation</source>
-        <translation>新对话</translation>
-    </message>
-    <message>
-        <source>Conversation as text</source>
-        <translation>对话文本</translation>
-    </message>
-    <message>
-        <source>Markdown (*.md);;Text (*.txt)</source>
-        <translation>Markdown (*.md);;文本 (*.txt)</translation>
-    </message>
-    <message>
-        <source>Nothing has been said yet.</source>
-        <translation>还没有任何对话内容。</translation>
-    </message>
-    <message>
-        <source>Saved as %1.</source>
-        <translation>已保存为 %1。</translation>
-    </message>
-    <message>
-        <source>The conversation is copied.</source>
-        <translation>已复制对话。</translation>
-    </message>
-    <message>
-        <source>You</source>
-        <translation>您</translation>
-    </message>
-    <message>
-        <source>spoke %1 s</source>
-        <translation>语音 %1 秒</translation>
-    </message>
-</context>
-<context>
-    <name>KeepingPage</name>
-    <message>
-        <source>&amp;Keep conversations</source>
-        <translation>保留对话(&amp;K)</translation>
-    </message>
-    <message>
-        <source>Off by default. Kept conversations continue after a restart, and are listed under Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user account can read the files, and none leaves this computer.</source>
-        <translation>默认关闭。保留的对话在重新启动后继续，并列在“对话记录”中。声音以立体声录制，无人说话时也会录制。只有您的用户帐户可以读取这些文件，任何文件都不会离开本机。</translation>
-    </message>
-    <message>
-        <source>Folder</source>
-        <translation>文件夹</translation>
-    </message>
-    <message>
-        <source>Size</source>
-        <translation>大小</translation>
-    </message>
-    <message>
-        <source>no</source>
-        <translation>不保留</translation>
-    </message>
-    <message>
-        <source>texts, decisions and timings</source>
-        <translation>文字、判断和计时</translation>
-    </message>
-    <message>
-        <source>all, with the sound</source>
-        <translation>全部，包括声音</translation>
-    </message>
-    <message>
-        <source>Open the folder</source>
-        <translation>打开文件夹</translation>
-    </message>
-    <message>
-        <source>Delete all conversations …</source>
-        <translation>删除所有对话……</translation>
-    </message>
-    <message>
-        <source>%1 kept, %2</source>
-        <translation>已保留 %1 个，%2</translation>
-    </message>
-    <message>
-        <source>A second window keeps no conversation.</source>
-        <translation>第二个窗口不保留对话。</translation>
-    </message>
-    <message>
-        <source>Delete all</source>
-        <translation>全部删除</translation>
-    </message>
-    <message>
-        <source>Delete all kept conversations?</source>
-        <translation>删除所有保留的对话？</translation>
-    </message>
-    <message>
-        <source>This cannot be undone.</source>
-        <translation>此操作无法撤消。</translation>
-    </message>
-</context>
-<context>
-    <name>HistoryDialog</name>
-    <message>
-        <source>(speech)</source>
-        <translation>（语音）</translation>
-    </message>
-    <message>
-        <source>%1 in %2</source>
-        <translation>%1，位于 %2</translation>
-    </message>
-    <message>
-        <source>Conversation as text</source>
-        <translation>将对话保存为文字</translation>
-    </message>
-    <message>
-        <source>Markdown (*.md);;Text (*.txt)</source>
-        <translation>Markdown (*.md);;文本 (*.txt)</translation>
-    </message>
-    <message>
-        <source>You</source>
-        <translation>您</translation>
-    </message>
-    <message>
-        <source>Conversation as sound</source>
-        <translation>将对话保存为声音</translation>
-    </message>
-    <message>
-        <source>Recordings (*.wav)</source>
-        <translation>录音 (*.wav)</translation>
-    </message>
-    <message>
-        <source>Conversations</source>
-        <translation>对话记录</translation>
-    </message>
-    <message>
-        <source>Date</source>
-        <translation>日期</translation>
-    </message>
-    <message>
-        <source>Length</source>
-        <translation>时长</translation>
-    </message>
-    <message>
-        <source>Turns</source>
-        <translation>轮次</translation>
-    </message>
-    <message>
-        <source>Size</source>
-        <translation>大小</translation>
-    </message>
-    <message>
-        <source>Begins with</source>
-        <translation>开头</translation>
-    </message>
-    <message>
-        <source>Continue</source>
-        <translation>继续</translation>
-    </message>
-    <message>
-        <source>Open in player</source>
-        <translation>在播放器中打开</translation>
-    </message>
-    <message>
-        <source>Export text …</source>
-        <translation>导出文字……</translation>
-    </message>
-    <message>
-        <source>Export sound …</source>
-        <translation>导出声音……</translation>
-    </message>
-    <message>
-        <source>Delete …</source>
-        <translation>删除……</translation>
-    </message>
-    <message>
-        <source>Delete all …</source>
-        <translation>全部删除……</translation>
-    </message>
-    <message>
-        <source>No conversation is kept. The settings, page General, say what is kept.</source>
-        <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
-    </message>
-    <message>
-        <source>Delete</source>
-        <translation>删除</translation>
-    </message>
-    <message>
-        <source>Delete all</source>
-        <translation>全部删除</translation>
-    </message>
-    <message>
-        <source>Delete all kept conversations?</source>
-        <translation>删除所有保留的对话？</translation>
-    </message>
-    <message>
-        <source>Delete this conversation?</source>
-        <translation>删除此对话？</translation>
-    </message>
-    <message>
-        <source>Saved as %1.</source>
-        <translation>已保存为 %1。</translation>
-    </message>
-    <message>
-        <source>This cannot be undone.</source>
-        <translation>此操作无法撤消。</translation>
-    </message>
-    <message>
-        <source>spoke %1 s</source>
-        <translation>语音 %1 秒</translation>
-    </message>
-    <message>
-        <source>Conversations that cannot be read and are not listed: %1.</source>
-        <translation>无法读取、未列出的对话：%1 个。</translation>
-    </message>
-    <message>
-        <source>Damaged entries of this conversation that are left out: %1.</source>
-        <translation>这个对话中略去的损坏记录：%1 条。</translation>
-    </message>
-</context>
-<context>
-    <name>SessionErrors</name>
-    <message>
-        <source>Look for devices again</source>
-        <translation>重新查找设备</translation>
-    </message>
-    <message>
-        <source>The session has ended unexpectedly: %1</source>
-        <translation>会话意外结束：%1</translation>
-    </message>
-    <message>
-        <source>Close the window and start the program again. See the log file for details.</source>
-        <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
-    </message>
-    <message>
-        <source>Open the settings</source>
-        <translation>打开设置</translation>
-    </message>
-    <message>
-        <source>Choose another one in the settings, on the page Model or Engine.</source>
-        <translation>请在设置的“模型”或“引擎”页面中另选一个。</translation>
-    </message>
-    <message>
-        <source>The engine of the settings cannot be used: %1</source>
-        <translation>无法使用设置中的引擎：%1</translation>
-    </message>
-    <message>
-        <source>%1 answers in its place. Check the page Engine of the settings.</source>
-        <translation>现由 %1 代为回答。请检查设置的“引擎”页面。</translation>
-    </message>
-    <message>
-        <source>The settings file was damaged, so that the settings are the defaults again.</source>
-        <translation>设置文件已损坏，因此设置已恢复为默认值。</translation>
-    </message>
-    <message>
-        <source>It is kept as %1.</source>
-        <translation>它保留为 %1。</translation>
-    </message>
-    <message>
-        <source>The conversation continues, but is not kept any more. Remove the cause and start the program again to keep it.</source>
-        <translation>对话继续进行，但不再保留。请排除原因并重新启动程序，以便保留对话。</translation>
-    </message>
-</context>
-<context>
-    <name>EngineSwitch</name>
-    <message>
-        <source>%1 is ready. It does not know what was said before.</source>
-        <translation>%1 已就绪。它不知道之前说过的内容。</translation>
-    </message>
-    <message>
-        <source>%1 is ready.</source>
-        <translation>%1 已就绪。</translation>
-    </message>
-</context>
-<context>
-    <name>LoadingBar</name>
-    <message>
-        <source>Preparing %1 …</source>
-        <translation>正在准备 %1 …</translation>
-    </message>
-    <message>
-        <source>Loading %1 …</source>
-        <translation>正在加载 %1 …</translation>
-    </message>
-</context>
-<context>
-    <name>GpuPage</name>
-    <message>
-        <source>Cancel</source>
-        <translation>取消</translation>
-    </message>
-    <message>
-        <source>Remove …</source>
-        <translation>移除 …</translation>
-    </message>
-    <message>
-        <source>GPU</source>
-        <translation>GPU</translation>
-    </message>
-    <message>
-        <source>The program came with PyTorch for the processor. Large models need an NVIDIA GPU and PyTorch for it, which is downloaded from PyPI, checked, and tested before it is used. An interrupted download continues.</source>
-        <translation>程序自带处理器版 PyTorch。大模型需要 NVIDIA GPU 及对应的 PyTorch：从 PyPI 下载，经过校验和测试后才会使用。中断的下载可以继续。</translation>
-    </message>
-    <message>
-        <source>Check and test again</source>
-        <translation>重新检查并测试</translation>
-    </message>
-    <message>
-        <source>Install</source>
-        <translation>安装</translation>
-    </message>
-    <message>
-        <source>Looking …</source>
-        <translation>正在查看 …</translation>
-    </message>
-    <message>
-        <source>%1 is in use.</source>
-        <translation>正在使用 %1。</translation>
-    </message>
-    <message>
-        <source>%1 is installed. Start the program again to use it.</source>
-        <translation>%1 已安装。重新启动程序后使用。</translation>
-    </message>
-    <message>
-        <source>Not used: %1.</source>
-        <translation>未使用：%1。</translation>
-    </message>
-    <message>
-        <source>Installed, but not tested successfully.</source>
-        <translation>已安装，但未通过测试。</translation>
-    </message>
-    <message>
-        <source>Not installed. %1 to download, %2 on the disk.</source>
-        <translation>未安装。需下载 %1，占用磁盘 %2。</translation>
-    </message>
-    <message>
-        <source>Removing …</source>
-        <translation>正在移除 …</translation>
-    </message>
-    <message>
-        <source>Checking …</source>
-        <translation>正在检查 …</translation>
-    </message>
-    <message>
-        <source>Downloading …</source>
-        <translation>正在下载 …</translation>
-    </message>
-    <message>
-        <source>Unpacking …</source>
-        <translation>正在解包 …</translation>
-    </message>
-    <message>
-        <source>Testing …</source>
-        <translation>正在测试 …</translation>
-    </message>
-    <message>
-        <source>Starting …</source>
-        <translation>正在启动 …</translation>
-    </message>
-    <message>
-        <source>%1 of %2</source>
-        <translation>%1 / %2</translation>
-    </message>
-    <message>
-        <source>No GPU was found.</source>
-        <translation>未找到 GPU。</translation>
-    </message>
-    <message>
-        <source>Slower without Triton: %1.</source>
-        <translation>没有 Triton，速度较慢：%1。</translation>
-    </message>
-    <message>
-        <source>Remove PyTorch for the GPU?</source>
-        <translation>移除 GPU 版 PyTorch？</translation>
-    </message>
-    <message>
-        <source>The program runs on the processor from its next start on.</source>
-        <translation>程序从下次启动起在处理器上运行。</translation>
-    </message>
-    <message>
-        <source>Remove</source>
-        <translation>移除</translation>
-    </message>
-</context>
-<context>
-    <name>CodecPage</name>
-    <message>
-        <source>as the bundle says</source>
-        <translation>按模型包设定</translation>
-    </message>
-    <message>
-        <source>Encode my speech again at the end of my turn</source>
-        <translation>我说完后重新编码我的语音</translation>
-    </message>
-    <message>
-        <source>&amp;Flow steps</source>
-        <translation>流匹配步数(&amp;F)</translation>
-    </message>
-    <message>
-        <source>More steps sound cleaner and take longer. They apply from the next turn on.</source>
-        <translation>步数越多声音越干净，也越慢。从下一轮起生效。</translation>
-    </message>
-    <message>
-        <source>Flow sc&amp;hedule</source>
-        <translation>流匹配时间表(&amp;H)</translation>
-    </message>
-    <message>
-        <source>Time schedule of the steps; cosine is the reference.</source>
-        <translation>各步的时间表；cosine 为参考。</translation>
-    </message>
-    <message>
-        <source>&amp;Codec precision</source>
-        <translation>编解码器精度(&amp;C)</translation>
-    </message>
-    <message>
-        <source>Half precision saves GPU memory.</source>
-        <translation>半精度可节省显存。</translation>
-    </message>
-    <message>
-        <source>E&amp;xact encoding</source>
-        <translation>精确编码(&amp;X)</translation>
-    </message>
-    <message>
-        <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
-        <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
-    </message>
-    <message>
-        <source>&amp;TensorRT</source>
-        <translation>&amp;TensorRT</translation>
-    </message>
-    <message>
-        <source>Run the codec on TensorRT</source>
-        <translation>用 TensorRT 运行编解码器</translation>
-    </message>
-    <message>
-        <source>Flow, vocoder and speech encoder on an NVIDIA GPU, in float32 or float16. Their engines are built at the first start, which takes minutes; PyTorch is used where that fails.</source>
-        <translation>在 NVIDIA GPU 上以 float32 或 float16 运行流匹配、声码器和语音编码器。引擎在首次启动时构建，需要几分钟；构建失败时改用 PyTorch。</translation>
-    </message>
-    <message>
-        <source>TensorRT does not run the codec in bfloat16: PyTorch does.</source>
-        <translation>TensorRT 不能以 bfloat16 运行编解码器：将由 PyTorch 运行。</translation>
-    </message>
-</context>
-<context>
-    <name>DeviceChoice</name>
-    <message>
-        <source>Processor</source>
-        <translation>处理器</translation>
-    </message>
-    <message>
-        <source>Compress tails, keys and values, too</source>
-        <translation>同时压缩尾部层、键和值</translation>
-    </message>
-    <message>
-        <source>This device is not available.</source>
-        <translation>此设备不可用。</translation>
-    </message>
-    <message>
-        <source>The model takes about %1 of the %2 of memory.</source>
-        <translation>模型约占用 %1 内存，共 %2。</translation>
-    </message>
-    <message>
-        <source>The model takes about %1, and there are %2 of memory: choose something smaller.</source>
-        <translation>模型约需 %1，而内存只有 %2：请选择更小的。</translation>
-    </message>
-    <message>
-        <source>Set by the TensorRT-LLM engine: weights, keys and values.</source>
-        <translation>由 TensorRT-LLM 引擎决定：权重以及键和值的格式。</translation>
-    </message>
-    <message>
-        <source>Set by the TensorRT-LLM engine: weights, keys and values; and the first GPU as device.</source>
-        <translation>由 TensorRT-LLM 引擎决定：权重以及键和值的格式；设备为第一块 GPU。</translation>
-    </message>
-</context>
-<context>
-    <name>ModelList</name>
-    <message>
-        <source>A bundle in another folder</source>
-        <translation>其他文件夹中的模型包</translation>
-    </message>
-    <message>
-        <source>Remove %1 from this computer?</source>
-        <translation>要从此电脑删除 %1 吗？</translation>
-    </message>
-    <message>
-        <source>It can be downloaded again.</source>
-        <translation>之后可以重新下载。</translation>
-    </message>
-    <message>
-        <source>Cancel the download of %1?</source>
-        <translation>要取消下载 %1 吗？</translation>
-    </message>
-    <message>
-        <source>What was loaded of it is deleted.</source>
-        <translation>已下载的部分将被删除。</translation>
-    </message>
-    <message>
-        <source>Downloaded and checked.</source>
-        <translation>已下载并检查。</translation>
-    </message>
-    <message>
-        <source>All files are as they should be.</source>
-        <translation>所有文件均完好。</translation>
-    </message>
-    <message>
-        <source>Download %1, although it fits on no GPU of this computer?</source>
-        <translation>本机没有能容纳 %1 的 GPU，仍要下载吗？</translation>
-    </message>
-    <message>
-        <source>About %1 are loaded and kept on the disk.</source>
-        <translation>将下载约 %1 并保存在磁盘上。</translation>
-    </message>
-</context>
-<context>
-    <name>ModelRow</name>
-    <message>
-        <source>Pause</source>
-        <translation>暂停</translation>
-    </message>
-    <message>
-        <source>Check files</source>
-        <translation>检查文件</translation>
-    </message>
-    <message>
-        <source>Resume</source>
-        <translation>继续下载</translation>
-    </message>
-    <message>
-        <source>Download</source>
-        <translation>下载</translation>
-    </message>
-    <message>
-        <source>Remove</source>
-        <translation>删除</translation>
-    </message>
-    <message>
-        <source>Cancel</source>
-        <translation>取消</translation>
-    </message>
-    <message>
-        <source>About %1 to download; %2 are free on the disk. Licence: %3.</source>
-        <translation>下载约 %1；磁盘剩余 %2。许可：%3。</translation>
-    </message>
-    <message>
-        <source>Starting …</source>
-        <translation>正在开始 …</translation>
-    </message>
-    <message>
-        <source>%1 of %2 are loaded.</source>
-        <translation>已下载 %1，共 %2。</translation>
-    </message>
-    <message>
-        <source>The files are being checked …</source>
-        <translation>正在检查文件 …</translation>
-    </message>
-    <message>
-        <source>The files are being deleted …</source>
-        <translation>正在删除文件 …</translation>
-    </message>
-    <message>
-        <source>In use</source>
-        <translation>使用中</translation>
-    </message>
-    <message>
-        <source>Paused: %1 are loaded.</source>
-        <translation>已暂停：已下载 %1。</translation>
-    </message>
-    <message>
-        <source>weights without a licence file (the code of MOSS-Speech is Apache-2.0)</source>
-        <translation>权重没有许可证文件（MOSS-Speech 的代码为 Apache-2.0）</translation>
-    </message>
-</context>
-<context>
-    <name>SettingsActions</name>
-    <message>
-        <source>%1 is downloaded. Choose it in the settings, on the page Model.</source>
-        <translation>%1 已下载。请在设置的“模型”页中选择它。</translation>
-    </message>
-    <message>
-        <source>Give up the TensorRT-LLM engine %1?</source>
-        <translation>放弃 TensorRT-LLM 引擎 %1？</translation>
-    </message>
-    <message>
-        <source>%1 answers in its place.</source>
-        <translation>将由 %1 代为回答。</translation>
-    </message>
-    <message>
-        <source>PyTorch loads %1 in its place.</source>
-        <translation>将改用 PyTorch 加载 %1。</translation>
-    </message>
-    <message>
-        <source>Give it up</source>
-        <translation>放弃</translation>
-    </message>
-</context>
-<context>
-    <name>GuideDialog</name>
-    <message>
-        <source>Welcome to MOSS Voice</source>
-        <translation>欢迎使用 MOSS Voice</translation>
-    </message>
-    <message>
-        <source>Sound</source>
-        <translation>声音</translation>
-    </message>
-    <message>
-        <source>%1 Choose microphone and loudspeaker, and test them.</source>
-        <translation>%1请选择麦克风和扬声器，并测试它们。</translation>
-    </message>
-    <message>
-        <source>Everything you say stays on this computer.</source>
-        <translation>您说的一切都留在此电脑上。</translation>
-    </message>
-    <message>
-        <source>What you say goes to the server %1.</source>
-        <translation>您说的话会发送到服务器 %1。</translation>
-    </message>
-    <message>
-        <source>Model</source>
-        <translation>模型</translation>
-    </message>
-    <message>
-        <source>nano is there and runs on every computer; it knows a small domain, in English. MOSS-Speech knows far more and wants a GPU. A download continues while you talk to nano.</source>
-        <translation>nano 已就绪，可在任何电脑上运行；它只懂一个小领域，使用英语。MOSS-Speech 懂得多得多，但需要 GPU。下载期间您可以继续与 nano 对话。</translation>
-    </message>
-    <message>
-        <source>Ready</source>
-        <translation>完成</translation>
-    </message>
-    <message>
-        <source>All of this is found again in the settings, and this guide in the help menu.</source>
-        <translation>以上各项都可在设置中更改，本指南可在帮助菜单中再次打开。</translation>
-    </message>
-    <message>
-        <source>Skip</source>
-        <translation>跳过</translation>
-    </message>
-    <message>
-        <source>Back</source>
-        <translation>上一步</translation>
-    </message>
-    <message>
-        <source>Step %1 of %2</source>
-        <translation>第 %1 步，共 %2 步</translation>
-    </message>
-    <message>
-        <source>Finish</source>
-        <translation>完成</translation>
-    </message>
-    <message>
-        <source>Next</source>
-        <translation>下一步</translation>
-    </message>
-    <message>
-        <source>as the system chooses</source>
-        <translation>由系统选择</translation>
-    </message>
-    <message>
-        <source>Microphone</source>
-        <translation>麦克风</translation>
-    </message>
-    <message>
-        <source>Loudspeaker</source>
-        <translation>扬声器</translation>
-    </message>
-    <message>
-        <source>Device</source>
-        <translation>设备</translation>
-    </message>
-    <message>
-        <source>Weights</source>
-        <translation>权重</translation>
-    </message>
-</context>
-<context>
-    <name>GuideSoundPage</name>
-    <message>
-        <source>Default microphone</source>
-        <translation>默认麦克风</translation>
-    </message>
-    <message>
-        <source>Default loudspeaker</source>
-        <translation>默认扬声器</translation>
-    </message>
-    <message>
-        <source>&amp;Microphone</source>
-        <translation>麦克风(&amp;M)</translation>
-    </message>
-    <message>
-        <source>&amp;Loudspeaker</source>
-        <translation>扬声器(&amp;L)</translation>
-    </message>
-    <message>
-        <source>Test</source>
-        <translation>测试</translation>
-    </message>
-    <message>
-        <source>Records 3 seconds from the microphone, plays them back and discards them.</source>
-        <translation>录制麦克风 3 秒，播放给您听，随即丢弃。</translation>
-    </message>
-    <message>
-        <source>Speech</source>
-        <translation>语音</translation>
-    </message>
-    <message>
-        <source>While you test the microphone, the bar passes the line when it hears speech.</source>
-        <translation>测试麦克风时，听到说话声，光条会越过标线。</translation>
-    </message>
-</context>
-<context>
-    <name>SoundTests</name>
-    <message>
-        <source>Test microphone</source>
-        <translation>测试麦克风</translation>
-    </message>
-    <message>
-        <source>Test loudspeaker</source>
-        <translation>测试扬声器</translation>
-    </message>
-    <message>
-        <source>Recording: say something …</source>
-        <translation>正在录音：请说话……</translation>
-    </message>
-    <message>
-        <source>Playing …</source>
-        <translation>正在播放……</translation>
-    </message>
-    <message>
-        <source>%1 delivers silence. Check that it is switched on and not muted, or choose another one.</source>
-        <translation>%1 没有声音信号。请检查它是否已打开、是否被静音，或另选一个。</translation>
-    </message>
-    <message>
-        <source>%1 is too quiet (%2 dBFS). Come closer, raise its level in the system's sound settings, or turn on gain control.</source>
-        <translation>%1 音量太小（%2 dBFS）。请靠近一些，在系统声音设置中调高输入音量，或打开增益控制。</translation>
-    </message>
-    <message>
-        <source>%1 delivers sound (%2 dBFS), but no speech was heard. Say something during the test; if you did, choose another microphone.</source>
-        <translation>%1 有声音（%2 dBFS），但没有听到语音。请在测试时说话；如果已经说过，请另选一个麦克风。</translation>
-    </message>
-    <message>
-        <source>%1 is too loud and distorts. Lower its level in the system's sound settings, or move away from it.</source>
-        <translation>%1 音量太大，声音失真。请在系统声音设置中调低输入音量，或离远一些。</translation>
-    </message>
-    <message>
-        <source>%1 is good (%2 dBFS).</source>
-        <translation>%1 正常（%2 dBFS）。</translation>
-    </message>
-    <message>
-        <source>The microphone</source>
-        <translation>麦克风</translation>
-    </message>
-</context>
-<context>
-    <name>EnginePage</name>
-    <message>
-        <source>Folder of the TensorRT-LLM engine</source>
-        <translation>TensorRT-LLM 引擎的文件夹</translation>
-    </message>
-    <message>
-        <source>Python that runs the engine</source>
-        <translation>运行引擎的 Python</translation>
-    </message>
-    <message>
-        <source>That of this program</source>
-        <translation>本程序自带的</translation>
-    </message>
-    <message>
-        <source>&amp;Language model</source>
-        <translation>语言模型(&amp;L)</translation>
-    </message>
-    <message>
-        <source>&amp;Engine folder</source>
-        <translation>引擎文件夹(&amp;E)</translation>
-    </message>
-    <message>
-        <source>&amp;Python</source>
-        <translation>&amp;Python</translation>
-    </message>
-    <message>
-        <source>TensorRT-LLM runs an engine that was built from the model for the GPU of this computer. Weight format, keys and values are fixed in it.</source>
-        <translation>TensorRT-LLM 运行为本机 GPU 从模型构建的引擎。权重格式以及键和值的格式在构建时已固定。</translation>
-    </message>
-    <message>
-        <source>Runs model and codec in a process of its own, in the environment of this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM. Replies are not made early then.</source>
-        <translation>在该解释器的环境中（例如装有 TensorRT-LLM 的 ~/moss-trt/bin/python）以单独的进程运行模型和编解码器。此时不会提前生成回答。</translation>
-    </message>
-    <message>
-        <source>Looking …</source>
-        <translation>正在检查……</translation>
-    </message>
-    <message>
-        <source>Choose the folder of an engine.</source>
-        <translation>请选择引擎的文件夹。</translation>
-    </message>
-    <message>
-        <source>This folder holds no engine: %1 or %2 is missing.</source>
-        <translation>此文件夹中没有引擎：缺少 %1 或 %2。</translation>
-    </message>
-    <message>
-        <source>The engine cannot be examined.</source>
-        <translation>无法检查该引擎。</translation>
-    </message>
-    <message>
-        <source>%1 is chosen on the page Model: PyTorch runs that.</source>
-        <translation>“模型”页面选择的是 %1：它将由 PyTorch 运行。</translation>
-    </message>
-    <message>
-        <source>Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions in a conversation.</source>
-        <translation>由 %1 用 TensorRT-LLM %2 构建：%3。%4，每段对话最多 %5 个位置。</translation>
-    </message>
-    <message>
-        <source>an unknown model</source>
-        <translation>未知模型</translation>
-    </message>
-    <message>
-        <source>This program has no TensorRT-LLM. Choose the Python of an environment with it.</source>
-        <translation>本程序不含 TensorRT-LLM。请选择装有它的环境中的 Python。</translation>
-    </message>
-    <message>
-        <source>There is no program of this name.</source>
-        <translation>没有这个名称的程序。</translation>
-    </message>
-    <message>
-        <source>This is no Python that can be used. %1</source>
-        <translation>这不是可用的 Python。%1</translation>
-    </message>
-    <message>
-        <source>This program is not installed there.</source>
-        <translation>那里没有安装本程序。</translation>
-    </message>
-    <message>
-        <source>Packages are missing there: %1.</source>
-        <translation>那里缺少软件包：%1。</translation>
-    </message>
-    <message>
-        <source>TensorRT-LLM is not installed there.</source>
-        <translation>那里没有安装 TensorRT-LLM。</translation>
-    </message>
-    <message>
-        <source>This program is %1: install the same version there.</source>
-        <translation>本程序的版本是 %1：请在那里安装相同的版本。</translation>
-    </message>
-    <message>
-        <source>Created by “moss-voice trt build”</source>
-        <translation>由 moss-voice trt build 生成</translation>
-    </message>
-</context>
-<context>
-    <name>SettingsPage</name>
-    <message>
-        <source>This needs the package websockets.</source>
-        <translation>这需要软件包 websockets。</translation>
-    </message>
-</context>
-<context>
-    <name>Question</name>
-    <message>
-        <source>%1 is not there any more.</source>
-        <translation>%1 已不存在。</translation>
-    </message>
-    <message>
-        <source>Replace</source>
-        <translation>替换</translation>
-    </message>
-    <message>
-        <source>Replace %1?</source>
-        <translation>替换 %1？</translation>
-    </message>
-    <message>
-        <source>There is a file of that name.</source>
-        <translation>已有同名文件。</translation>
-    </message>
-    <message>
-        <source>This desktop has no program that opens %1. Open it from another program.</source>
-        <translation>此桌面没有可以打开 %1 的程序。请在其他程序中打开。</translation>
     </message>
 </context>
 </TS>
