@@ -185,8 +185,8 @@ def test_cancel_during_any_work(engine: Engine, works: int) -> None:
             outcome = Outcome((yield work))
 
     for start in range(0, 16_000, 1_280):
-        run_alone(cancelled(run_alone(turn.push(speech(1.0)[start : start + 1_280]))))
-    reply = run_alone(cancelled(run_alone(turn.commit(Modality.SPEECH, LONG))))
+        run_alone(cancelled(turn.push(speech(1.0)[start : start + 1_280])))
+    reply = run_alone(cancelled(turn.commit(Modality.SPEECH, LONG)))
     events: list[ReplyEvent] = []
     while (event := run_alone(cancelled(reply.next_event()))) is not None:
         events.append(event)

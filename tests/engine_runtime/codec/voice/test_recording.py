@@ -58,9 +58,7 @@ def test_a_choice_is_checked_without_torch() -> None:
     assert result.stdout.strip() == "False"
 
 
-@pytest.mark.parametrize(
-    "file", ["README.md", "app/commands/engine_options.py", "app/gui/settings/model_page.py"]
-)
+@pytest.mark.parametrize("file", ["README.md", "app/settings.py", "app/gui/settings/model_page.py"])
 def test_the_limits_that_the_user_reads_are_those_of_the_code(file: str, bundle: Bundle) -> None:
     text = " ".join(re.sub(r'"\s*"', "", (ROOT / file).read_text(encoding="utf-8")).split())
     stated = re.search(r"at least ([\d.]+) s of speech, of which the first ([\d.]+) s are used", text)
