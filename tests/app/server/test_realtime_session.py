@@ -246,6 +246,60 @@ def test_client_commits() -> None:
     assert only(client.work(), "response.done")["response"]["status"] == "completed"
 
 
+def test_what_is_not_committed_is_no_part_of_a_response() -> None:
+    client = Client()
+    client.send("session.update", session=MANUAL)
+    client.append(said(0.5))
+    assert error_of(client.send("response.create")) == "no_question", "the buffer is apart from the items"
+    client.ask()
+    client.send("input_audio_buffer.commit")
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+
+
+def test_the_user_finishes_speaking_before_a_response_is_asked_for() -> None:
+    client = Client()
+    client.append(said(0.6))
+    assert error_of(client.send("response.create")) == "input_audio_buffer_open"
+
+
+def test_parts_say_whether_they_are_sound_or_text() -> None:
+    for modality, part in (
+        ("audio", {"type": "audio", "transcript": "word0 word1"}),
+        ("text", {"type": "text", "text": "word0 word1"}),
+    ):
+        client = Client(Script(chunks=2))
+        events = client.ask(output_modalities=[modality])
+        added = only(events, "response.content_part.added")["part"]
+        assert added == part | {"transcript" if modality == "audio" else "text": ""}
+        done = only(events, "response.content_part.done")["part"]
+        assert done["type"] == part["type"]
+        assert set(done) == set(part)
+
+
+def test_items_are_added_at_the_end_only() -> None:
+    client = Client()
+    first = only(client.send("conversation.item.create", item=typed("one")), "conversation.item.added")
+    client.send("conversation.item.create", item=typed("two"))
+    late = client.send("conversation.item.create", item=typed("x"), previous_item_id=first["item"]["id"])
+    error = only(late, "error")["error"]
+    assert (error["code"], error["param"]) == ("unsupported", "previous_item_id")
+    assert error["message"] == "An item can be added at the end only."
+
+
+def test_an_item_of_the_response_in_progress_stays() -> None:
+    client = Client(Script(chunks=10))
+    question = only(client.send("conversation.item.create", item=typed("one")), "conversation.item.added")
+    client.send("response.create")
+    client.work(events=4)
+    refused = client.send("conversation.item.delete", item_id=question["item"]["id"])
+    assert error_of(refused) == "response_in_progress"
+    client.work()
+    assert kinds(client.send("conversation.item.delete", item_id=question["item"]["id"])) == [
+        "conversation.item.deleted"
+    ]
+
+
 def test_a_cleared_buffer_is_forgotten() -> None:
     client = Client()
     client.send("session.update", session=MANUAL)

@@ -43,6 +43,7 @@ def test_fields_that_are_absent_keep_their_value() -> None:
         detection(type="server_vad", threshold=2),
         detection(type="server_vad", threshold=float("nan")),
         detection(type="server_vad", silence_duration_ms="long"),
+        detection(type="server_vad", silence_duration_ms=10_001),
         detection(type="server_vad", create_response=1),
         detection(type="server_vad", idle_timeout_ms=5_000),
         detection(type="semantic_vad", eagerness="very"),
