@@ -47,7 +47,15 @@ class UbuntuPackage(NamedTuple):
 
 
 GLIBC = (
-    *("ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "libresolv.so.2"),
+    *(
+        "ld-linux-x86-64.so.2",
+        "libc.so.6",
+        "libdl.so.2",
+        "libm.so.6",
+        "libmvec.so.1",
+        "libpthread.so.0",
+        "libresolv.so.2",
+    ),
     *("librt.so.1", "libutil.so.1"),
 )
 PACKAGES = {
