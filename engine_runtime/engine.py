@@ -172,8 +172,8 @@ class Engine:
 
     def use_flow_steps(self, steps: int | None) -> None:
         """Run so many Euler steps of the flow from the next reply on, None: those of the bundle. A reply in
-        progress keeps its own. What a GPU has captured is captured again: at once, or before the next turn if
-        a reply is in progress.
+        progress keeps its own. What a GPU has captured of the start of a reply is captured again: at once, or
+        before the next turn if a reply is in progress.
 
         Raises OptionsError for a number out of range, FlowCacheError if there is too little memory for so
         many, or if the conversations of the engine share their caches. Nothing changes then.
@@ -195,7 +195,6 @@ class Engine:
         except FlowCacheError:
             self._flow_steps = token2mel.steps
             raise
-        token2mel.warm_up(is_change=True)
 
     @property
     def _context_rows(self) -> int:

@@ -240,7 +240,7 @@ class PagedFlow:
         return [*sizes[:-1], self.stream_pages]
 
     @torch.inference_mode()
-    def warm_up(self, steps: int, *, is_change: bool = False) -> None:
+    def warm_up(self, steps: int) -> None:
         """Run every shape in every bucket and number of streams once, in the spare slot."""
         size = self.most_streams
         while size:

@@ -189,7 +189,8 @@ class StaticFlow:
             ) from None
 
     def use_steps(self, steps: int) -> None:
-        """Graphs and slots of the other numbers are dropped first, for their memory."""
+        """Graphs and slots of the other numbers are dropped first, for their memory. Only packets that
+        begin a reply are captured at once; later ones have time for it, because the listener is behind."""
         self.check_steps(steps)
         if any(slot.streams for slot in self._slots):
             raise FlowCacheError("The flow steps cannot change during a reply.", "Wait until it has ended.")
@@ -197,9 +198,11 @@ class StaticFlow:
         self._drop_slots()
         try:
             self._divide(steps)
-            return
         except torch.OutOfMemoryError:
             pass  # leaving the block frees what the frames of the error hold
+        else:
+            self._run_shapes(steps, [self._bucket(self.prompt_done + self.shapes[0])])
+            return
         self._drop_slots()
         self._divide(before)
         raise FlowCacheError(
@@ -302,16 +305,16 @@ class StaticFlow:
             sizes.append(2 * sizes[-1])
         return [*sizes[:-1], self.cache_codes]
 
-    @torch.inference_mode()
-    def warm_up(self, steps: int, *, is_change: bool = False) -> None:
-        """Run every shape in every bucket of the existing slots once, so that no reply waits for a capture.
+    def warm_up(self, steps: int) -> None:
+        """Run every shape in every bucket of the existing slots once, so that no reply waits for a
+        capture."""
+        self._run_shapes(steps, self.buckets())
 
-        is_change: only in the bucket that a reply begins in, so that a change of the steps takes a second and
-        not ten. Later packets have time for a capture: the listener is behind them.
-        """
+    @torch.inference_mode()
+    def _run_shapes(self, steps: int, buckets: Sequence[int]) -> None:
         look_ahead = self._parts.config.look_ahead_codes
         for state in [self.start(steps) for _ in range(self.prepared_slots)]:
-            for bucket in [self._bucket(self.prompt_done + self.shapes[0])] if is_change else self.buckets():
+            for bucket in buckets:
                 for shape in self.shapes:
                     if shape <= bucket - self.prompt_done:
                         start = max(bucket - shape, self.prompt_done)

@@ -105,7 +105,7 @@ class Token2Mel:
         """Codes of all replies together whose caches fit on the device; None without common caches."""
         self.most_streams: int | None = None
         """Most streams at once; None if memory alone limits them."""
-        self._capture: Callable[..., None] | None = None
+        self._capture: Callable[[int], None] | None = None
         """Captures all graphs of a number of steps; None for dynamic caches."""
         if static_bytes is None:
             self._path = DynamicFlow(parts)
@@ -128,9 +128,9 @@ class Token2Mel:
         self._path.check_steps(steps)
 
     def use_steps(self, steps: int) -> None:
-        """Give the streams from now on so many Euler steps; `warm_up` captures their graphs again. Raises
-        FlowCacheError, with nothing changed, while there are streams in static caches, or if memory is too
-        short for them."""
+        """Give the streams from now on so many Euler steps; graphs are captured again, those that a
+        reply begins with at once. Raises FlowCacheError, with nothing changed, while there are streams in
+        static caches, or if memory is too short for them."""
         self._path.use_steps(steps)
         self.steps = steps
 
@@ -163,11 +163,10 @@ class Token2Mel:
         """Whether the caches have a fixed size."""
         return self._capture is not None
 
-    def warm_up(self, *, is_change: bool = False) -> None:
-        """Capture all graphs, if graphs are enabled; after a change of the steps, those that a reply begins
-        with."""
+    def warm_up(self) -> None:
+        """Capture all graphs, if graphs are enabled."""
         if self._capture is not None:
-            self._capture(self.steps, is_change=is_change)
+            self._capture(self.steps)
 
     def _prompt_mel(self, prompt: VoicePrompt | None) -> Tensor:
         """The prompt's mel as [1, frames, n_mels]; raises BundleError if its length does not match its

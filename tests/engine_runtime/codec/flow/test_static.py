@@ -441,7 +441,6 @@ def test_a_change_of_the_flow_steps_captures_what_a_reply_begins_with(
     fixed.warm_up()
     every = calls.num_captured
     fixed.use_steps(3)
-    fixed.warm_up(is_change=True)
     assert isinstance(fixed._path, StaticFlow)
     at_once = calls.num_captured
     assert at_once == fixed._path.prepared_slots * len(fixed._path.shapes) < every
