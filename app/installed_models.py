@@ -65,11 +65,6 @@ def find_models() -> list[Model]:
     return [*shipped, *fetched]
 
 
-def model_at(folder: Path) -> Model:
-    """The model of a bundle in any folder."""
-    return _installed(folder)
-
-
 def free_bytes(folder: Path) -> int:
     """Free space of the disk of a folder that need not exist yet."""
     existing = next(place for place in (folder, *folder.absolute().parents) if place.is_dir())

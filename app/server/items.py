@@ -100,10 +100,6 @@ class ItemList:
         """Whether there is an item of this id."""
         return item_id in self._items
 
-    def of_turn(self, turn_id: int) -> list[Item]:
-        """The items of one exchange."""
-        return [item for item in self._items.values() if item.turn_id == turn_id]
-
 
 @dataclass(frozen=True, slots=True)
 class GivenItem:
