@@ -22,7 +22,7 @@ from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, Ti
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
 Emit = Callable[[Json], None]
-CancelReason = Literal["turn_detected", "client_cancelled"]
+StatusReason = Literal["turn_detected", "client_cancelled"]
 
 
 class ResponseControl:
@@ -72,7 +72,7 @@ class ResponseControl:
             self.active = None
         return isinstance(event, ReplyDone)
 
-    def stop(self, reason: CancelReason) -> StoppedReply | None:
+    def stop(self, reason: StatusReason) -> StoppedReply | None:
         """Cancel the response in progress, if there is one. What was sent counts as heard; if nothing was,
         the user's items wait for another response."""
         response, self.active = self.active, None
@@ -169,7 +169,7 @@ class Response:
                 self.end("completed", {"type": "completed"})
         return 0.0
 
-    def cancel(self, reason: CancelReason) -> None:
+    def cancel(self, reason: StatusReason) -> None:
         """End it before its end."""
         self.end("cancelled", {"type": "cancelled", "reason": reason})
 
