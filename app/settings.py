@@ -16,7 +16,7 @@ from engine_runtime.setting import Setting, check, setting
 from engine_runtime.setting import settings as settings_of
 
 Eagerness = Literal["off", "patient", "balanced", "eager"]
-"""How soon a pause that sounds finished ends a turn; "off" goes by silence alone."""
+"""How soon a pause that sounds finished ends a turn; "off" waits for silence alone."""
 SpeculationMode = Literal["auto", "on", "off"]
 """Whether a reply is made before the turn is confirmed; "auto": while the engine keeps up."""
 
@@ -70,7 +70,7 @@ class StartSettings:
     eagerness: Eagerness | None = setting(
         None,
         option="--eagerness",
-        help="how soon a pause that sounds finished ends a turn; off goes by silence alone (default: the "
+        help="how soon a pause that sounds finished ends a turn; off waits for silence alone (default: the "
         "window's setting, else balanced)",
     )
     input_mode: InputMode | None = setting(

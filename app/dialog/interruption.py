@@ -130,7 +130,7 @@ class Onset:
 
 ONSET_RULES: tuple[Rule[Onset, OnsetVerdict], ...] = (
     Rule("the rest of the longest turn", lambda onset: onset.is_rest, OnsetVerdict.NOTHING),
-    # Before barge-in: whoever goes on before a reply is heard continues a turn and interrupts nothing.
+    # Before barge-in: speech before a reply is heard continues the turn and interrupts nothing.
     Rule("the user continues the turn", lambda onset: onset.continues, OnsetVerdict.CONTINUATION),
     Rule("interruption is switched off", lambda onset: not onset.may_interrupt, OnsetVerdict.NOTHING),
     Rule("too little speech to pause a reply", lambda onset: not onset.interrupts, OnsetVerdict.NOTHING),

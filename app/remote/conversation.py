@@ -80,7 +80,7 @@ class RemoteConversation:
         self._lost_ns: int | None = None
         """When the connection was lost; None while connected."""
         self._flow_steps: int | None = None
-        """Flow steps that the user has chosen. Each new connection is told: the server forgets them."""
+        """Flow steps that the user has chosen, sent on each connection: the server forgets them."""
         self._reports_timings: bool | None = None
         """Whether the server sends its own timings; None until a spoken reply is over."""
 

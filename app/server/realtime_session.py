@@ -103,7 +103,7 @@ class RealtimeSession:
     ) -> None:
         """Emits session.created. `model` is the name of the bundle, `seed` that of the sampling, `flow_steps`
         those in force if the client may choose them, `timing` the engine's bus. Without `ask_detector`
-        semantic turn detection goes by silence and the language model."""
+        semantic turn detection relies on silence and the language model."""
         self.ids = Identifiers()
         self._send = emit
         self._rates = rates
@@ -559,7 +559,7 @@ class RealtimeSession:
         return self._responses.stop("turn_detected" if reason == "barge_in" else "client_cancelled")
 
     def speculated(self, stats: SpeculationStats) -> None:
-        """Nothing to do: a client is not told of it."""
+        """Nothing to do: no event reports it to a client."""
 
     # ---- out ----
 

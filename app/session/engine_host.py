@@ -11,7 +11,7 @@ speech 340 ms after it was submitted, the next event of a reply when the audio m
 Admission: a slot has all KV blocks that its conversation can need, and there are as many slots as the
 `admit` of the host allows. So a conversation is never slowed down or cut short because of another one.
 
-`Load` puts another engine in the place of the present one, which goes on with the conversation where it can.
+`Load` puts another engine in the place of the present one, which continues the conversation where it can.
 A source may make a `RemoteEngine` instead, which gets the jobs of the slot through a `SlotPort`.
 """
 
@@ -212,7 +212,7 @@ class SlotRun:
         self._history = self._turns = self._running = None
 
     def give(self, result: Result) -> None:
-        """Give a result to whoever holds the conversation."""
+        """Deliver a result to the owner of the slot."""
         if isinstance(result, ReplyResult) and isinstance(result.event, ReplyAudio):
             audio = result.event
             length_ns = len(audio.pcm) * 1_000_000_000 // audio.sample_rate

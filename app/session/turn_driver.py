@@ -94,7 +94,7 @@ class StoppedReply:
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """What the driver goes by."""
+    """Settings of the driver."""
 
     turn_taking: TurnTakingSettings
     """When turns start and end."""
