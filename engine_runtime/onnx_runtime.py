@@ -1,12 +1,13 @@
 """Single access point to onnxruntime: sessions on the CPU with a fixed number of threads.
 
-In: an ONNX model, as a file or as bytes. Out: an `InferenceSession`. Since 1.29 the library's Linux builds
-send usage events and store a device id unless ORT_DISABLE_TELEMETRY is set before it is loaded;
-`engine_runtime/__init__.py` sets it. Any thread.
+In: an ONNX model, as a file, from a package of PyPI or as bytes. Out: an `InferenceSession`. Since 1.29 the
+library's Linux builds send usage events and store a device id unless ORT_DISABLE_TELEMETRY is set before it
+is loaded; `engine_runtime/__init__.py` sets it. Any thread.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from importlib import metadata
@@ -62,6 +63,20 @@ def create_session(
         )
     except Exception as error:  # onnxruntime has its own exception types, none of them public
         raise OnnxModelError(str(error)) from error
+
+
+def find_model(package: str, file: str) -> Path | None:
+    """The network in `file` (relative to the folder of the package) of an installed top-level package, or
+    None.
+
+    The package is not imported: that would need what it depends on (torch, web frameworks).
+    """
+    found = importlib.util.find_spec(package)
+    for folder in (found.submodule_search_locations or []) if found else []:
+        path = Path(folder) / file
+        if path.is_file():
+            return path
+    return None
 
 
 def with_output(model: bytes, tensor: str) -> bytes:

@@ -18,11 +18,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from app.dialog.packaged_model import find_model
 from engine_runtime import installation
 from engine_runtime.codec.speech_tokenizer.mel_filters import slaney_mel_filters
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.onnx_runtime import OnnxModelError, create_session, with_output
+from engine_runtime.onnx_runtime import OnnxModelError, create_session, find_model, with_output
 from engine_runtime.types import Pcm
 
 WINDOW_S = 8.0

@@ -11,7 +11,7 @@ the dialog thread; knows no audio, no thread and no real clock (times are millis
                    replying <--resume_reply-- interrupted  (a backchannel, a cough: the reply resumes)
                    hearing <--barge_in-- interrupted       (a new turn: the reply is cut)
 
-A pause is committed after `end_ms` of silence, or as `turn_end_fusion` decides once the detector or the
+A pause is committed after `end_ms` of silence, or as `TurnEndFusion` decides once the detector or the
 language model has answered. An answer that comes late, or never, changes nothing. Speech as short as a
 backchannel to which the language model has nothing to reply is dropped.
 
@@ -24,10 +24,11 @@ pause is no event.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from enum import Enum
 
-from app.dialog.awaited_reply import AwaitedReply
-from app.dialog.end_of_turn import Stage
+from app.dialog.end_of_turn import Stage, VoiceCalibration
 from app.dialog.interruption import (
     ONSET_RULES,
     Interruption,
@@ -36,13 +37,244 @@ from app.dialog.interruption import (
     SpeechVerdict,
     first_outcome,
 )
-from app.dialog.press import Press
-from app.dialog.speech_window import SpeechWindow
 from app.dialog.turn_events import PressEnd, TurnAction, TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.dialog.user_speech import UserSpeech
-from app.dialog.voice_calibration import VoiceCalibration
 from app.dialog.voice_level import VoiceLevel
+
+
+class SpeechWindow:
+    """The latest VAD frames while no turn is open, as (start, end, probability), in milliseconds: does speech
+    begin in them, does a reply get interrupted?
+    """
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[float, float, float]] = deque()
+
+    def clear(self) -> None:
+        """Forget all frames."""
+        self._frames.clear()
+
+    def add(self, settings: TurnTakingSettings, probability: float, start_ms: float, end_ms: float) -> None:
+        """The next frame."""
+        self._frames.append((start_ms, end_ms, probability))
+        span_ms = max(settings.start_window_ms, settings.barge_in_ms, settings.pause_ms)
+        while self._frames[0][1] <= end_ms - span_ms:
+            self._frames.popleft()
+
+    def speech_start(self, settings: TurnTakingSettings) -> float | None:
+        """Start of the first speech in the window if there is enough of it to open a turn."""
+        window_start = self._frames[-1][1] - settings.start_window_ms
+        speech = [
+            (start, end)
+            for start, end, probability in self._frames
+            if probability >= settings.start_threshold and start >= window_start
+        ]
+        if speech and sum(end - start for start, end in speech) >= settings.start_ms:
+            return speech[0][0]
+        return None
+
+    def interruption_start(self, settings: TurnTakingSettings) -> float | None:
+        """Start of the run of speech up to now if it is long or clear enough to interrupt a reply."""
+        run_start: float | None = None
+        for start, _, probability in reversed(self._frames):
+            if probability < settings.barge_in_threshold:
+                break
+            run_start = start
+        latest_start, now, probability = self._frames[-1]
+        is_clear = probability >= settings.barge_in_clear and settings.barge_in_ms <= 2 * (now - latest_start)
+        is_enough = run_start is not None and (is_clear or now - run_start >= settings.barge_in_ms)
+        return run_start if is_enough else None
+
+    def speech_since(self, start_ms: float, threshold: float) -> float:
+        """Milliseconds of speech from `start_ms` on."""
+        return sum(
+            end - start
+            for start, end, probability in self._frames
+            if start >= start_ms and probability >= threshold
+        )
+
+    def quiet_ms(self, threshold: float) -> float:
+        """Length of the run of silence up to now."""
+        quiet_since = now = self._frames[-1][1]
+        for start, _, probability in reversed(self._frames):
+            if probability >= threshold:
+                break
+            quiet_since = start
+        return now - quiet_since
+
+
+class UserSpeech:
+    """What the user has said in the open turn: its extent, the present pause, how finished that sounds."""
+
+    def __init__(self) -> None:
+        self.start_ms = 0.0
+        """Start of the first speech."""
+        self.end_ms = 0.0
+        """End of the latest speech."""
+        self.speech_ms = 0.0
+        """Speech without its gaps."""
+        self.is_silent = False
+        """Whether the silence was long enough for a speculative reply."""
+        self.is_paused = False
+        """Whether it was long enough for the detector."""
+        self.rated: float | None = None
+        """The detector's answer about the present pause, before calibration."""
+        self.predicted: float | None = None
+        """The language model's answer about the present pause."""
+
+    def begin(self, start_ms: float, end_ms: float, speech_ms: float) -> None:
+        """Begin the speech of another turn."""
+        self.start_ms, self.end_ms, self.speech_ms = start_ms, end_ms, speech_ms
+        self.end_pause()
+
+    def add(self, start_ms: float, end_ms: float) -> bool:
+        """Add a frame of speech; returns whether it ends a pause."""
+        self.end_ms = end_ms
+        self.speech_ms += end_ms - start_ms
+        was_paused = self.is_paused
+        self.end_pause()
+        return was_paused
+
+    def fall_silent(self, settings: TurnTakingSettings, silence_ms: float) -> Iterator[TurnAction]:
+        """The silence since the latest speech; yields what it has just become."""
+        if not self.is_silent and silence_ms >= settings.speculate_ms:
+            self.is_silent = True
+            yield TurnAction.SILENCE
+        if not self.is_paused and silence_ms >= settings.pause_ms:
+            self.is_paused = True
+            yield TurnAction.PAUSE
+
+    def end_pause(self) -> None:
+        """Forget the answers about the pause."""
+        self.is_silent = self.is_paused = False
+        self.rated = self.predicted = None
+
+    def rate(self, speech_end_ms: float, probability: float) -> bool:
+        """The detector's answer about the pause after `speech_end_ms`; False if that is over."""
+        is_present = self._is_present(speech_end_ms)
+        self.rated = probability if is_present else self.rated
+        return is_present
+
+    def predict(self, speech_end_ms: float, probability: float) -> bool:
+        """The same of the language model."""
+        is_present = self._is_present(speech_end_ms)
+        self.predicted = probability if is_present else self.predicted
+        return is_present
+
+    def _is_present(self, speech_end_ms: float) -> bool:
+        return self.is_silent and speech_end_ms == self.end_ms
+
+    def is_short(self, settings: TurnTakingSettings) -> bool:
+        """Whether this is too little for a turn."""
+        return self.speech_ms < settings.min_speech_ms
+
+    def commit_after_ms(self, settings: TurnTakingSettings, calibration: VoiceCalibration) -> float:
+        """Silence that commits the turn, by what is known so far."""
+        policy = settings.policy
+        if policy is None:
+            return settings.end_ms
+        rated = self._calibrated(calibration)
+        return settings.fusion.silence_ms(policy, rated, self.predicted, settings.end_ms)
+
+    def stage(self, settings: TurnTakingSettings, calibration: VoiceCalibration) -> Stage | None:
+        """How detector and language model found the present pause, None if neither has answered."""
+        policy = settings.policy
+        if policy is None:
+            return None
+        return settings.fusion.stage(policy, self._calibrated(calibration), self.predicted)
+
+    def end_action(
+        self, settings: TurnTakingSettings, calibration: VoiceCalibration, silence_ms: float
+    ) -> TurnAction | None:
+        """What the silence so far makes of the turn: a commit, a drop, or nothing yet."""
+        if self.is_short(settings):
+            return TurnAction.DROP if silence_ms >= settings.end_ms else None
+        if silence_ms < self.commit_after_ms(settings, calibration):
+            return None
+        is_brief = self.end_ms - self.start_ms < settings.interruption.turn_ms
+        needs_no_reply = self.stage(settings, calibration) is Stage.UNFINISHED
+        return TurnAction.DROP if is_brief and needs_no_reply else TurnAction.COMMIT
+
+    def _calibrated(self, calibration: VoiceCalibration) -> float | None:
+        return None if self.rated is None else calibration.apply(self.rated)
+
+
+class Press:
+    """The present press of the push-to-talk button: what is speech meanwhile, and when it is over."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self._released_ms: float | None = None
+
+    def begin(self) -> None:
+        """The button went down."""
+        self.is_down, self._released_ms = True, None
+
+    def release(self, at_ms: float) -> None:
+        """The button came up at `at_ms`: the frame that reaches this time ends the press."""
+        self._released_ms = at_ms
+
+    def end(self) -> None:
+        """The press is over, or what it opened is."""
+        self.is_down = False
+
+    def hear(
+        self,
+        settings: TurnTakingSettings,
+        speech: UserSpeech,
+        probability: float,
+        start_ms: float,
+        end_ms: float,
+    ) -> bool:
+        """The next frame, which is added to `speech` if it is some; whether it is the first."""
+        is_first = not speech.speech_ms
+        if probability < (settings.start_threshold if is_first else settings.end_threshold):
+            return False
+        speech.add(start_ms, end_ms)
+        if is_first:
+            speech.start_ms = start_ms
+        return is_first
+
+    def ended(self, settings: TurnTakingSettings, speech: UserSpeech, end_ms: float) -> PressEnd | None:
+        """How the frame that ends at `end_ms` ended the press, None if it did not."""
+        if self._released_ms is not None and end_ms >= self._released_ms:
+            return "released"
+        return "length" if end_ms - speech.start_ms >= settings.max_turn_ms else None
+
+
+class AwaitedReply:
+    """The reply to one committed turn: does speech continue the turn, or interrupt the reply?"""
+
+    def __init__(
+        self, commit_ms: float = 0.0, *, may_reopen: bool = False, sounded_unfinished: bool = False
+    ) -> None:
+        """`sounded_unfinished`: to the detector the pause before `commit_ms` did not clearly end the turn."""
+        self._commit_ms = commit_ms
+        self._may_reopen = may_reopen
+        self._sounded_unfinished = sounded_unfinished
+        self._heard_ms: float | None = None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether its first sample was handed to the loudspeaker."""
+        return self._heard_ms is not None
+
+    def begin_sound(self, at_ms: float) -> None:
+        """Its first sample was handed to the loudspeaker."""
+        self._heard_ms = at_ms
+
+    def may_be_continued(self, settings: TurnTakingSettings, start_ms: float) -> bool:
+        """Whether speech from `start_ms` on still belongs to the turn that was committed."""
+        is_soon = start_ms <= self._commit_ms + settings.reopen_ms
+        # Once it was heard, the reply is part of the conversation: speech then interrupts it and cannot undo
+        # it.
+        return is_soon and self._may_reopen and not self.is_heard
+
+    def has_cut_off(self, settings: TurnTakingSettings, start_ms: float) -> bool:
+        """Whether the reply has probably cut off a user who speaks from `start_ms` on."""
+        if self._heard_ms is None or not self._sounded_unfinished:
+            return False
+        return start_ms - self._heard_ms <= settings.interruption.continuation_window_ms
 
 
 class _Phase(Enum):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy
+from app.dialog.end_of_turn import DEFAULT_EAGERNESS, POLICIES, EndOfTurnPolicy, TurnEndFusion
 from app.dialog.interruption import InterruptionSettings
-from app.dialog.turn_end_fusion import TurnEndFusion
 from app.settings import Eagerness, InputMode
 from engine_runtime.setting import check, setting
 

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from app.dialog.packaged_model import find_model
 from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.onnx_runtime import OnnxModelError, create_session
+from engine_runtime.onnx_runtime import OnnxModelError, create_session, find_model
 from engine_runtime.types import Pcm
 
 

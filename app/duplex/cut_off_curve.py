@@ -15,8 +15,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy
-from app.dialog.turn_end_fusion import TurnEndFusion
+from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, TurnEndFusion
 from app.duplex.measures import SHORT_PAUSE_S, Share
 from app.duplex.segments import UserSegment
 from app.duplex.simulator import DuplexRecord

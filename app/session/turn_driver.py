@@ -23,12 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from app.dialog.end_of_turn import Stage
+from app.dialog.end_of_turn import Stage, VoiceCalibration
 from app.dialog.smart_turn import WINDOW_S
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.dialog.voice_calibration import VoiceCalibration
 from app.dialog.voice_level import VoiceLevel
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.audio.resample import Resampler
-from app.dialog.speech_end import speech_end
-from app.dialog.utterance import UtteranceBuffer
+from app.dialog.utterance import UtteranceBuffer, speech_end
 from app.dialog.vad import Vad
 from app.dialog.voice_level import voiced_level
 from app.session.engine_jobs import Hear, JobQueue

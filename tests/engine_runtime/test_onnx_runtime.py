@@ -13,7 +13,7 @@ import pytest
 
 from engine_runtime import NO_TELEMETRY
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.onnx_runtime import OnnxModelError, create_session, with_output
+from engine_runtime.onnx_runtime import OnnxModelError, create_session, find_model, with_output
 from tests.factories.onnx_bytes import mean_and_project
 
 # onnxruntime sends nothing if these are set; a test that left them set would prove nothing.
@@ -84,3 +84,26 @@ def test_a_session_leaves_no_trace_of_telemetry(tmp_path: Path, model: Path) -> 
     )
     subprocess.run([sys.executable, "-c", code, str(model)], env=environment, check=True, timeout=120)
     assert not list(tmp_path.rglob("*"))
+
+
+def test_a_file_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "somepackage" / "data").mkdir(parents=True)
+    (tmp_path / "somepackage" / "__init__.py").write_text("raise RuntimeError('imported')")
+    model = tmp_path / "somepackage" / "data" / "model.onnx"
+    model.write_bytes(b"weights")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_model("somepackage", "data/model.onnx") == model
+    assert find_model("somepackage", "data/other.onnx") is None
+    assert find_model("nosuchpackage", "data/model.onnx") is None
+
+
+def test_the_packages_are_not_imported() -> None:
+    code = (
+        "import sys\n"
+        "from engine_runtime.onnx_runtime import find_model\n"
+        "assert find_model('silero_vad', 'data/silero_vad.onnx')\n"
+        "find_model('pipecat', 'audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx')\n"
+        "print(sorted({'torch', 'silero_vad', 'pipecat'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

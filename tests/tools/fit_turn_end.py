@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from app.dialog.end_of_turn import log_odds
-from app.dialog.prosody import Prosody, measure
 from app.dialog.smart_turn import SmartTurn
-from app.dialog.turn_end import prosody_score
+from app.dialog.turn_end import Prosody, measure_prosody, prosody_score
 from app.dialog.turn_events import TurnAction
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
@@ -96,7 +95,7 @@ def collect(source: Path, keep: Path | None) -> Points:
         cuts += [(_soft_moment(utterance, rng), False), (len(utterance.pcm), True)]
         for cut, is_natural in cuts:
             for turn, own in _turns(vad, utterance, cut, is_natural, rng):
-                heard, falls = network.hear(turn), measure(turn)
+                heard, falls = network.hear(turn), measure_prosody(turn)
                 prosody = (np.nan, np.nan) if falls is None else (falls.pitch_fall_st, falls.level_fall_db)
                 is_end = cut == len(utterance.pcm)
                 rows.append((heard.summary, heard.probability, prosody, float(is_end), own))

@@ -8,9 +8,9 @@ inserted at their gaps (tests/tools/pause_corpus.py). Real VAD, real detector, w
 `--answer-ms`, the turn-taking of the program. One row for each time-out of silence alone, each eagerness,
 and the balanced one with other thresholds and with another longest wait, all in the same scenes: first for a
 voice that is not known yet, then for one that the ends of the next eight turns have calibrated
-(app/dialog/voice_calibration).
+(`VoiceCalibration`).
 `--network` asks Smart Turn alone. With `--bundle` rows "+ model" follow: the language model of a bundle
-that detects the end of turns is asked, too (app/dialog/turn_end_fusion.py), with the eagerness levels and,
+that detects the end of turns is asked, too (app/dialog/end_of_turn.py), with the eagerness levels and,
 for the balanced one, other thresholds. It answers `--predict-ms` after the speculative reply was begun.
 
 A turn is cut off if the first sample of a reply is heard before the user continues. A reply is heard
@@ -31,15 +31,20 @@ from unittest.mock import patch
 import numpy as np
 
 from app.commands.live_report import LiveReport
-from app.dialog.end_of_turn import POLICIES, EndOfTurnPolicy, log_odds, probability_of
+from app.dialog.end_of_turn import (
+    POLICIES,
+    EndOfTurnPolicy,
+    TurnEndFusion,
+    VoiceCalibration,
+    log_odds,
+    probability_of,
+)
 from app.dialog.smart_turn import EndOfTurnDetector, SmartTurn
 from app.dialog.turn_end import TurnEndDetector, head_file, load_head
-from app.dialog.turn_end_fusion import TurnEndFusion
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import SileroVad
-from app.dialog.voice_calibration import VoiceCalibration
 from app.settings import Eagerness
 from engine_runtime.bench.measuring import p50_p95
 from engine_runtime.bundle.bundle import Bundle

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.dialog.awaited_reply import AwaitedReply
+from app.dialog.turn_taking import AwaitedReply
 from app.dialog.turn_taking_settings import TurnTakingSettings
 
 SETTINGS = TurnTakingSettings()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.dialog.end_of_turn import Stage
+from app.dialog.end_of_turn import Stage, VoiceCalibration
 from app.dialog.turn_events import TurnAction
+from app.dialog.turn_taking import UserSpeech
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.dialog.user_speech import UserSpeech
-from app.dialog.voice_calibration import VoiceCalibration
 
 SETTINGS = TurnTakingSettings(eagerness="balanced")
 

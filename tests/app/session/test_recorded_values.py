@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.audio.echo_cancellation import AudioProcessing
+from app.dialog.end_of_turn import TurnEndFusion
 from app.dialog.interruption import InterruptionSettings
-from app.dialog.turn_end_fusion import TurnEndFusion
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.events import ReplyFinished, TurnCommitted, TurnOpened, TurnsRemoved
 from app.session.recorded_values import LONGEST_TEXT, plain, revived, settings_of, value_of
