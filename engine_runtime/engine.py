@@ -27,6 +27,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames, tail_frames
 from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.voice.recording import VoiceSource
 from engine_runtime.conversation.history import Exchange
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
@@ -305,7 +306,7 @@ class Engine:
 
     def _warm_up(self) -> None:
         bundle, rate = self.bundle, self.input_sample_rate
-        self._share_encoder()
+        share_encoder(self.stages.speech_tokenizer, self.stages.options)
         if self.stages.token2mel.is_static:  # on a CPU the reply below is enough
             self.stages.token2mel.warm_up()
             tails = tail_frames(bundle.flow) if self.stages.options.captures_batches else []
@@ -322,24 +323,6 @@ class Engine:
             for _ in run_alone(turn.commit(modality, params)):
                 pass
             self.end_conversation(conversation)
-
-    def _share_encoder(self) -> None:
-        """Give the streams of the speech encoder common buffers, so that it takes several in one captured
-        call."""
-        tokenizer, options = self.stages.speech_tokenizer, self.stages.options
-        if not (options.serves_several and tokenizer.calls.is_capturing):
-            return
-        if tokenizer.takes_batches and tokenizer.pool is None:
-            # A stream belongs to a conversation until its next turn.
-            wanted = options.conversations or 2 * options.max_batch_size
-            free, _ = memory_of(tokenizer.calls.device)
-            copy = split_bytes(tokenizer.model.config)
-            triton = copy <= free // 4 and uses_triton(options.kernels, tokenizer.calls.device)
-            most = free // 2 if options.conversations is None else max(free // 2, free - LATER_BYTES)
-            room = most - (copy if triton else 0)
-            slots = min(wanted, room // tokenizer.stream_bytes - 1)
-            if slots >= 1:
-                tokenizer.use_pool(slots, options.max_batch_size, triton=triton)
 
     def close(self) -> None:
         """Stop all work and release the memory. The engine cannot be used afterwards."""
@@ -359,3 +342,21 @@ class Engine:
         assert self.owner.is_here
         if self._is_closed:
             raise RuntimeError("the engine is closed")
+
+
+def share_encoder(tokenizer: SpeechTokenizer, options: EngineOptions) -> None:
+    """Give the streams of the speech encoder common buffers, so that it takes several in one captured call:
+    as many as asked for, within the free memory of its device."""
+    if not (options.serves_several and tokenizer.calls.is_capturing):
+        return
+    if tokenizer.takes_batches and tokenizer.pool is None:
+        # A stream belongs to a conversation until its next turn.
+        wanted = options.conversations or 2 * options.max_batch_size
+        free, _ = memory_of(tokenizer.calls.device)
+        copy = split_bytes(tokenizer.model.config)
+        triton = copy <= free // 4 and uses_triton(options.kernels, tokenizer.calls.device)
+        most = free // 2 if options.conversations is None else max(free // 2, free - LATER_BYTES)
+        room = most - (copy if triton else 0)
+        slots = min(wanted, room // tokenizer.stream_bytes - 1)
+        if slots >= 1:
+            tokenizer.use_pool(slots, options.max_batch_size, triton=triton)

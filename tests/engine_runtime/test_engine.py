@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import cast
 
 import numpy as np
 import pytest
@@ -21,8 +21,9 @@ from engine_runtime.bundle.weights import load_weights
 from engine_runtime.codec.flow.static import bytes_per_code
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from engine_runtime.codec.loading import load_flow
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.vocoder.vocoder import Vocoder
-from engine_runtime.engine import Engine
+from engine_runtime.engine import Engine, share_encoder
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.lm.generation import Generation, Row, speech_codes
@@ -30,7 +31,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch, StepOutput
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQConfig
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import Dtype, EngineOptions
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import (
     Modality,
@@ -321,11 +322,13 @@ def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
 def test_a_question_leaves_room_for_the_longest_reply_of_its_modality(
     bundle: Bundle, modality: Modality, longest: int
 ) -> None:
-    limits = {
-        "sampling_speech": SamplingParams(min_new=8, max_new=8),
-        "sampling_text": SamplingParams(min_new=20, max_new=20),
-    }
-    engine = Engine.load(replace(bundle, lm=replace(bundle.lm, context_rows=256, **limits)))
+    lm = replace(
+        bundle.lm,
+        context_rows=256,
+        sampling_speech=SamplingParams(min_new=8, max_new=8),
+        sampling_text=SamplingParams(min_new=20, max_new=20),
+    )
+    engine = Engine.load(replace(bundle, lm=lm))
     conversation, prompt = engine.new_conversation(), engine.stages.prompt
     turn = run_alone(engine.open_turn(conversation, 1, modality))
     with pytest.raises(ContextLengthError) as caught:
@@ -449,7 +452,7 @@ def test_a_closed_engine_says_so(bundle: Bundle) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_language_model(bundle: Bundle, dtype: str) -> None:
+def test_half_precision_language_model(bundle: Bundle, dtype: Dtype) -> None:
     engine = Engine.load(bundle, EngineOptions(dtype=dtype))
     events = exchange(engine, engine.new_conversation(), speech(1.0))
     assert engine.stages.lm.cache.pool.dtype == getattr(torch, dtype)
@@ -677,8 +680,7 @@ def test_the_pool_of_the_encoder_takes_half_of_the_free_memory_or_what_was_asked
     )
     monkeypatch.setattr(engine_module, "memory_of", lambda device: (int(free_gb * 1e9), 0))
     monkeypatch.setattr(engine_module, "uses_triton", lambda choice, device: True)
-    fake: Any = SimpleNamespace(stages=SimpleNamespace(speech_tokenizer=tokenizer, options=options))
-    Engine._share_encoder(fake)
+    share_encoder(cast(SpeechTokenizer, tokenizer), options)
     assert used == ([] if expected is None else [expected])
 
 

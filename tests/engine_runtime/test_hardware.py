@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,11 +82,11 @@ def test_a_limit_closes_every_kernel_that_needs_more(monkeypatch: pytest.MonkeyP
     }
     assert all("compute capability 9.0" in str(reason()) for reason in reasons.values())
     assert pdl.pdl_launch_args(gpu) == {"USES_PDL": False}
-    assert not batched_linear._is_large(gpu)
+    assert not batched_linear.is_large(gpu)
     hardware.limit_capability(None)
     assert [reasons[name]() for name in ("attention", "products", "norms")] == [None] * 3
     assert pdl.pdl_launch_args(gpu)["USES_PDL"]
-    assert batched_linear._is_large(gpu)
+    assert batched_linear.is_large(gpu)
 
 
 ENGINE_TEST = """
@@ -196,10 +197,10 @@ def test_the_header_names_driver_and_optional_libraries_that_are_installed(
 
     def version(package: str) -> str:
         if package not in versions:
-            raise hardware.metadata.PackageNotFoundError(package)
+            raise metadata.PackageNotFoundError(package)
         return versions[package]
 
-    monkeypatch.setattr(hardware.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     found = hardware.environment("cuda", "bfloat16")
     assert (found["gpu"], found["driver"]) == ("NVIDIA H200", "580.95.05")
     assert (found["triton"], found["tensorrt-llm"]) == ("3.6.0", "1.2.1")

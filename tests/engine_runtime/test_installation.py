@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         "app/__init__.py,sha256=x,6\napp/cli.py,sha256=x,6\napp/__pycache__/cli.pyc,,\nother.py,sha256=x,9\n"
     )
     monkeypatch.setattr(installation, "_record", lambda: record)
-    monkeypatch.setattr(installation.metadata, "packages_distributions", lambda: {"app": ["moss-voice"]})
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: {"app": ["moss-voice"]})
     monkeypatch.syspath_prepend(str(folder))
     before = _take_modules_of_app()
     yield folder
@@ -145,7 +146,7 @@ def test_a_package_that_wrote_over_app_is_named(wheel: Path, monkeypatch: pytest
     (wheel / "app" / "cli.py").write_text("# changed by hand\n")
     installation.require_own_app()
     owners = {"app": ["moss-voice", "their-service"]}
-    monkeypatch.setattr(installation.metadata, "packages_distributions", lambda: owners)
+    monkeypatch.setattr(metadata, "packages_distributions", lambda: owners)
     with pytest.raises(installation.InstallationError, match="their-service installs a package named app"):
         installation.require_own_app()
 
@@ -160,7 +161,7 @@ def test_a_compiler_is_found_as_triton_finds_it(monkeypatch: pytest.MonkeyPatch,
     headers = tmp_path / "include"
     headers.mkdir()
     (headers / "Python.h").touch()
-    monkeypatch.setattr(installation.sysconfig, "get_path", lambda name, scheme: str(headers))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name, scheme: str(headers))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     assert not installation.has_compiler()

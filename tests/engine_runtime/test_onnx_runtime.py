@@ -22,7 +22,10 @@ _QUIET_BY_CHANCE = {*NO_TELEMETRY, "CI", "TF_BUILD", "GITHUB_ACTIONS", "ORT_RUNN
 
 @pytest.fixture
 def model() -> Path:
-    (folder,) = find_spec("silero_vad").submodule_search_locations
+    package = find_spec("silero_vad")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    (folder,) = package.submodule_search_locations
     return Path(folder) / "data" / "silero_vad.onnx"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from engine_runtime.options import MOST_FLOW_STEPS, EngineOptions
+from engine_runtime.options import MOST_FLOW_STEPS, Dtype, EngineOptions
 from engine_runtime.setting import OptionsError
 
 
@@ -18,7 +20,9 @@ from engine_runtime.setting import OptionsError
         ("cpu", "bfloat16", "bfloat16"),
     ],
 )
-def test_the_language_model_has_the_format_that_suits_the_device(device, dtype, wanted) -> None:
+def test_the_language_model_has_the_format_that_suits_the_device(
+    device: str, dtype: Dtype | None, wanted: Dtype
+) -> None:
     assert EngineOptions(device=device, dtype=dtype).lm_dtype == wanted
 
 
@@ -32,7 +36,9 @@ def test_the_language_model_has_the_format_that_suits_the_device(device, dtype, 
         ("cpu", "bfloat16", "bfloat16"),
     ],
 )
-def test_the_codec_has_the_format_that_suits_the_device(device, dtype, wanted) -> None:
+def test_the_codec_has_the_format_that_suits_the_device(
+    device: str, dtype: Dtype | None, wanted: Dtype
+) -> None:
     assert EngineOptions(device=device, codec_dtype=dtype).voice_dtype == wanted
 
 
@@ -61,7 +67,7 @@ def test_a_compute_capability_that_no_gpu_has_is_refused(text: str) -> None:
         {"random_weights": -1},
     ],
 )
-def test_numbers_that_nothing_runs_with_are_refused(choice) -> None:
+def test_numbers_that_nothing_runs_with_are_refused(choice: dict[str, Any]) -> None:
     (name,) = choice
     with pytest.raises(OptionsError, match=f"{name} is .* Give "):
         EngineOptions(**choice)

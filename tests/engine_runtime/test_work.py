@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from engine_runtime.work import Outcome, SingleWork, Task, run_alone, within
+from engine_runtime.work import Outcome, Result, SingleWork, Task, run_alone, within
 
 
-def single(function: object) -> SingleWork:
-    return SingleWork("step", function)  # type: ignore[arg-type]
+def single(function: Callable[[], Result]) -> SingleWork[Result]:
+    return SingleWork("step", function)
 
 
 def added(numbers: list[int]) -> Task[int]:
     total = 0
     for number in numbers:
-        total += yield single(lambda number=number: number)
+        total += yield single(partial(int, number))
     return total
 
 

@@ -108,7 +108,8 @@ def _fp8_tiling(rows: int, is_gated: bool) -> BatchTiling:
     return BatchTiling(64, block, 4, stages, uses_tma=True)
 
 
-def _is_large(device: torch.device) -> bool:
+def is_large(device: torch.device) -> bool:
+    """Whether a GPU has TMA, and 227 KB of shared memory for a program."""
     if kernel_capability(device) < (9, 0):
         return False
     return shared_memory_limit(device) >= LARGE_SHARED_MEMORY
@@ -127,7 +128,7 @@ class BatchedLinear:
         self._capacity, self._skinny = capacity, skinny
         self._fp8_as_bits = lacks_fp8(device)
         self._pdl = pdl_launch_args(device)
-        self.tiling = partial(tiling_of, is_large=_is_large(device))
+        self.tiling = partial(tiling_of, is_large=is_large(device))
         """Replaced to measure other tilings."""
 
     @staticmethod

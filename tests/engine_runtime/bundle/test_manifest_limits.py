@@ -84,7 +84,8 @@ def test_networks_refuse_what_the_manifest_may_not_say(
     ]
     config = next(config for config in configs if key in config)
     read(config)
-    for value in (10**18, 0, -1, "many", True, None, [3], {}):
+    values: list[object] = [10**18, 0, -1, "many", True, None, [3], {}]
+    for value in values:
         with pytest.raises(BundleError, match=rf"\.config\] has {key} = .*which must be"):
             read(config | {key: value})
 

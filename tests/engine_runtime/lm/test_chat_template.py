@@ -86,7 +86,14 @@ def qwen_like(bundle: Bundle, file: Path, *added: str, merges_to: str = "") -> t
     file.write_text(json.dumps(document), encoding="utf-8")
     library = Tokenizer.from_file(str(file))
     tokenizer = TextTokenizer(file, bundle.lm.special_ids, library.get_vocab_size())
-    return tokenizer, {library.token_to_id(text) for text in (*added, merges_to) if text}
+    return tokenizer, {known_id(library, text) for text in (*added, merges_to) if text}
+
+
+def known_id(library: Tokenizer, text: str) -> int:
+    """The id of a token that the tokenizer has."""
+    token = library.token_to_id(text)
+    assert token is not None
+    return token
 
 
 @pytest.mark.parametrize("text", ["{}", "a {} b", "{}{}", "say {}\n now{}", " {} ", "<{}>"])
@@ -193,7 +200,7 @@ def test_placeholders_that_are_not_marked_as_special_say_nothing(bundle: Bundle,
     library.save(str(tmp_path / "tokenizer.json"))
     special = dataclasses.replace(bundle.lm.special_ids, empty=None)
     tokenizer = TextTokenizer(tmp_path / "tokenizer.json", special, library.get_vocab_size())
-    empty, end_empty, note = (library.token_to_id(f"<|{name}|>") for name in ("empty", "end_empty", "note"))
+    empty, end_empty, note = (known_id(library, f"<|{name}|>") for name in ("empty", "end_empty", "note"))
     words = tokenizer.encode("seven apples")
     ids = [empty, words[0], empty, end_empty, *words[1:], note, end_empty]
     assert tokenizer.decode(ids) == "seven apples<|note|>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypedDict, Unpack
 
 import pytest
 import torch
@@ -50,7 +51,17 @@ def stored_params(case: str) -> SamplingParams:
     return SamplingParams(**META["cases"][f"gen.{case}"]["params"])
 
 
-def start(tiny: Tiny, prompt: list[Row], params: SamplingParams, **options: object) -> Generation:
+class Options(TypedDict, total=False):
+    """Of a `Generation`."""
+
+    want_subtitles: bool
+    predict_turn_end: bool
+    skip_unused_tails: bool
+    samples_on_device: bool
+    given_draws: torch.Tensor | None
+
+
+def start(tiny: Tiny, prompt: list[Row], params: SamplingParams, **options: Unpack[Options]) -> Generation:
     """A reply after `prompt` with the vocabularies of the tiny model."""
     config = tiny[0].config
     return Generation(
@@ -59,7 +70,7 @@ def start(tiny: Tiny, prompt: list[Row], params: SamplingParams, **options: obje
         SPECIAL,
         text_vocab=config.text_vocab,
         audio_vocab=config.audio_vocab,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 
@@ -252,7 +263,7 @@ def test_sampling_ahead_is_that_of_the_row_after_a_code(tiny: Tiny) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"samples_on_device": True, "predict_turn_end": True}])
-def test_no_sampling_ahead_of_rows_that_are_sampled_here(tiny: Tiny, options: dict[str, bool]) -> None:
+def test_no_sampling_ahead_of_rows_that_are_sampled_here(tiny: Tiny, options: Options) -> None:
     prompt = [Row(SPECIAL.sosp, SPECIAL.audio_pad)]
     generation = start(tiny, prompt, SamplingParams(max_new=6), **options)
     assert generation.sampling_ahead is None

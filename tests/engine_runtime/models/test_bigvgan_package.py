@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,15 +54,15 @@ def test_a_package_that_is_imported_already_is_taken_as_it_is() -> None:
     assert sys.modules["bigvgan"] is package
 
 
-def _functions_of_the_package(*names: str) -> dict[str, object]:
+def _functions_of_the_package(*names: str) -> SimpleNamespace:
     """Functions of bigvgan/utils.py, without its imports."""
     spec = find_spec("bigvgan.activations")
     assert spec is not None
     assert spec.origin is not None
     tree = ast.parse((Path(spec.origin).parent / "utils.py").read_text(encoding="utf-8"))
     tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in names]
-    found: dict[str, object] = {}
-    exec(compile(tree, "utils.py", "exec"), found)
+    found = SimpleNamespace()
+    exec(compile(tree, "utils.py", "exec"), vars(found))
     return found
 
 
@@ -70,10 +71,10 @@ def test_the_replacement_equals_the_module_of_the_package() -> None:
     stand_in = sys.modules["bigvgan.utils"]
     for kernel in range(1, 16, 2):
         for dilation in range(1, 8):
-            assert stand_in.get_padding(kernel, dilation) == own["get_padding"](kernel, dilation)
+            assert stand_in.get_padding(kernel, dilation) == own.get_padding(kernel, dilation)
     for kind in (nn.Conv1d, nn.ConvTranspose1d):
         weights = []
-        for init in (stand_in.init_weights, own["init_weights"]):
+        for init in (stand_in.init_weights, own.init_weights):
             torch.manual_seed(3)
             module = kind(4, 4, 3)
             init(module)

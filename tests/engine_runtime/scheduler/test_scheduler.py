@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio, ReplyEvent
-from engine_runtime.work import Stage, Task, run_alone
+from engine_runtime.work import Stage, Task, Work, run_alone
 from tests.tools.turns import LONG, ask, check, done, exchange, sound, speech
 
 
@@ -39,7 +39,7 @@ class Device:
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceWork:
+class DeviceWork(Work[str]):
     device: Device
     name: str
     stage: Stage = "step"
@@ -52,10 +52,10 @@ class DeviceWork:
     def batch_key(self) -> Hashable:
         return self.stage
 
-    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
+    def waits_for_memory(self, beside: Sequence[DeviceWork] = ()) -> bool:
         return self.is_short
 
-    def fits(self, batch: Sequence[Any]) -> bool:
+    def fits(self, batch: Sequence[DeviceWork]) -> bool:
         return len(batch) < self.most
 
     def run(self) -> str:
@@ -70,6 +70,10 @@ def steps(device: Device, name: str, given: list[str], count: int = 1, **options
         given.append((yield DeviceWork(device, name, **options)))
 
 
+def due_at(ns: int) -> Callable[[], int]:
+    return lambda: ns
+
+
 def finish(scheduler: Scheduler) -> None:
     while not scheduler.is_idle:
         scheduler.run_once()
@@ -80,7 +84,7 @@ def test_the_most_urgent_goes_first_and_equal_work_joins_up_to_the_limit() -> No
     scheduler = Scheduler(clock_ns=lambda: device.now_ns)
     dues = {"d": 4, "b": 2, "c": 3, "a": 1}
     for place, name in enumerate(dues):
-        scheduler.start(steps(device, name, given), lambda name=name: dues[name])
+        scheduler.start(steps(device, name, given), due_at(dues[name]))
         if place == 1:
             scheduler.start(steps(device, "flow", given, stage="flow"), lambda: 0)
     finish(scheduler)
@@ -131,7 +135,7 @@ class ForwardDevice(Device):
 
 
 @dataclass(frozen=True, eq=False)
-class ForwardWork:
+class ForwardWork(Work[str]):
     device: ForwardDevice
     name: str
     stage: Stage = "step"
@@ -145,10 +149,7 @@ class ForwardWork:
     def batch_key(self) -> Hashable:
         return "forward", self.is_in_flight
 
-    def waits_for_memory(self, beside: Sequence[Any] = ()) -> bool:
-        return False
-
-    def fits(self, batch: Sequence[Any]) -> bool:
+    def fits(self, batch: Sequence[ForwardWork]) -> bool:
         return True
 
     def run(self) -> str:
@@ -216,7 +217,7 @@ def test_nothing_starves() -> None:
     scheduler = Scheduler(is_batching=False, clock_ns=lambda: device.now_ns)
     scheduler.start(steps(device, "patient", given), lambda: 1_000)
     for _ in range(20):
-        scheduler.start(steps(device, "new", given), lambda due=device.now_ns: due)
+        scheduler.start(steps(device, "new", given), due_at(device.now_ns))
         scheduler.run_once()
     assert given.count("PATIENT") == 1
 
@@ -281,7 +282,7 @@ def engine(random_bundle: Path) -> Engine:
     return Engine.load(Bundle.open(random_bundle))
 
 
-def talk(engine: Engine, number: int, found: dict[int, list[ReplyEvent]]) -> Task[None]:
+def talk(engine: Engine, number: int, found: list[ReplyEvent]) -> Task[None]:
     """A conversation of its own: one question and its reply."""
     conversation = engine.new_conversation()
     turn = yield from engine.open_turn(conversation, 1)
@@ -290,7 +291,7 @@ def talk(engine: Engine, number: int, found: dict[int, list[ReplyEvent]]) -> Tas
         yield from turn.push(question[start : start + 1280])
     events = yield from turn.commit(Modality.SPEECH, LONG)
     while (event := (yield from events.next_event())) is not None:
-        found.setdefault(number, []).append(event)
+        found.append(event)
     engine.end_conversation(conversation)
 
 
@@ -299,15 +300,15 @@ def test_conversations_at_once_say_what_each_says_alone(engine: Engine) -> None:
     alone = [
         exchange(engine, engine.new_conversation(), speech(1.0 + 0.1 * n, n), params=LONG) for n in range(3)
     ]
-    found: dict[int, list[ReplyEvent]] = {}
+    found: list[list[ReplyEvent]] = [[] for _ in alone]
     scheduler = Scheduler()
-    for number in range(3):
-        scheduler.start(talk(engine, number, found), lambda number=number: len(found.get(number, ())))
+    for number, events in enumerate(found):
+        scheduler.start(talk(engine, number, events), events.__len__)
     finish(scheduler)
-    for number, expected in enumerate(alone):
-        assert done(found[number]).codes == done(expected).codes
-        np.testing.assert_allclose(sound(found[number]), sound(expected), atol=1e-4)
-        assert [type(event) for event in found[number]] == [type(event) for event in expected]
+    for events, expected in zip(found, alone, strict=True):
+        assert done(events).codes == done(expected).codes
+        np.testing.assert_allclose(sound(events), sound(expected), atol=1e-4)
+        assert [type(event) for event in events] == [type(event) for event in expected]
     sizes = {size for stage, size in scheduler.times.summary() if stage == "step"}
     assert 3 in sizes, "the decode steps of all speakers are one step"
     check(engine)
@@ -323,7 +324,7 @@ def listen(events: ReplyEvents, heard: list[int]) -> Task[None]:
 def test_cancel_reopen_and_truncate_between_steps(engine: Engine) -> None:
     """While another conversation goes on, which says what it says alone."""
     expected = exchange(engine, engine.new_conversation(), speech(1.1, 1), params=LONG)
-    found: dict[int, list[ReplyEvent]] = {}
+    found: list[ReplyEvent] = []
     scheduler = Scheduler()
     scheduler.start(talk(engine, 1, found), lambda: 1)
     conversation = engine.new_conversation()
@@ -347,7 +348,7 @@ def test_cancel_reopen_and_truncate_between_steps(engine: Engine) -> None:
             assert run_alone(turn.push(speech(0.3))) > 0
     engine.end_conversation(conversation)
     finish(scheduler)
-    assert done(found[1]).codes == done(expected).codes
+    assert done(found).codes == done(expected).codes
     check(engine)
 
 
@@ -369,7 +370,7 @@ def test_three_conversations_of_nano_at_once_have_the_ids_of_each_alone(nano_bun
     def answers(scheduler: Scheduler, wanted: list[str]) -> list[list[ReplyEvent]]:
         found: list[list[ReplyEvent]] = [[] for _ in wanted]
         for question, events in zip(wanted, found, strict=True):
-            scheduler.start(answer(question, events), lambda events=events: len(events))
+            scheduler.start(answer(question, events), events.__len__)
         finish(scheduler)
         return found
 
@@ -454,7 +455,7 @@ def test_what_has_arrived_goes_first_so_that_what_follows_it_runs_together() -> 
         yield from steps(device, name, given, stage="prefill")
 
     for place, name in enumerate("abc"):
-        scheduler.start(listener(name), lambda place=place: place * 1_000_000_000)
+        scheduler.start(listener(name), due_at(place * 1_000_000_000))
     finish(scheduler)
     assert device.calls == [["a", "b", "c"]] * 2, "all of it in one pass, whatever is due"
 
