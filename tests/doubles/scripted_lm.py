@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -85,11 +85,13 @@ def one_hot(index: int, size: int) -> Tensor:
 Script = TypeVar("Script", bound=ScriptedExecutor)
 
 
+@overload
+def scripted(engine: Engine, script: list[tuple[int, int]]) -> tuple[Engine, ScriptedExecutor]: ...
+@overload
+def scripted(engine: Engine, script: list[tuple[int, int]], kind: type[Script]) -> tuple[Engine, Script]: ...
 def scripted(
-    engine: Engine,
-    script: list[tuple[int, int]],
-    kind: type[Script] = ScriptedExecutor,  # type: ignore[assignment]
-) -> tuple[Engine, Script]:
+    engine: Engine, script: list[tuple[int, int]], kind: type[ScriptedExecutor] = ScriptedExecutor
+) -> tuple[Engine, ScriptedExecutor]:
     """The engine with a script and a pool of its own as language model; codec and prompt stay."""
     lm, config = engine.stages.lm, engine.stages.lm_config
     limits = lm.executor.limits

@@ -141,7 +141,13 @@ def test_damaged_documents_are_refused(engine: Engine) -> None:
     document = engine.snapshot(conversation).document()
     with pytest.raises(HistoryError, match="format 2"):
         ConversationSnapshot.of(document | {"format": 2})
-    for broken in ({"exchanges": [{}]}, {"seed": None}, {"modality": "smell"}, {"exchanges": 5}):
+    damages: list[dict[str, object]] = [
+        {"exchanges": [{}]},
+        {"seed": None},
+        {"modality": "smell"},
+        {"exchanges": 5},
+    ]
+    for broken in damages:
         with pytest.raises(HistoryError, match="damaged"):
             ConversationSnapshot.of(document | broken)
     document["exchanges"][0]["user"][0][0] = 10**6

@@ -309,8 +309,8 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
         assert left is not None
         assert right is not None
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
-    codes = done(exchange(fresh, copy, speech(0.7))).codes
-    assert done(exchange(engine, conversation, speech(0.7))).codes == codes
+    expected = done(exchange(fresh, copy, speech(0.7))).codes
+    assert done(exchange(engine, conversation, speech(0.7))).codes == expected
     engine.end_conversation(conversation)
     check(engine)
     assert engine.stats.used == 0

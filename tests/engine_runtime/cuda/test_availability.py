@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_plain_torch_is_taken_when_asked_for(monkeypatch: pytest.MonkeyPatch) ->
 def test_without_triton_the_plain_way_is_taken_and_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(availability.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with caplog.at_level(logging.WARNING):
         assert not availability.uses_triton("auto", CPU)
     assert [record.message for record in caplog.records] == [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from engine_runtime.cuda import driver as module
 from engine_runtime.cuda.driver import driver_library, shared_memory_limit
 
 
@@ -24,8 +25,8 @@ def test_the_driver_of_the_system_is_loaded_once(
     monkeypatch: pytest.MonkeyPatch, platform: str, name: str
 ) -> None:
     loaded: list[str] = []
-    monkeypatch.setattr(module.sys, "platform", platform)
-    monkeypatch.setattr(module.ctypes, "CDLL", lambda library: loaded.append(library) or object())
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda library: loaded.append(library) or object())
     assert driver_library() is driver_library()
     assert loaded == [name]
 
@@ -37,7 +38,7 @@ def test_a_missing_driver_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -
         tried.append(name)
         raise OSError(name)
 
-    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    monkeypatch.setattr(ctypes, "CDLL", load)
     for _ in range(2):
         with pytest.raises(OSError, match="cuda"):
             driver_library()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import nullcontext
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -41,19 +42,42 @@ def test_copied_outputs_outlive_the_next_call() -> None:
     assert [value.tolist() for value in (*first, alone)] == [[2.0, 2.0], [2.0, 2.0], [-1.0, -1.0]]
 
 
-def test_discarded_graphs_are_captured_again() -> None:
+@pytest.fixture
+def warm_ups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Runs before each capture, in place of captures."""
+    runs: list[int] = []
+
+    def capture_graph(*given: Any) -> SimpleNamespace:
+        runs.append(given[-1])
+        return SimpleNamespace(graph=SimpleNamespace(replay=lambda: None), inputs=(), outputs=None)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(GraphedCalls, "_capture_graph", capture_graph)
+    return runs
+
+
+def capturing() -> GraphedCalls:
     calls = GraphedCalls("cpu")
-    calls._graphs_by_key = {("one", 1): None, ("one", 2): None, "other": None}
+    calls.is_capturing = True
+    return calls
+
+
+def test_discarded_graphs_are_captured_again(warm_ups: list[int]) -> None:
+    calls, keys = capturing(), [("one", 1), ("one", 2), ("other", 1)]
+    for key in keys:
+        calls.run(key, torch.empty)
     calls.forget(lambda key: key == ("one", 1))
-    assert list(calls._graphs_by_key) == [("one", 2), "other"]
+    assert [calls.has_graph(key) for key in keys] == [False, True, True]
+    for key in keys:
+        calls.run(key, torch.empty)
+    assert (len(warm_ups), calls.num_captured) == (4, 3)
 
 
-def test_the_first_call_of_a_kind_alone_is_run_before_its_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, runs = GraphedCalls("cpu"), []
-    monkeypatch.setattr(calls, "_capture_graph", lambda *given: runs.append(given[-1]))
-    for kind in ("small", "small", "large", None, None):
-        calls._capture(torch.neg, (), (), kind)
-    assert runs == [2, 0, 2, 2, 2]
+def test_the_first_call_of_a_kind_alone_is_run_before_its_capture(warm_ups: list[int]) -> None:
+    calls = capturing()
+    for key, kind in enumerate(("small", "small", "large", None, None)):
+        calls.run(key, torch.empty, kind=kind)
+    assert warm_ups == [2, 0, 2, 2, 2]
 
 
 def test_without_memory_for_a_capture_the_function_itself_runs(
@@ -61,8 +85,7 @@ def test_without_memory_for_a_capture_the_function_itself_runs(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    calls, total, tried = GraphedCalls("cpu"), torch.zeros(2), []
-    calls.is_capturing = True
+    calls, total, tried = capturing(), torch.zeros(2), []
 
     def add(x: torch.Tensor) -> torch.Tensor:
         return total.add_(x).clone()
@@ -89,7 +112,7 @@ def test_a_capture_is_not_disturbed_by_the_collector(monkeypatch: pytest.MonkeyP
         return nullcontext()
 
     def make() -> None:
-        with captured(Any):
+        with captured(cast(torch.cuda.CUDAGraph, object())):
             seen.append(gc.isenabled())
             raise ValueError("as a function may")
 

@@ -39,7 +39,7 @@ if HAS_TRITON:
     from engine_runtime.executors.cuda.triton_sampler import TritonSampler
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-FORMATS = ("native", "fp8", "int8", "int4")
+FORMATS: tuple[WeightFormat, ...] = ("native", "fp8", "int8", "int4")
 IS_INTERPRETED = DEVICE.type == "cpu"
 needs_gpu = pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter multiplies bfloat16 as integers")
 
@@ -102,7 +102,7 @@ def config_for(matrix: Matrix, rows: int, *, is_gated: bool = False) -> dict[Con
     return {ConfigKey(matrix.format, matrix.shape, is_gated): KernelConfig(rows, 4, 3, 2)}
 
 
-def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
+def close(got: Tensor, wanted: Tensor, weight_format: WeightFormat) -> None:
     """With integer weights the row is rounded to 16 bits relative to its maximum."""
     tolerance = 3e-3 if weight_format in ("int8", "int4") else 1e-4
     torch.testing.assert_close(got, wanted, atol=tolerance, rtol=tolerance)
@@ -111,7 +111,9 @@ def close(got: Tensor, wanted: Tensor, weight_format: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize(("shape", "rows"), [((40, 64), 8), ((33, 160), 16), ((20, 300), 4), ((9, 130), 2)])
-def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int, int], rows: int) -> None:
+def test_a_row_times_a_matrix(
+    bench: Bench, weight_format: WeightFormat, shape: tuple[int, int], rows: int
+) -> None:
     matrix = quantize(torch.randn(shape).to(DEVICE), weight_format)
     bench.triton.linear.kernel_configs.update(config_for(matrix, rows))
     x, norm = torch.randn(1, shape[1]).to(DEVICE), torch.rand(shape[1]).to(DEVICE)
@@ -127,7 +129,7 @@ def test_a_row_times_a_matrix(bench: Bench, weight_format: str, shape: tuple[int
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_gate_and_up_in_one(bench: Bench, weight_format: str) -> None:
+def test_gate_and_up_in_one(bench: Bench, weight_format: WeightFormat) -> None:
     matrix = quantize(torch.randn(2 * 37, 192).to(DEVICE), weight_format)
     bench.triton.linear.kernel_configs.update(config_for(matrix, 8, is_gated=True))
     x, norm = torch.randn(1, 192).to(DEVICE), torch.rand(192).to(DEVICE)
@@ -267,14 +269,18 @@ def test_rows_between_products(bench: Bench) -> None:
 @pytest.mark.parametrize("weight_format", FORMATS[1:])
 @pytest.mark.parametrize(("count", "shape"), [(1, (40, 64)), (7, (33, 300)), (16, (64, 128)), (50, (9, 130))])
 def test_few_rows_times_a_rounded_matrix(
-    bench: Bench, weight_format: str, count: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
+    weight_format: WeightFormat,
+    count: int,
+    shape: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(triton_prefill, "_WIDE", 40)
     matrix = quantize(torch.randn(shape).to(DEVICE), weight_format)
     x, residual = torch.randn(count, shape[1]).to(DEVICE), torch.randn(count, shape[0]).to(DEVICE)
     wanted = x @ matrix.dense(torch.float32).t()
+    monkeypatch.setattr(triton_prefill, "lacks_fp8", lambda device: True)
     as_bits = TritonRowOperations(bench.network, bench.cache, bench.inputs)
-    as_bits._fp8_as_bits = True
     for rows in (bench.triton_rows, as_bits):
         for before in (None, residual):
             got = rows.small_batch_linear(x, matrix, before)
@@ -288,7 +294,9 @@ def test_few_rows_times_a_rounded_matrix(
 
 @pytest.mark.parametrize("weight_format", FORMATS)
 @pytest.mark.parametrize("width", [64, 300])
-def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> None:
+def test_weights_made_dense(
+    bench: Bench, weight_format: WeightFormat, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix = quantize(torch.randn(9, width).to(DEVICE), weight_format)
     scratch = torch.zeros(4000).to(DEVICE)
     wanted = matrix.dense(torch.float32)
@@ -296,8 +304,8 @@ def test_weights_made_dense(bench: Bench, weight_format: str, width: int) -> Non
     torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-5)
     if weight_format == "fp8":
         scratch.zero_()
+        monkeypatch.setattr(triton_prefill, "lacks_fp8", lambda device: True)
         rows = TritonRowOperations(bench.network, bench.cache, bench.inputs)
-        rows._fp8_as_bits = True
         torch.testing.assert_close(rows.dense(matrix, torch.float32, scratch), wanted, atol=1e-6, rtol=1e-5)
 
 
@@ -316,9 +324,16 @@ def test_picks_are_those_of_plain_torch(vocabs: tuple[int, int], do_sample: bool
                 do_sample, 0.4 + 0.1 * change, 1 + 9 * change, 0.5 + 0.08 * change, 1.2, 9
             )
             of_reply = ReplySampling(params, vocabs[1] - 5, vocabs[1] - 7, *seen)
-        draws = torch.rand(2, dtype=torch.float64).tolist()
-        last_ids = step % vocabs[0], step % vocabs[1]
-        sampling = SamplingMetadata(of_reply, *draws, *last_ids, step % 2 == 0, wants_subtitle=True)
+        draw_text, draw_audio = torch.rand(2, dtype=torch.float64).tolist()
+        sampling = SamplingMetadata(
+            of_reply,
+            draw_text,
+            draw_audio,
+            last_text=step % vocabs[0],
+            last_audio=step % vocabs[1],
+            bans_eosp=step % 2 == 0,
+            wants_subtitle=True,
+        )
         logits = [torch.randn(1, vocab).mul(4).round_(decimals=step % 3).to(DEVICE) for vocab in vocabs]
         logits[1][0, vocabs[1] - 7] += 6 * (step % 2)  # the end of speech, likely, and held back or not
         inputs.wait()
@@ -403,12 +418,11 @@ def test_few_rows_through_the_executor(weight_format: WeightFormat, monkeypatch:
         model, formats=formats, uses_triton=True, device=str(DEVICE), multiplies_fp8=False
     )
     plain = make_cuda_paged(model, formats=formats)
-    monkeypatch.setattr(paged.executor._prefill._operations, "dense", lambda matrix, *given: matrix.weight)
+    # so that no rounded weight is made dense
+    monkeypatch.setattr(TritonRowOperations, "dense", lambda rows, matrix, *given: matrix.weight)
     got, wanted = paged.prefill(Sequence(), ids), plain.prefill(Sequence(), ids)
     for one, other in ((got.text_logits, wanted.text_logits), (got.audio_logits, wanted.audio_logits)):
-        torch.testing.assert_close(
-            one, other, atol=LOGIT_TOLERANCE, rtol=0
-        )  # no rounded weight was made dense
+        torch.testing.assert_close(one, other, atol=LOGIT_TOLERANCE, rtol=0)
 
 
 @pytest.mark.slow
@@ -442,7 +456,7 @@ def test_a_few_rows_filled_up_to_a_captured_size(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("columns", [4096, 12288, 256, 704])
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_default_configs_are_sizes_that_triton_takes(columns: int, weight_format: str) -> None:
+def test_default_configs_are_sizes_that_triton_takes(columns: int, weight_format: WeightFormat) -> None:
     for is_gated in (False, True):
         config = default_config(ConfigKey(weight_format, (512, columns), is_gated))
         for size in (config.rows, config.warps):

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
-from engine_runtime.cuda import stopwatch
 from engine_runtime.cuda.stopwatch import Stopwatch, rounds_ms, times_ms
 
 CPU = torch.device("cpu")
@@ -13,7 +14,7 @@ CPU = torch.device("cpu")
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, in one place."""
     now = [0.0]
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     return now
 
 

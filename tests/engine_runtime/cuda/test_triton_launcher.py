@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,12 @@ pytestmark = needs_triton
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a packaged program has, for the Triton that is installed here."""
+    import triton
     from triton import knobs
 
     monkeypatch.setattr(knobs.build, "impl", None)
     monkeypatch.setattr(triton_launcher, "FOLDER", tmp_path)
-    source = triton_launcher._triton_source()
-    assert source is not None
+    source = Path(triton.__file__).parent / "backends" / "nvidia" / "driver.c"
     (tmp_path / "driver.c").write_bytes(source.read_bytes())
     (tmp_path / "cuda_utils.so").write_bytes(b"compiled")
     return tmp_path
@@ -49,7 +50,7 @@ def test_a_checkout_has_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_without_triton_there_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_launcher.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not triton_launcher.use_packaged_launcher()
 
 
