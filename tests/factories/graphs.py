@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from engine_runtime.codec.graph import Axis, Graph, GraphTensor
+from engine_runtime.codec.onnx_graph import check_onnx
 
 Exported = Callable[[str, Graph], Path]
+
+
+def difference_on_onnx(graph: Graph, file: Path) -> float:
+    """What `check_onnx` finds for a graph that onnxruntime can run."""
+    difference = check_onnx(graph, file)
+    assert difference is not None
+    return difference
 
 
 class ScaledSum(nn.Module):

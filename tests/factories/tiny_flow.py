@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
+import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.flow import CausalFlow, FlowConfig
+from engine_runtime.types import VoicePrompt
 
 _GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 META = json.loads((_GOLDEN / "flow_tiny.json").read_text())
+
+
+class FlowOptions(TypedDict, total=False):
+    """Keyword arguments of a Token2Mel."""
+
+    steps: int
+    cfg_rate: float
+    packet_codes: Sequence[int]
+    prompt: VoicePrompt | None
+    dtype: torch.dtype
+    device: str
+    static_bytes: int
+    calls: GraphedCalls
+    triton: bool
+    streams: int
 
 
 def flow_config() -> FlowConfig:

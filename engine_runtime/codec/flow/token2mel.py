@@ -100,7 +100,8 @@ class Token2Mel:
                 prompt_mel=pack.tensor(self._prompt_mel(prompt)),
                 device=device,
             )
-        self._path: FlowBackend
+        self.backend: FlowBackend
+        """What computes the packets of all streams."""
         self.cached_codes: int | None = None
         """Codes of all replies together whose caches fit on the device; None without common caches."""
         self.most_streams: int | None = None
@@ -108,30 +109,32 @@ class Token2Mel:
         self._capture: Callable[[int], None] | None = None
         """Captures all graphs of a number of steps; None for dynamic caches."""
         if static_bytes is None:
-            self._path = DynamicFlow(parts)
+            self.backend = DynamicFlow(parts)
         elif triton and streams > 1:
             from engine_runtime.codec.flow.paged import PagedFlow
 
-            self._path = paged = PagedFlow(parts, self.packet_codes, static_bytes, self.steps, calls, streams)
+            self.backend = paged = PagedFlow(
+                parts, self.packet_codes, static_bytes, self.steps, calls, streams
+            )
             self._capture = paged.warm_up
             self.cached_codes = paged.pool.num_free * flow.config.chunk_codes
             self.most_streams = streams
         else:
-            self._path = static = StaticFlow(
+            self.backend = static = StaticFlow(
                 parts, self.packet_codes, static_bytes, self.steps, calls, triton=triton
             )
             self._capture = static.warm_up
-        self._path.start(self.steps)
+        self.backend.start(self.steps)
 
     def check_steps(self, steps: int) -> None:
         """Raise FlowCacheError if `use_steps` cannot change to so many Euler steps."""
-        self._path.check_steps(steps)
+        self.backend.check_steps(steps)
 
     def use_steps(self, steps: int) -> None:
         """Give the streams from now on so many Euler steps; graphs are captured again, those that a
         reply begins with at once. Raises FlowCacheError, with nothing changed, while there are streams in
         static caches, or if memory is too short for them."""
-        self._path.use_steps(steps)
+        self.backend.use_steps(steps)
         self.steps = steps
 
     def stream(self, n_steps: int | None = None) -> Token2MelStream:
@@ -210,7 +213,7 @@ class Token2MelStream:
         """Return to the state after the voice prompt."""
         stage = self._stage
         self._state = None  # releases its slot
-        self._state = stage._path.start(self._steps)
+        self._state = stage.backend.start(self._steps)
         self._held: list[Tensor] = []
         self._is_finished = False
         self._packet_ends = stage.packet_ends()
@@ -230,12 +233,12 @@ class Token2MelStream:
         """Add codes; `packets` computes what they complete. Errors as in `push`."""
         if self._is_finished:
             raise MossVoiceError("this mel stream is finished; call reset() before the next reply")
-        self._stage._path.push(self._state, self._stage._checked(codes))
+        self._stage.backend.push(self._state, self._stage._checked(codes))
 
     @property
     def is_ready(self) -> bool:
         """Whether `packets` has something to compute."""
-        return self._stage._path.ready(self._state, self._packet_end, finishing=False) > 0
+        return self._stage.backend.ready(self._state, self._packet_end, finishing=False) > 0
 
     def packets(self) -> Task[list[Tensor]]:
         """The packets that are complete now."""
@@ -250,9 +253,9 @@ class Token2MelStream:
     @torch.inference_mode()
     def _run(self, *, finishing: bool) -> Task[list[Tensor]]:
         stage, state, packets = self._stage, self._state, []
-        while count := stage._path.ready(state, self._packet_end, finishing):
+        while count := stage.backend.ready(state, self._packet_end, finishing):
             prompt_frames = max(stage.prompt_codes * stage.frames_per_code - state.position, 0)
-            frames = yield stage._path.work(state, count)
+            frames = yield stage.backend.work(state, count)
             mel = frames[:, prompt_frames:]
             if mel.shape[1]:
                 self._held.append(mel)

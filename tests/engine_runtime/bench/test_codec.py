@@ -63,7 +63,7 @@ def test_a_row_for_each_size_of_packet(engine: Engine) -> None:
 
 def test_a_packet_counts_all_of_its_work(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = CodecBench(engine.stages, repeats=1)
-    path = engine.stages.token2mel._path
+    path = engine.stages.token2mel.backend
     clock, advance = [0.0], path.advance
 
     def slow(state: Any, count: int) -> torch.Tensor:

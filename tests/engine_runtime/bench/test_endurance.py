@@ -61,7 +61,7 @@ def test_one_set_of_flow_buffers_serves_all_turns(engine: Engine) -> None:
     bundle, options = engine.bundle, EngineOptions()
     flow, _ = load_flow(bundle, torch.device("cpu"), options)
     static = Token2Mel(flow, bundle.flow.mel, packet_codes=bundle.flow.packets, static_bytes=1 << 30)
-    path = static._path
+    path = static.backend
     assert isinstance(path, StaticFlow)
     made = path.pool.held
     gc.collect()

@@ -175,7 +175,7 @@ def test_samples_that_are_not_finite_are_refused(engine: Engine, monkeypatch: py
 def test_codec_options_reach_the_stages(random_bundle: Path, dtype: Any) -> None:
     options = EngineOptions(codec_dtype=dtype, flow_schedule="quadratic", flow_steps=3)
     lower = Engine.load(Bundle.open(random_bundle), options)
-    span = lower.stages.token2mel._path.start(3).estimator.schedule.span
+    span = lower.stages.token2mel.estimator.schedule(3).span
     assert [round(t, 4) for t, _ in span] == [0.0, 0.1111, 0.4444]
     assert lower.stages.vocoder.like.dtype == getattr(torch, dtype)
     events, _ = reply(lower, HostExecution)

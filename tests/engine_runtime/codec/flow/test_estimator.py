@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine_runtime.codec.flow.estimator import EstimatorSteps
+from engine_runtime.codec.flow.estimator import EstimatorState, EstimatorSteps
 from engine_runtime.codec.flow.packed_weights import WeightPacker
 from engine_runtime.codec.flow.token2mel import Token2Mel
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, always, codes_of, run
@@ -46,9 +46,15 @@ def test_every_frame_is_worked_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = []
     sample = EstimatorSteps.sample
 
-    def counting(self: EstimatorSteps, *arguments: torch.Tensor) -> torch.Tensor:
-        frames.append(arguments[2].shape[1])
-        return sample(self, *arguments)  # type: ignore[arg-type]
+    def counting(
+        self: EstimatorSteps,
+        state: EstimatorState,
+        noise: torch.Tensor,
+        mu: torch.Tensor,
+        *more: torch.Tensor,
+    ) -> torch.Tensor:
+        frames.append(mu.shape[1])
+        return sample(self, state, noise, mu, *more)
 
     monkeypatch.setattr(EstimatorSteps, "sample", counting)
     run(Token2Mel(make_flow()[0], SPEC, steps=2).stream(), codes_of(23), always(1))

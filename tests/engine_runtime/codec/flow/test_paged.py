@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Unpack, cast
 
 import numpy as np
 import pytest
@@ -21,6 +21,7 @@ from engine_runtime.work import Task
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, TOLERANCE, codes_of
 from tests.engine_runtime.codec.flow.test_triton_estimator import flow, large_tiles  # noqa: F401
+from tests.factories.tiny_flow import FlowOptions
 
 pytestmark = [needs_triton, pytest.mark.usefixtures("large_tiles")]
 patch_interpreter()
@@ -34,9 +35,16 @@ class FirstFunctions(GraphedCalls):
 
     def __init__(self, device: str) -> None:
         super().__init__(device)
-        self.kept: dict[Any, Callable[..., Any]] = {}
+        self.kept: dict[Hashable, Callable[..., Any]] = {}
 
-    def run(self, key: Any, function: Callable[..., Any], *inputs: torch.Tensor, changes: Any = ()) -> Any:
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        *inputs: torch.Tensor,
+        changes: Sequence[torch.Tensor] = (),
+        kind: Hashable = None,
+    ) -> Any:
         return self.kept.setdefault(key, function)(*inputs)
 
 
@@ -46,9 +54,25 @@ def voice(flow: CausalFlow) -> VoicePrompt:  # noqa: F811
     return VoicePrompt(reference.codes[:9], reference.mel[:, :36], reference.xvector)
 
 
-def stage_of(flow: CausalFlow, voice: VoicePrompt | None, **options: Any) -> Token2Mel:  # noqa: F811
-    settings = {"steps": 1, "static_bytes": 1 << 26, "triton": True, "streams": 3, "packet_codes": (5, 10)}
-    return Token2Mel(flow, SPEC, prompt=voice, **settings | options)
+def stage_of(
+    flow: CausalFlow,  # noqa: F811
+    voice: VoicePrompt | None,
+    **options: Unpack[FlowOptions],
+) -> Token2Mel:
+    settings: FlowOptions = {
+        "steps": 1,
+        "static_bytes": 1 << 26,
+        "triton": True,
+        "streams": 3,
+        "packet_codes": (5, 10),
+        "prompt": voice,
+    }
+    return Token2Mel(flow, SPEC, **settings | options)
+
+
+def paged_of(stage: Token2Mel) -> PagedFlow:
+    assert isinstance(stage.backend, PagedFlow)
+    return stage.backend
 
 
 def budget_of(flow: CausalFlow, pages: int) -> int:  # noqa: F811
@@ -65,7 +89,7 @@ def speak(stream: Token2MelStream, codes: np.ndarray, made: list[np.ndarray]) ->
 
 def held(stage: Token2Mel, replies: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
     """Mel of replies that are spoken at once, and the number of streams of each call."""
-    scheduler, made = Scheduler(), [[] for _ in replies]
+    scheduler, made = Scheduler(), [list[np.ndarray]() for _ in replies]
     streams = [stage.stream() for _ in replies]
     for stream, codes, own in zip(streams, replies, made, strict=True):
         scheduler.start(speak(stream, codes, own), lambda: 0)
@@ -103,11 +127,9 @@ def test_a_full_ring_and_pages_copied_aside(flow: CausalFlow) -> None:  # noqa: 
     """Streams of at most 4 pages of 9: each alone writes over its past, and three take turns."""
     plain = stage_of(flow, None, triton=False, static_bytes=budget_of(flow, 4), packet_codes=(5,))
     stage = stage_of(flow, None, static_bytes=budget_of(flow, 9), packet_codes=(5,))
-    path = stage._path
-    assert isinstance(path, PagedFlow)
-    assert path.stream_pages == 4
+    assert paged_of(stage).stream_pages == 4
     replies = [codes_of(count, count) for count in (24, 23, 22)]
-    streams, made = [stage.stream() for _ in replies], [[] for _ in replies]
+    streams, made = [stage.stream() for _ in replies], [list[np.ndarray]() for _ in replies]
     for start in range(0, 24, 6):
         for stream, codes, own in zip(streams, replies, made, strict=True):
             own += arrays_of(stream.push(codes[start : start + 6]))
@@ -128,8 +150,7 @@ def test_streams_that_share_caches_keep_their_flow_steps(flow: CausalFlow) -> No
 @pytest.mark.slow
 def test_pages_and_slots_are_free_again_once_a_reply_was_collected(flow: CausalFlow) -> None:  # noqa: F811
     stage = stage_of(flow, None, streams=2)
-    path = stage._path
-    assert isinstance(path, PagedFlow)
+    path = paged_of(stage)
     before = path.pool.num_free
     assert stage.cached_codes == before * flow.config.chunk_codes
     streams = [stage.stream(), stage.stream()]
@@ -156,11 +177,10 @@ class End:
 
 
 def test_one_call_may_wait_for_another(flow: CausalFlow, voice: VoicePrompt) -> None:  # noqa: F811
-    paged = stage_of(flow, voice)._path
-    assert isinstance(paged, PagedFlow)
+    paged = paged_of(stage_of(flow, voice))
     more = []
     for is_over in (True, False, False):
-        paged._launched.append(End(is_over))  # type: ignore[arg-type]
+        paged._launched.append(cast(torch.cuda.Event, End(is_over)))
         more.append(paged.takes_more)
     assert more == [True, True, False]
 

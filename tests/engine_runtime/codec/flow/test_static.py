@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 import pytest
 import torch
 
 from engine_runtime.bundle.random_weights import random_voice
+from engine_runtime.codec.flow.estimator import EstimatorState, EstimatorSteps
+from engine_runtime.codec.flow.ring_cache import RingCache
 from engine_runtime.codec.flow.static import StaticFlow, bytes_per_code
 from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
+from engine_runtime.types import Mel
 from engine_runtime.work import run_alone
 from tests.doubles.graphs import EmulatedCalls
 from tests.engine_runtime.codec.flow.test_token2mel import (
@@ -27,7 +31,7 @@ from tests.engine_runtime.codec.flow.test_token2mel import (
     prompt_of,
     run,
 )
-from tests.factories.tiny_flow import make_flow
+from tests.factories.tiny_flow import FlowOptions, make_flow
 
 AMPLE = 1 << 30
 POLICIES = [(5,), (5, 5, 10, 25), (7, 13), (10, 5)]
@@ -39,8 +43,38 @@ def stored() -> tuple[CausalFlow, dict[str, torch.Tensor]]:
     return make_flow(max_frames=1200)
 
 
-def static(flow: CausalFlow, **options: Any) -> Token2Mel:
-    return Token2Mel(flow, SPEC, **{"steps": 2, "static_bytes": AMPLE} | options)
+def static(flow: CausalFlow, **options: Unpack[FlowOptions]) -> Token2Mel:
+    settings: FlowOptions = {"steps": 2, "static_bytes": AMPLE}
+    return Token2Mel(flow, SPEC, **settings | options)
+
+
+def path_of(stage: Token2Mel) -> StaticFlow:
+    assert isinstance(stage.backend, StaticFlow)
+    return stage.backend
+
+
+class NotedCalls(GraphedCalls):
+    """Notes the keys of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu")
+        self.keys: list[tuple[object, int, int, int]] = []
+        """Of each: the flow, the slot, the shape of the packet, the bucket."""
+
+    def run(
+        self,
+        key: Any,
+        function: Callable[..., Any],
+        *inputs: torch.Tensor,
+        changes: Sequence[torch.Tensor] = (),
+        kind: Hashable = None,
+    ) -> Any:
+        self.keys.append(key)
+        return super().run(key, function, *inputs, changes=changes, kind=kind)
+
+    @property
+    def slots(self) -> set[int]:
+        return {slot for _, slot, _, _ in self.keys}
 
 
 @pytest.mark.slow
@@ -82,23 +116,23 @@ def test_prompt_and_the_next_reply(stored: tuple[CausalFlow, dict[str, torch.Ten
 def test_streams_side_by_side_have_their_own_buffers(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
-    fixed = static(stored[0])
+    calls = NotedCalls()
+    fixed = static(stored[0], calls=calls)
     first, second = codes_of(23, 1), codes_of(23, 2)
     one, two = fixed.stream(), fixed.stream()
-    parts: tuple[list[Any], list[Any]] = ([], [])
+    parts: tuple[list[Mel], list[Mel]] = ([], [])
     for start in range(0, 23, 4):
         parts[0].extend(arrays_of(one.push(first[start : start + 4])))
         parts[1].extend(arrays_of(two.push(second[start : start + 4])))
     for index, (stream, codes) in enumerate(((one, first), (two, second))):
         mel = np.concatenate(parts[index] + arrays_of(stream.finish()), axis=1)
         assert np.abs(mel - one_shot(stored[0], codes)).max() <= TOLERANCE
-    slots = {one._state.slot.index, two._state.slot.index}
-    assert slots == {0, 1}
+    assert calls.slots == {0, 1}
     del one, two, stream
-    assert {
-        fixed.stream()._state.slot.index,
-        fixed.stream()._state.slot.index,
-    } <= slots  # they were released
+    calls.keys.clear()
+    for stream in [fixed.stream(), fixed.stream()]:
+        arrays_of(stream.push(first))
+    assert calls.slots == {0, 1}, "they were released"
 
 
 @pytest.mark.slow
@@ -108,15 +142,18 @@ def test_streams_that_share_slots_are_not_disturbed(
 ) -> None:
     """More streams than slots, packets in turns, also of replies that are longer than the caches."""
     flow, cases = stored
+    calls = NotedCalls()
     fixed = static(
-        flow, prompt=prompt_of(cases, 10), packet_codes=(5, 5, 10), static_bytes=100 * _bytes_per_code(flow)
+        flow,
+        prompt=prompt_of(cases, 10),
+        packet_codes=(5, 5, 10),
+        static_bytes=100 * _bytes_per_code(flow),
+        calls=calls,
     )
-    path = fixed._path
-    assert isinstance(path, StaticFlow)
     spoken = [codes_of(min(count, 280), seed) for seed, count in enumerate(counts)]
     alone = [fixed.convert(codes) for codes in spoken]
     streams = [fixed.stream() for _ in spoken]
-    assert len({stream._state.slot.index for stream in streams}) == path.prepared_slots == 1
+    assert path_of(fixed).prepared_slots == 1
     parts: list[list[np.ndarray]] = [[] for _ in spoken]
     for start in range(0, max(map(len, spoken)), 7):
         for stream, codes, found in zip(streams, spoken, parts, strict=True):
@@ -126,6 +163,7 @@ def test_streams_that_share_slots_are_not_disturbed(
         np.testing.assert_allclose(mel, expected, atol=1e-4)
     del stream, streams
     np.testing.assert_allclose(fixed.convert(spoken[0]), alone[0], atol=1e-4)
+    assert calls.slots == {0}
 
 
 @pytest.mark.slow
@@ -135,24 +173,14 @@ def test_all_streams_share_one_budget(stored: tuple[CausalFlow, dict[str, torch.
     flow, cases = stored
     voice, codes, size = prompt_of(cases, 10), codes_of(23), _bytes_per_code(flow)
     fixed = static(flow, prompt=voice, static_bytes=800 * size)
-    path = fixed._path
-    assert isinstance(path, StaticFlow)
+    path = path_of(fixed)
     assert path.cache_codes == 305  # what the longest reply takes
     want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
     streams = [fixed.stream(), fixed.stream()]
     packets = [arrays_of(stream.push(codes)) for stream in streams]
     with pytest.raises(FlowCacheError, match=r"active replies \(2\) leave"):
         fixed.stream(3)
-    held = {
-        id(cache): cache.nbytes
-        for stream in streams
-        for cache in (
-            stream._state.slot.encoder.codes,
-            stream._state.slot.encoder.frames,
-            stream._state.slot.estimator.cache,
-        )
-    }
-    assert path.pool.held == sum(held.values()) == 610 * size <= path.pool.budget
+    assert path.pool.held == 610 * size <= path.pool.budget
     for stream, parts in zip(streams, packets, strict=True):
         mel = np.concatenate([*parts, *arrays_of(stream.finish())], axis=1)
         assert np.abs(mel - want).max() <= TOLERANCE
@@ -167,8 +195,7 @@ def test_the_budget_is_divided_where_both_halves_are_ample(
     flow, cases = stored
     voice, size = prompt_of(cases, 10), _bytes_per_code(flow)
     for codes, slots, each in ((531, 1, 305), (532, 2, 266), (609, 2, 304), (700, 2, 305), (200, 1, 200)):
-        path = static(flow, prompt=voice, static_bytes=codes * size)._path
-        assert isinstance(path, StaticFlow)
+        path = path_of(static(flow, prompt=voice, static_bytes=codes * size))
         assert (path.prepared_slots, path.cache_codes) == (slots, each)
         assert path.pool.held == slots * each * size
 
@@ -184,7 +211,7 @@ def test_other_numbers_of_steps_take_the_room_of_idle_slots(
     for steps in (3, 1, 2):
         want = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes, steps)
         assert np.abs(fixed.convert(codes, steps) - want).max() <= TOLERANCE
-        assert fixed._path.pool.held <= fixed._path.pool.budget  # type: ignore[attr-defined]
+        assert path_of(fixed).pool.held <= path_of(fixed).pool.budget
     np.testing.assert_array_equal(fixed.convert(codes), before)
 
 
@@ -215,8 +242,7 @@ def test_beyond_the_cache_prompt_and_recent_past_are_kept(
     voice, codes = prompt_of(cases, 10), codes_of(90)
     reference = Token2Mel(flow, SPEC, steps=2, prompt=voice).convert(codes)
     small = static(flow, prompt=voice, packet_codes=(5, 10), static_bytes=40 * _bytes_per_code(flow))
-    assert isinstance(small._path, StaticFlow)
-    assert small._path.cache_codes == 40
+    assert path_of(small).cache_codes == 40
     mel = small.convert(codes)
     # 10 codes of prompt and 25 of reply; the packet of 10 after them writes over the oldest
     assert np.abs(mel[:, :100] - reference[:, :100]).max() <= TOLERANCE
@@ -237,8 +263,7 @@ def test_short_memory_makes_packets_smaller_before_it_refuses_a_voice(
         small = static(
             flow, prompt=voice, packet_codes=(5, 10, 25), static_bytes=cache_codes * _bytes_per_code(flow)
         )
-        assert isinstance(small._path, StaticFlow)
-        assert small._path.shapes == shapes
+        assert path_of(small).shapes == shapes
         held = min(cache_codes - 10 - shapes[-1], 20) * 4
         assert np.abs(small.convert(codes) - wanted)[:, :held].max() <= TOLERANCE
     with pytest.raises(BundleError, match="at least 20 codes, and there is memory for 19"):
@@ -250,11 +275,16 @@ def _bytes_per_code(flow: CausalFlow) -> int:
 
 
 def test_bytes_per_code_is_what_a_code_takes(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
-    path = static(stored[0])._path
-    assert isinstance(path, StaticFlow)
-    slot = path.start(2).slot
-    held = sum(cache.nbytes for cache in (slot.encoder.codes, slot.encoder.frames, slot.estimator.cache))
-    assert held == path.cache_codes * _bytes_per_code(stored[0])
+    path = path_of(static(stored[0]))
+    slots = [state.slot for state in (path.start(2), path.start(2))]
+    assert {slot.index for slot in slots} == {0, 1}
+    for slot in slots:
+        held = 0
+        for cache in (slot.encoder.codes, slot.encoder.frames, slot.estimator.cache):
+            assert isinstance(cache, RingCache)
+            held += cache.nbytes
+        assert held == path.cache_codes * _bytes_per_code(stored[0])
+    assert path.pool.held == 2 * held
 
 
 def test_a_cache_too_small_for_the_prompt_is_refused(
@@ -279,34 +309,29 @@ def test_number_formats_against_float32(
 
 @pytest.mark.slow
 def test_every_packet_goes_through_the_given_calls(
-    stored: tuple[CausalFlow, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+    stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
-    keys, calls = [], GraphedCalls("cpu")
-    plain = calls.run
-    monkeypatch.setattr(
-        calls, "run", lambda key, *given, **more: keys.append(key) or plain(key, *given, **more)
-    )
+    calls = NotedCalls()
     stage = static(stored[0], packet_codes=(5, 5, 10, 25), calls=calls)
     run(stage.stream(), codes_of(97), always(1))
-    assert [shape for _, _, shape, _ in keys] == [5, 5, 10, 25, 25, 25, 5]
-    assert [bucket for *_, bucket in keys] == [64, 64, 64, 64, 128, 128, 128]
-    keys.clear()
+    assert [shape for _, _, shape, _ in calls.keys] == [5, 5, 10, 25, 25, 25, 5]
+    assert [bucket for *_, bucket in calls.keys] == [64, 64, 64, 64, 128, 128, 128]
+    calls.keys.clear()
     stage.warm_up()
-    path = stage._path
-    assert isinstance(path, StaticFlow)
+    path = path_of(stage)
     assert path.prepared_slots == 2
-    assert len(set(keys)) == len(keys) == 2 * len(path.shapes) * len(path.buckets())
+    assert len(set(calls.keys)) == len(calls.keys) == 2 * len(path.shapes) * len(path.buckets())
 
 
 @pytest.mark.slow
 def test_captured_graphs_of_two_voices_do_not_mix(stored: tuple[CausalFlow, dict[str, torch.Tensor]]) -> None:
     calls, codes = EmulatedCalls(), codes_of(40)
     prompts = [random_voice(stored[0].config, SPEC.frame_rate, seed) for seed in (0, 1)]
-    options: dict[str, Any] = {"packet_codes": (5, 10)}
-    captured = [static(stored[0], prompt=prompt, calls=calls, **options) for prompt in prompts]
+    options: FlowOptions = {"packet_codes": (5, 10)}
+    captured = [static(stored[0], **options | {"prompt": prompt, "calls": calls}) for prompt in prompts]
     for _ in range(2):
         for prompt, stage in zip(prompts, captured, strict=True):
-            want = static(stored[0], prompt=prompt, **options).convert(codes)
+            want = static(stored[0], **options | {"prompt": prompt}).convert(codes)
             np.testing.assert_allclose(stage.convert(codes), want, rtol=0, atol=TOLERANCE)
     assert calls.num_captured > 4
 
@@ -325,7 +350,7 @@ def test_warm_up_leaves_no_trace(stored: tuple[CausalFlow, dict[str, torch.Tenso
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_graphs_equal_eager(stored: tuple[CausalFlow, dict[str, torch.Tensor]], dtype: torch.dtype) -> None:
     voice, codes = prompt_of(stored[1], 10), codes_of(120)
-    options: dict[str, Any] = {
+    options: FlowOptions = {
         "prompt": voice,
         "packet_codes": (5, 5, 10, 25),
         "dtype": dtype,
@@ -334,7 +359,7 @@ def test_graphs_equal_eager(stored: tuple[CausalFlow, dict[str, torch.Tensor]], 
     flow = make_flow(max_frames=1200)[0].cuda()
     eager = static(flow, **options).convert(codes)
     calls = GraphedCalls("cuda")
-    captured = static(flow, **options, calls=calls)
+    captured = static(flow, **options | {"calls": calls})
     captured.warm_up()
     made = calls.num_captured
     for _ in range(2):
@@ -350,8 +375,14 @@ def test_a_second_reply_takes_no_memory_and_no_capture(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
     codes, flow, calls = codes_of(60), make_flow(max_frames=1200)[0].cuda(), GraphedCalls("cuda")
-    options: dict[str, Any] = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10), "device": "cuda"}
-    fixed = static(flow, **options, calls=calls, static_bytes=700 * _bytes_per_code(flow))
+    fixed = static(
+        flow,
+        prompt=prompt_of(stored[1], 10),
+        packet_codes=(5, 10),
+        device="cuda",
+        calls=calls,
+        static_bytes=700 * _bytes_per_code(flow),
+    )
     fixed.warm_up()
     want, made = fixed.convert(codes), calls.num_captured
     torch.cuda.synchronize()
@@ -377,7 +408,7 @@ def test_other_flow_steps_equal_a_stage_of_that_many(
 ) -> None:
     """Bit for bit, also where the budget holds less of a reply than it is long: it is divided anew."""
     flow, cases = stored
-    options: dict[str, Any] = {
+    options: FlowOptions = {
         "prompt": prompt_of(cases, 10),
         "packet_codes": (5, 10),
         "static_bytes": 120 * _bytes_per_code(flow),
@@ -385,10 +416,8 @@ def test_other_flow_steps_equal_a_stage_of_that_many(
     fixed, codes = static(flow, **options), codes_of(97)
     for steps in (4, 1, 2):
         fixed.use_steps(steps)
-        want = static(flow, steps=steps, **options)
-        assert isinstance(fixed._path, StaticFlow)
-        assert isinstance(want._path, StaticFlow)
-        assert fixed._path.cache_codes == want._path.cache_codes
+        want = static(flow, **options | {"steps": steps})
+        assert path_of(fixed).cache_codes == path_of(want).cache_codes
         np.testing.assert_array_equal(fixed.convert(codes), want.convert(codes))
 
 
@@ -413,12 +442,9 @@ def test_graphs_and_buffers_of_other_flow_steps_are_freed(
     calls = EmulatedCalls()
     fixed = static(stored[0], calls=calls, prompt=prompt_of(stored[1], 10))
     fixed.warm_up()
-    path, captured = fixed._path, calls.num_captured
-    assert isinstance(path, StaticFlow)
-    (first, *_) = path._slots
-    buffer = weakref.ref(first.estimator.cache)
+    captured = calls.num_captured
+    buffer = weakref.ref(path_of(fixed).start(2).slot.estimator.cache)
     before = set(calls.keys)
-    del first
     gc.disable()  # an engine's objects are frozen, so that no collection would free them
     try:
         fixed.use_steps(3)
@@ -436,19 +462,18 @@ def test_a_change_of_the_flow_steps_captures_what_a_reply_begins_with(
     stored: tuple[CausalFlow, dict[str, torch.Tensor]],
 ) -> None:
     calls = EmulatedCalls()
-    options: dict[str, Any] = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10)}
-    fixed = static(stored[0], calls=calls, **options)
+    options: FlowOptions = {"prompt": prompt_of(stored[1], 10), "packet_codes": (5, 10)}
+    fixed = static(stored[0], **options | {"calls": calls})
     fixed.warm_up()
     every = calls.num_captured
     fixed.use_steps(3)
-    assert isinstance(fixed._path, StaticFlow)
     at_once = calls.num_captured
-    assert at_once == fixed._path.prepared_slots * len(fixed._path.shapes) < every
+    assert at_once == path_of(fixed).prepared_slots * len(path_of(fixed).shapes) < every
     stream = fixed.stream()
     first = run_alone(stream.push(codes_of(5 + stored[0].config.look_ahead_codes)))
     assert (len(first), calls.num_captured) == (1, at_once)  # the first packet waits for no capture
     del stream
-    want = static(stored[0], steps=3, **options).convert(codes_of(97))
+    want = static(stored[0], **options | {"steps": 3}).convert(codes_of(97))
     assert np.abs(fixed.convert(codes_of(97)) - want).max() <= TOLERANCE
     assert at_once < calls.num_captured < every
 
@@ -461,16 +486,16 @@ def test_flow_steps_that_do_not_fit_change_nothing(
     want = fixed.convert(codes)
     with pytest.raises(FlowCacheError, match=r"too small for 100 flow steps\. Choose fewer"):
         fixed.use_steps(100)
-    path = fixed._path
-    assert isinstance(path, StaticFlow)
-    make = path._new_slot
+    make = EstimatorSteps.new_state
 
-    def out_of_memory(steps: int) -> object:
+    def out_of_memory(
+        estimator: EstimatorSteps, steps: int, cache: RingCache | None = None
+    ) -> EstimatorState:
         if steps == 3:
             raise torch.OutOfMemoryError
-        return make(steps)
+        return make(estimator, steps, cache)
 
-    monkeypatch.setattr(path, "_new_slot", out_of_memory)
+    monkeypatch.setattr(EstimatorSteps, "new_state", out_of_memory)
     with pytest.raises(FlowCacheError, match="too little free memory for 3 flow steps"):
         fixed.use_steps(3)
     assert fixed.steps == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from engine_runtime.models.flow import CausalFlow, FlowConfig
 from engine_runtime.types import VoicePrompt
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, TOLERANCE, codes_of
+from tests.factories.tiny_flow import FlowOptions
 
 pytestmark = needs_triton
 patch_interpreter()
@@ -49,10 +50,11 @@ def large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(LAUNCHES, kind, replace(launch, rows=64, columns=128, block=512))
 
 
-def stages(flow: CausalFlow, **options: Any) -> tuple[Token2Mel, Token2Mel]:
+def stages(flow: CausalFlow, **options: Unpack[FlowOptions]) -> tuple[Token2Mel, Token2Mel]:
     """With plain operations and with kernels."""
-    settings = {"steps": 1, "static_bytes": 1 << 30, "device": DEVICE} | options
-    plain, fast = (Token2Mel(flow, SPEC, **settings, triton=triton) for triton in (False, True))
+    settings: FlowOptions = {"steps": 1, "static_bytes": 1 << 30, "device": DEVICE}
+    settings.update(options)
+    plain, fast = (Token2Mel(flow, SPEC, **settings | {"triton": triton}) for triton in (False, True))
     return plain, fast
 
 
@@ -141,10 +143,14 @@ def test_captured_kernels_equal_plain_operations(
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # as the codec's runtime sets it
     calls = GraphedCalls(DEVICE)
-    options = {"prompt": random_voice(flow.config, SPEC.frame_rate, 3), "packet_codes": (5, 5, 10, 25)}
-    plain = stages(flow, dtype=dtype, **options)[0]
-    fast = stages(flow, dtype=dtype, calls=calls, **options)[1]
-    assert isinstance(fast._path, StaticFlow)
+    options: FlowOptions = {
+        "prompt": random_voice(flow.config, SPEC.frame_rate, 3),
+        "packet_codes": (5, 5, 10, 25),
+        "dtype": dtype,
+    }
+    plain = stages(flow, **options)[0]
+    fast = stages(flow, **options | {"calls": calls})[1]
+    assert isinstance(fast.backend, StaticFlow)
     given = codes_of(45)
     wanted = plain.convert(given)
     for _ in range(2):

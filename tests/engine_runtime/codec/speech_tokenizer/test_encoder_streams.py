@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
@@ -106,7 +107,11 @@ def test_codes_that_are_not_finite_are_refused_on_arrival() -> None:
 
 def test_pending_codes_keep_what_the_call_reads() -> None:
     mel = torch.ones(2)
+    kept = weakref.ref(mel)
     pending = PendingValues(torch.tensor([[1], [2]]), [mel])
+    del mel
     assert pending.is_here
     assert pending.value().tolist() == [[1], [2]]
-    assert pending._inputs[0] is mel
+    assert kept() is not None
+    del pending
+    assert kept() is None

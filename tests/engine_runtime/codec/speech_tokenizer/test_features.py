@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from engine_runtime.codec.speech_tokenizer.features import CodecMel, WhisperLogMel
+from engine_runtime.codec.speech_tokenizer.features import CodecMel, Normalization, WhisperLogMel
 from engine_runtime.types import MelSpec
 
 GOLDEN = Path(__file__).parents[3] / "data" / "golden"
@@ -85,8 +86,10 @@ def test_running_maximum_equals_the_segment_maximum_of_every_prefix(speech: dict
 
 
 @pytest.mark.parametrize("normalization", ["segment_max", "running_max"])
-def test_log_mel_of_a_batch_equals_its_rows(speech: dict[str, torch.Tensor], normalization: str) -> None:
-    features = WhisperLogMel(RATE, 80, normalization)  # type: ignore[arg-type]
+def test_log_mel_of_a_batch_equals_its_rows(
+    speech: dict[str, torch.Tensor], normalization: Normalization
+) -> None:
+    features = WhisperLogMel(RATE, 80, normalization)
     batch = cut_segment(speech, "mult", 0).view(4, -1)
     mel = features(batch)
     assert mel.shape == (4, 80, 80)
@@ -102,7 +105,7 @@ def test_log_mel_refuses_other_lengths(samples: int) -> None:
 
 def test_unknown_normalisation_is_refused() -> None:
     with pytest.raises(ValueError, match="running_max"):
-        WhisperLogMel(RATE, 128, "global_max")  # type: ignore[arg-type]
+        WhisperLogMel(RATE, 128, cast(Normalization, "global_max"))
 
 
 def test_codec_mel(codec: dict[str, torch.Tensor]) -> None:

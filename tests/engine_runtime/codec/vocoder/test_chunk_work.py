@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,13 +11,14 @@ import torch
 from engine_runtime.codec.execution_stream import HostExecution, StreamWork
 from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.hift_stream import ChunkWork, DrawNoise, HiFTStream
-from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
+from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.hift import HiFT
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import Mel, Pcm
-from engine_runtime.work import Task
+from engine_runtime.work import Task, Work
 from tests.doubles.graphs import EmulatedCalls
 from tests.engine_runtime.codec.vocoder.test_hift_stream import SPEC, KnownNetwork, hift, run
 
@@ -138,7 +139,7 @@ def test_only_equal_chunks_of_one_vocoder_join(network: HiFT) -> None:
     first, later, other = stage.stream(), stage.stream(), stage_of(hift()[0]).stream()
     later.push(mel_of(20, 1))
 
-    def work(stream: VocoderStream, frames: int) -> Any:
+    def work(stream: VocoderStream, frames: int) -> Work[torch.Tensor]:
         return stream.push_work(torch.zeros(80, frames))
 
     key = work(first, 20).batch_key
@@ -161,7 +162,7 @@ def test_the_number_of_streams_is_limited(network: HiFT) -> None:
 
 @pytest.mark.slow
 def test_a_chunk_that_fails_fails_alone(network: HiFT) -> None:
-    mels, errors = [mel_of(32, seed) for seed in range(3)], []
+    mels, errors = [mel_of(32, seed) for seed in range(3)], list[str]()
     mels[1][5, 20] = np.nan
 
     def careful(mel: Mel, given: list[Pcm]) -> Task[None]:
@@ -200,7 +201,7 @@ def test_who_is_due_first_is_not_delayed_by_other_chunks(network: HiFT) -> None:
     for name, stream, due in (
         ("a", stage.stream(), 30), ("b", stage.stream(), 20), ("later", later, 10), ("c", stage.stream(), 40),
     ):  # fmt: skip
-        scheduler.start(one(name, stream), lambda due=due: due)
+        scheduler.start(one(name, stream), partial(int, due))
     scheduler.run_once()
     assert order == ["later"]
     scheduler.run_once()

@@ -16,7 +16,8 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
 from engine_runtime.codec.vocoder import cpu_convolution
 from engine_runtime.codec.vocoder.cpu_bigvgan_stream import CpuBigVGANStream
-from engine_runtime.codec.vocoder.vocoder import Vocoder, VocoderStream
+from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.types import Mel
@@ -81,7 +82,7 @@ def test_any_chunking_equals_one_call(
 @pytest.mark.slow
 def test_stored_wave_in_chunks() -> None:
     network, tensors = stored_bigvgan()
-    stage = Vocoder(network._network, SPEC, keep_state=True)
+    stage = Vocoder(network, SPEC, keep_state=True)
     for sizes in ([48], [20], [1, 9]):
         pcm = np.concatenate(run(stage.stream(), tensors["mel"].numpy(), sizes))
         assert np.abs(pcm - tensors["wave"].numpy()).max() <= 5e-5

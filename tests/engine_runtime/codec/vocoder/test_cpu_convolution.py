@@ -61,8 +61,9 @@ def test_only_the_factors_are_of_another_number_format() -> None:
     weight, bias, rows = random(16, 16, 3), random(16, seed=1), random(40, 16, seed=2)
     actual = DirectConvolution(weight, bias, dtype=torch.bfloat16)(rows, True, True)
     assert actual.dtype == torch.float32
-    rounded = (part.bfloat16().float() for part in (rows, weight, bias))
-    torch.testing.assert_close(actual.double(), expected(*rounded, 1, True, True), rtol=2**-8, atol=1e-2)
+    rows, weight, bias = (part.bfloat16().float() for part in (rows, weight, bias))
+    want = expected(rows, weight, bias, 1, True, True)
+    torch.testing.assert_close(actual.double(), want, rtol=2**-8, atol=1e-2)
 
 
 def test_many_channels_of_float32_are_for_winograd() -> None:

@@ -30,7 +30,7 @@ def tokenizer() -> SpeechTokenizer:
 
 @pytest.fixture
 def bigvgan() -> Vocoder:
-    return stored_bigvgan()[0]
+    return Vocoder(stored_bigvgan()[0], SPEC)
 
 
 @pytest.fixture

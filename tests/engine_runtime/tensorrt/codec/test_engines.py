@@ -31,11 +31,12 @@ from engine_runtime.tensorrt.codec.engines import (
     use_engines,
     weights_of,
 )
+from engine_runtime.tensorrt.library import RuntimeLibrary
 from engine_runtime.work import run_alone
 from tests.doubles.tensorrt.codec_engine import Faults, double_library
 from tests.engine_runtime.codec.flow.test_token2mel import codes_of
 from tests.engine_runtime.tensorrt.codec.conftest import PACKETS
-from tests.factories.graphs import Exported, scaled_sum
+from tests.factories.graphs import Exported, difference_on_onnx, scaled_sum
 from tests.factories.tiny_flow import make_flow
 
 PLAN = b"a plan"
@@ -176,7 +177,7 @@ def test_what_fails_leaves_the_codec_in_torch(
 ) -> None:
     monkeypatch.setattr(engines, "runtime_library", lambda: double_library(Faults({fault})))
     before = (codec.vocoder.network, codec.speech_tokenizer.step)
-    note = use_engines(codec, None, torch.device("cuda", 0)) if fault == "build" else _tried(codec, fault)
+    note = use_engines(codec, None, torch.device("cuda", 0)) if fault == "build" else _tried(codec)
     line = str(note)
     assert line.startswith("The codec runs in torch: ")
     assert "\n" not in line
@@ -184,11 +185,17 @@ def test_what_fails_leaves_the_codec_in_torch(
     assert (codec.vocoder.network, codec.speech_tokenizer.step) == before
 
 
-def _tried(codec: Codec, fault: str) -> Problem:
+def _tried(codec: Codec) -> Problem:
     """`use_engines` on the device of the double."""
     with pytest.MonkeyPatch.context() as patch:
         run = engines.run_on_engines
-        patch.setattr(engines, "run_on_engines", lambda *given: run(*given[:3], torch.device("cpu")))
+
+        def on_the_host(
+            codec: Codec, store: EngineStore, library: RuntimeLibrary, device: torch.device
+        ) -> None:
+            run(codec, store, library, torch.device("cpu"))
+
+        patch.setattr(engines, "run_on_engines", on_the_host)
         return use_engines(codec, None, torch.device("cuda", 0))
 
 
@@ -225,17 +232,17 @@ def test_the_weights_decide(random_bundle: Path, nano_bundle: Path, tmp_path: Pa
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_graphs_of_a_codec_on_a_gpu(exported: Exported, tmp_path: Path) -> None:
     """Weights on the device are exported as they are; the state of a stream stays on the device."""
-    from engine_runtime.codec.onnx_graph import check_onnx, export_onnx
-    from engine_runtime.tensorrt.codec.graphs import EngineEstimator
+    from engine_runtime.codec.onnx_graph import export_onnx
+    from engine_runtime.tensorrt.codec.graphs import EngineEstimator, estimator_graph
     from tests.engine_runtime.codec.flow.test_token2mel import SPEC
 
     stage = Token2Mel(
         make_flow(1200)[0], SPEC, steps=2, packet_codes=PACKETS, device="cuda", static_bytes=1 << 30
     )
-    graph = engines.estimator_graph(stage.estimator, list(PACKETS))
+    graph = estimator_graph(stage.estimator, list(PACKETS))
     assert graph.device.type == "cuda"
     export_onnx(graph, tmp_path / "estimator.onnx")
-    assert check_onnx(graph, tmp_path / "estimator.onnx") <= 1e-3
+    assert difference_on_onnx(graph, tmp_path / "estimator.onnx") <= 1e-3
     want = stage.convert(codes_of(33))
     stage.estimator.engine = EngineEstimator(stage.estimator, graph.module)
     assert np.abs(stage.convert(codes_of(33)) - want).max() <= 1e-3

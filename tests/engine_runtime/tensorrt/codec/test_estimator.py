@@ -10,7 +10,7 @@ import torch
 
 from engine_runtime.codec.flow.static import bytes_per_code
 from engine_runtime.codec.flow.token2mel import Token2Mel
-from engine_runtime.codec.onnx_graph import OnnxRunner, check_onnx
+from engine_runtime.codec.onnx_graph import OnnxRunner
 from engine_runtime.errors import ExecutorError
 from engine_runtime.tensorrt.codec.graphs import EngineEstimator, estimator_graph
 from tests.engine_runtime.codec.flow.test_token2mel import (
@@ -23,7 +23,7 @@ from tests.engine_runtime.codec.flow.test_token2mel import (
     run,
 )
 from tests.engine_runtime.tensorrt.codec.conftest import PACKETS
-from tests.factories.graphs import Exported
+from tests.factories.graphs import Exported, difference_on_onnx
 from tests.factories.tiny_flow import make_flow
 
 pytestmark = pytest.mark.slow
@@ -38,9 +38,9 @@ def with_engine(stage: Token2Mel, exported: Exported) -> Token2Mel:
 
 def test_the_graph_is_the_estimator(flow: Token2Mel, exported: Exported) -> None:
     graph = estimator_graph(flow.estimator, list(PACKETS))
-    assert check_onnx(graph, exported("flow_tiny", graph)) <= 1e-5
+    assert difference_on_onnx(graph, exported("flow_tiny", graph)) <= 1e-5
     # the module that is exported is the code that streams: the velocity of the first packet is the same
-    state = flow._path.start(2).slot.estimator
+    state = flow.backend.start(2).slot.estimator
     x, convolved, skipped, *_ = graph.examples("usual")
     state.cache.place(torch.tensor(0), torch.tensor(x.shape[1]), x.shape[1], 40)
     inputs = (

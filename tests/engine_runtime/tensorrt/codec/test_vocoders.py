@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine_runtime.codec.graph import Runner
-from engine_runtime.codec.onnx_graph import OnnxRunner, check_onnx
+from engine_runtime.codec.onnx_graph import OnnxRunner
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANWindows
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.bigvgan import build_bigvgan
@@ -18,7 +18,7 @@ from engine_runtime.models.hift import HiFT
 from engine_runtime.tensorrt.codec.graphs import EngineHiFT, EngineWindows, bigvgan_graphs, hift_graph
 from engine_runtime.types import Mel, Pcm
 from tests.engine_runtime.codec.vocoder.test_vocoder import CONFIG, SPEC, lively, mel_of, run, stored_bigvgan
-from tests.factories.graphs import Exported
+from tests.factories.graphs import Exported, difference_on_onnx
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_bigvgan_sounds_the_same(small: Vocoder, exported: Exported) -> None:
     both = []
     for graph in bigvgan_graphs(windows, 80, context, SIZES, small.like):
         file = exported(f"bigvgan_small_{graph.name}", graph)
-        assert check_onnx(graph, file) <= 1e-4
+        assert difference_on_onnx(graph, file) <= 1e-4
         both.append((graph, counted(OnnxRunner(graph, file), graph.name, calls)))
     small.network = EngineWindows(windows, context, *both)
     assert np.abs(spoken(small, mel) - want).max() <= 5e-5
@@ -91,7 +91,7 @@ def test_hift_sounds_the_same(hift_vocoder: Vocoder, exported: Exported) -> None
     want = spoken(hift_vocoder, mel)
     graph = hift_graph(network, hift_vocoder.right_context_frames, SIZES, hift_vocoder.like)
     file = exported("hift_tiny", graph)
-    assert check_onnx(graph, file) <= 1e-5
+    assert difference_on_onnx(graph, file) <= 1e-5
     hift_vocoder.network = EngineHiFT(network, graph, counted(OnnxRunner(graph, file), "vocoder", calls))
     assert np.abs(spoken(hift_vocoder, mel) - want).max() <= 1e-4
     # 20 frames, then 48, 28, 48 with the overlap; the last 18 are fewer than any packet has
