@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -29,7 +30,7 @@ from engine_runtime.codec.runtime import packet_frames, tail_frames
 from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.voice.recording import VoiceSource
-from engine_runtime.conversation.history import Exchange
+from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.conversation.user_input import UserInput
@@ -255,24 +256,40 @@ class Engine:
         conversation.remove(turn_ids)
 
     def remember(
-        self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str
-    ) -> Task[None]:
-        """Append an exchange that was held elsewhere to the history: a typed question or speech [n] at the
-        input rate, and the text of its reply. AudioInputError if the question is empty."""
+        self,
+        conversation: Conversation,
+        turn_id: int,
+        question: Sequence[str | Pcm],
+        reply: str,
+        before: int | None = None,
+    ) -> Task[Question]:
+        """Add an exchange that was held elsewhere to the history: typed texts and speech [n] at the input
+        rate, and the text of the reply, either of which may be empty. It goes before the exchange of the turn
+        `before`, or to the end. Returns the question. AudioInputError if speech is too short."""
         self._require_open()
+        asked = Question(())
+        if question:
+            asked = yield from self._encode_question(conversation, turn_id, question)
+        rows = tuple(self.stages.prompt.text_turn(reply)) if reply else ()
+        exchange = Exchange(asked.user, rows, reply, asked.speech_maximum, turn_id)
+        conversation.insert(exchange, before)
+        return asked
+
+    def _encode_question(
+        self, conversation: Conversation, turn_id: int, parts: Sequence[str | Pcm]
+    ) -> Task[Question]:
         asked = UserInput(self.stages, TimingBus(), turn_id)
         asked.open(conversation.expected_maximum)
         try:
-            if isinstance(question, str):
-                yield from asked.type(question)
-            else:
-                yield from asked.push(question)
+            for part in parts:
+                if isinstance(part, str):
+                    yield from asked.type(part)
+                else:
+                    yield from asked.push(part)
             yield from asked.end()
         finally:
             asked.release()
-        user, maximum = asked.question.user, asked.question.speech_maximum
-        rows = tuple(self.stages.prompt.text_turn(reply))
-        conversation.replace(None, Exchange(user, rows, reply, maximum, turn_id))
+        return asked.question
 
     def open_turn(
         self,

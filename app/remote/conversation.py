@@ -135,8 +135,8 @@ class RemoteConversation:
                 self._uplink.append(pcm)
             case Ask(turn_id, text) if (turn := self._open(turn_id)) is not None:
                 turn.text = text
-            case AskAgain(turn_id, earlier_id) if (turn := self._open(turn_id)) is not None:
-                self._ask_again(turn, earlier_id)
+            case AskAgain(turn_id) if (turn := self._open(turn_id)) is not None:
+                self._ask_again(turn, job)
             case Commit(turn_id, reply, scope=scope) if (turn := self._open(turn_id)) is not None:
                 self._commit(turn, reply, scope)
             case Reopen(_, scope):
@@ -169,15 +169,15 @@ class RemoteConversation:
         turn = self._turn
         return turn if turn and turn.turn_id == turn_id and not self._scope.is_cancelled else None
 
-    def _ask_again(self, turn: RemoteExchange, earlier_id: int) -> None:
-        earlier = self._exchanges.get(earlier_id)
+    def _ask_again(self, turn: RemoteExchange, job: AskAgain) -> None:
+        earlier = self._exchanges.get(job.earlier_id)
         if earlier is None or not (earlier.text or earlier.transcript or earlier.speech):
             problem = Problem("That question is not remembered any more.", "Ask it again yourself.")
             self._give(TurnFailed(turn.turn_id, problem))
             return
         turn.take_question(earlier)
         for known in list(self._exchanges.values()):
-            if earlier_id <= known.turn_id < turn.turn_id:
+            if not job.keeps and job.earlier_id <= known.turn_id < turn.turn_id:
                 self._drop(known)
         self._uplink.append_all(turn)
 

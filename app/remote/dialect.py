@@ -48,6 +48,8 @@ class ServerSession:
     """Whether the server ends the turns of the user; None if it does not say."""
     flow_steps: FlowSteps | None = None
     """Euler steps of the server's flow; None if they cannot be chosen."""
+    offers_timings: bool = False
+    """Whether it sends the timings of a reply to who asks for them."""
 
 
 def event_name(event: Json) -> str:
@@ -68,6 +70,7 @@ def read_session(event: Json, before: ServerSession | None = None) -> ServerSess
     session = _object(event.get("session"))
     audio = _object(session.get("audio"))
     audio_in, audio_out = _object(audio.get("input")), _object(audio.get("output"))
+    own = _object(session.get("moss_voice"))
     is_older = "input_audio_format" in session or "modalities" in session
     is_older = is_older or (before.is_older and not audio)
     detects = before.detects_turns
@@ -88,13 +91,14 @@ def read_session(event: Json, before: ServerSession | None = None) -> ServerSess
             before.output_format,
         ),
         detects,
-        _flow_steps(_object(session.get("moss_voice"))) or before.flow_steps,
+        _flow_steps(own) or before.flow_steps,
+        "timings" in own or before.offers_timings,
     )
 
 
 def session_update(session: ServerSession) -> Json:
-    """The session.update that begins a conversation: the announced formats, and no turn detection of the
-    server."""
+    """The session.update that begins a conversation: the announced formats, no turn detection of the server,
+    and its timings where it offers them: another server would refuse the field."""
     if session.is_older:
         changed: Json = {"modalities": ["audio", "text"], "turn_detection": None}
     else:
@@ -105,6 +109,8 @@ def session_update(session: ServerSession) -> Json:
             "output_modalities": ["audio"],
             "audio": {"input": audio_in, "output": audio_out},
         }
+    if session.offers_timings:
+        changed["moss_voice"] = {"timings": True}
     return {"type": "session.update", "session": changed}
 
 

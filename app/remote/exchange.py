@@ -124,10 +124,10 @@ class RemoteExchange:
 def held_elsewhere(job: Remember, sample_rate: int) -> RemoteExchange:
     """An exchange that the server is only told about."""
     exchange = RemoteExchange(job.turn_id, Modality.TEXT, sample_rate, is_answered=True)
-    if isinstance(job.question, str):
-        exchange.text = job.question
-    else:
-        exchange.hear(job.question)
+    exchange.text = "\n".join(part for part in job.question if isinstance(part, str))
+    for part in job.question:
+        if not isinstance(part, str):
+            exchange.hear(part)
     exchange.said.add(0, job.reply)
     return exchange
 

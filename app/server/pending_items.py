@@ -1,36 +1,47 @@
-"""The user's items that wait for a reply, and how much of them the engine's open turn has.
+"""The items that the model's history lacks, and how much of them the engine's open turn has.
 
 In: items of the client, committed speech, and the jobs of the turn driver, which pass through. Out: these
-jobs, and before them what gives the turn the items that it lacks. All items since the last reply are one turn
-of the engine. Their content is kept until they are answered, so an open turn may be dropped at any time: the
-next one is given everything again. Event loop.
+jobs, and before them what gives the engine the items that it lacks. All user items since the last reply are
+one turn of the engine; what an item of the assistant answers is told as an exchange, once no turn is open.
+Their content is kept until then, so an open turn may be dropped at any time: the next one is given
+everything again. Event loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, takewhile
 
 import numpy as np
 
 from app.server.items import Item
-from app.session.engine_jobs import Ask, Commit, Hear, Job, JobQueue, OpenTurn
+from app.session.engine_jobs import Ask, Commit, Hear, Job, JobQueue, OpenTurn, Remember
 from engine_runtime.types import Pcm
+
+Content = str | Pcm
+"""A text, or speech at the engine's rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingItem:
-    """An item, with its text or its speech at the engine's rate."""
+    """An item, with what is told of it."""
 
     item: Item
-    content: str | Pcm
+    parts: tuple[Content, ...]
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether it is the assistant's."""
+        return self.item.role == "assistant"
 
 
 class PendingItems:
     """The `JobQueue` of a turn driver."""
 
-    def __init__(self, jobs: JobQueue) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: JobQueue, reserve_turn_id: Callable[[], int]) -> None:
+        """`reserve_turn_id` makes the id of an exchange that is told."""
+        self._jobs, self._reserve_turn_id = jobs, reserve_turn_id
         self._items: list[PendingItem] = []
         self._given = 0
         """So many of the first items are in the open turn."""
@@ -39,9 +50,10 @@ class PendingItems:
         self._turn_id: int | None = None
         """The open turn."""
 
-    def __bool__(self) -> bool:
-        """Whether there are items to reply to."""
-        return bool(self._items)
+    @property
+    def has_question(self) -> bool:
+        """Whether the user has said or typed something since the last reply."""
+        return any(known.item.role == "user" for known in self._open_items)
 
     @property
     def has_speech(self) -> bool:
@@ -51,12 +63,15 @@ class PendingItems:
     @property
     def samples(self) -> int:
         """Length of the spoken items, at the engine's rate."""
-        return sum(len(known.content) for known in self._items if not isinstance(known.content, str))
+        parts = [part for known in self._items for part in known.parts]
+        return sum(len(part) for part in parts if not isinstance(part, str))
 
     def submit(self, job: Job) -> None:
         """Pass a job on. A turn that begins is given what waits, and so is one that is committed."""
         if isinstance(job, Commit):
             self.give()
+        if isinstance(job, OpenTurn):
+            self._tell()
         self._jobs.submit(job)
         if isinstance(job, Hear):
             self._said.append(job.pcm)
@@ -64,33 +79,41 @@ class PendingItems:
             self._turn_id = job.turn_id
             self.give()
 
-    def add(self, item: Item, content: str | Pcm) -> None:
-        """Another item, which the engine has not got."""
-        self._items.append(PendingItem(item, content))
+    def add(self, item: Item, parts: tuple[Content, ...], before: Item | None = None) -> None:
+        """Another item that the engine has not got, before one that waits, or at the end."""
+        places = (place for place, known in enumerate(self._items) if known.item is before)
+        self._items.insert(max(next(places, len(self._items)), self._given), PendingItem(item, parts))
+        if self._turn_id is None:
+            self._tell()
 
     def give(self) -> None:
         """Give the open turn, if there is one, what it lacks."""
         if self._turn_id is None:
             return
-        rest = self._items[self._given :]
-        self._given = len(self._items)
-        for is_typed, group in groupby(rest, lambda known: isinstance(known.content, str)):
+        rest = list(takewhile(lambda known: not known.is_reply, self._items[self._given :]))
+        self._given += len(rest)
+        for known in rest:
+            known.item.turn_id = self._turn_id
+        parts = [part for known in rest for part in known.parts]
+        for is_typed, group in groupby(parts, lambda part: isinstance(part, str)):
             given = list(group)
-            for known in given:
-                known.item.turn_id = self._turn_id
             if is_typed:
-                self._jobs.submit(Ask(self._turn_id, "\n".join(str(known.content) for known in given)))
+                self._jobs.submit(Ask(self._turn_id, "\n".join(map(str, given))))
             else:
-                spoken = [known.content for known in given if not isinstance(known.content, str)]
+                spoken = [part for part in given if not isinstance(part, str)]
                 self._jobs.submit(Hear(self._turn_id, np.concatenate(spoken)))
 
     def commit_speech(self, item: Item) -> None:
         """What was said in the open turn is this item."""
         item.turn_id = self._turn_id
         said = np.concatenate([np.zeros(0, dtype=np.float32), *self._said])
-        self._items.insert(self._given, PendingItem(item, said))
+        self._items.insert(self._given, PendingItem(item, (said,)))
         self._given += 1
         self._said = []
+
+    def has(self, item: Item) -> bool:
+        """Whether the item waits."""
+        return any(known.item is item for known in self._items)
 
     def has_given(self, item: Item) -> bool:
         """Whether the item is in the open turn."""
@@ -112,20 +135,26 @@ class PendingItems:
         del self._items[: self._given]
         self._forget_turn()
 
-    def question(self) -> str | Pcm | None:
-        """All items as one question that is answered elsewhere; None if some are typed and some spoken."""
-        texts = [known.content for known in self._items if isinstance(known.content, str)]
-        spoken = [known.content for known in self._items if not isinstance(known.content, str)]
-        if texts and spoken:
-            return None
-        return "\n".join(texts) if texts else np.concatenate(spoken)
+    @property
+    def _open_items(self) -> Iterator[PendingItem]:
+        """Those after the last reply."""
+        return takewhile(lambda known: not known.is_reply, reversed(self._items))
 
-    def answer(self, turn_id: int) -> None:
-        """They were, as this exchange."""
-        for known in self._items:
-            known.item.turn_id = turn_id
-        self._items = []
-        self._forget_turn()
+    def _tell(self) -> None:
+        """Tell the engine the exchanges among the items, up to the last reply."""
+        told = self._items[: len(self._items) - sum(1 for _ in self._open_items)]
+        del self._items[: len(told)]
+        question: list[PendingItem] = []
+        for known in told:
+            question.append(known)
+            if known.is_reply:
+                turn_id = self._reserve_turn_id()
+                for one in question:
+                    one.item.turn_id = turn_id
+                asked = tuple(part for one in question[:-1] for part in one.parts)
+                self._jobs.submit(Remember(turn_id, asked, known.item.text))
+                question = []
 
     def _forget_turn(self) -> None:
         self._given, self._said, self._turn_id = 0, [], None
+        self._tell()

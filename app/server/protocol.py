@@ -1,26 +1,33 @@
 """The Realtime protocol: client events from JSON text to typed values, and the ids of what it names.
 
 In: one text message. Out: a `ClientEvent`, or `ProtocolError` with the code, the field and the event's own
-id, which the server answers by an `error` event. Pure; any thread.
-
-Written out, not as pydantic models: a refusal names the field and the remedy in words of its own, and with a
-table of these words beside the models this module and session_config.py had 56 lines more.
+id, which the server answers by an `error` event. Codes and texts are those that OpenAI's server gives where
+clients are known to look at them. Pure; any thread.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from engine_runtime.errors import MossVoiceError, Problem
 
 _LONGEST_ID = 64
+_LONGEST_EVENT_ID = 512
+_LONGEST_SHOWN = 80
 Json = dict[str, Any]
 
 
@@ -47,76 +54,196 @@ def describe(problem: Problem, kind: str, code: str) -> Json:
     return {"type": kind, "code": code, "message": str(problem), "moss_voice": problem.to_json()}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionUpdate:
-    """session.update: only the given fields change."""
+def missing(param: str) -> ProtocolError:
+    """A required field is not there."""
+    return ProtocolError(
+        "missing_required_parameter", "Missing required parameter: '{field}'.", param=param, field=param
+    )
 
+
+def unknown(param: str) -> ProtocolError:
+    """The protocol has no such field, or not there."""
+    return ProtocolError("unknown_parameter", "Unknown parameter: '{field}'.", param=param, field=param)
+
+
+def invalid(param: str, value: object, supported: object) -> ProtocolError:
+    """A value is none of the `supported` ones."""
+    return ProtocolError(
+        "invalid_value",
+        "Invalid value: {value}. Supported values are: {supported}.",
+        param=param,
+        value=shown(value),
+        supported=supported,
+    )
+
+
+def unsupported(param: str) -> ProtocolError:
+    """The protocol has this field, and this server does nothing for it."""
+    return ProtocolError("unsupported", "{field} is not supported.", param=param, field=param)
+
+
+def shown(value: object) -> str:
+    """A value of a client in an error."""
+    return repr(value)[:_LONGEST_SHOWN]
+
+
+# ---- documents ----
+
+
+class Document(BaseModel):
+    """An object of the protocol. Unknown fields are refused, and no value is converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _decoded(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("it has to be a base64 string")
+    return base64.b64decode(value, validate=True)
+
+
+def _encodable(text: str) -> str:
+    # JSON can escape half of a surrogate pair, which no tokenizer takes.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has half of a surrogate pair") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Base64 = Annotated[bytes, BeforeValidator(_decoded)]
+Id = Annotated[str, Field(min_length=1, max_length=_LONGEST_ID)]
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def validated(model: type[AnyDocument], document: Json, name: str) -> AnyDocument:
+    """The typed value of a document, which is the field `name` of its event. ProtocolError names the first
+    field that cannot be used."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise _refusal(error, document, name) from error
+
+
+def _refusal(error: ValidationError, document: Json, name: str = "") -> ProtocolError:
+    # Of the branches of a union the one that says more than the type that it expects.
+    all_found = error.errors(include_url=False)
+    found = next((one for one in all_found if not one["type"].endswith("_type")), all_found[0])
+    kind, context = found["type"], found.get("ctx", {})
+    param = _path_of(found["loc"], document, name, is_missing=kind == "missing")
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        param = f"{param}.type".lstrip(".")
+    if kind in ("missing", "union_tag_not_found"):
+        return missing(param)
+    if kind == "extra_forbidden":
+        return unknown(param)
+    if kind in ("literal_error", "union_tag_invalid"):
+        supported = context.get("expected") or context.get("expected_tags")
+        return invalid(param, context.get("tag") or found["input"], supported)
+    return ProtocolError(
+        "invalid_type" if kind.endswith("_type") else "invalid_value",
+        "Invalid value for '{field}': {reason}.",
+        param=param,
+        field=param,
+        reason=found["msg"].removeprefix("Value error, "),
+    )
+
+
+def _path_of(location: tuple[int | str, ...], document: Any, name: str, *, is_missing: bool) -> str:
+    """The field of an error: what pydantic adds to the location, names of the branches of unions, is not in
+    the document."""
+    path = name
+    for place, step in enumerate(location):
+        is_last_missing = is_missing and place == len(location) - 1
+        if isinstance(document, list) and isinstance(step, int) and step < len(document):
+            path, document = f"{path}[{step}]", document[step]
+        elif is_last_missing or (isinstance(document, dict) and step in document):
+            path = f"{path}.{step}".lstrip(".")
+            document = document.get(step) if isinstance(document, dict) else None
+    return path
+
+
+# ---- events ----
+
+
+class _Event(Document):
+    event_id: Annotated[str, Field(max_length=_LONGEST_EVENT_ID)] | None = None
+    """The id that the client gave it."""
+
+
+class SessionUpdate(_Event):
+    """Only the given fields change."""
+
+    type: Literal["session.update"]
     session: Json
 
 
-@dataclass(frozen=True, slots=True)
-class AudioAppend:
-    """input_audio_buffer.append."""
+class AudioAppend(_Event):
+    """More audio, in the session's format; a sample may be split between two events."""
 
-    audio: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class AudioCommit:
-    """input_audio_buffer.commit: the buffer becomes a user item."""
+    type: Literal["input_audio_buffer.append"]
+    audio: Base64
 
 
-@dataclass(frozen=True, slots=True)
-class AudioClear:
-    """input_audio_buffer.clear."""
+class AudioCommit(_Event):
+    """The buffer becomes a user item."""
+
+    type: Literal["input_audio_buffer.commit"]
 
 
-@dataclass(frozen=True, slots=True)
-class ItemCreate:
-    """conversation.item.create; `previous_item_id` None for the end."""
+class AudioClear(_Event):
+    """The buffer is forgotten."""
 
+    type: Literal["input_audio_buffer.clear"]
+
+
+class ItemCreate(_Event):
+    """A new item; `previous_item_id` None for the end."""
+
+    type: Literal["conversation.item.create"]
     item: Json
-    previous_item_id: str | None = None
+    previous_item_id: Id | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ItemRetrieve:
-    """conversation.item.retrieve."""
+class ItemRetrieve(_Event):
+    """An item is asked for."""
 
-    item_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ItemDelete:
-    """conversation.item.delete."""
-
-    item_id: str
+    type: Literal["conversation.item.retrieve"]
+    item_id: Id
 
 
-@dataclass(frozen=True, slots=True)
-class ItemTruncate:
-    """conversation.item.truncate: no more than this was heard of a reply."""
+class ItemDelete(_Event):
+    """An item is to be deleted."""
 
-    item_id: str
-    content_index: int
-    audio_end_ms: int
+    type: Literal["conversation.item.delete"]
+    item_id: Id
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseCreate:
-    """response.create; the parameters override those of the session."""
+class ItemTruncate(_Event):
+    """No more than this was heard of a reply."""
 
-    response: Json = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseCancel:
-    """response.cancel; None for the one in progress."""
-
-    response_id: str | None = None
+    type: Literal["conversation.item.truncate"]
+    item_id: Id
+    content_index: Annotated[int, Field(ge=0, lt=2**53)]
+    audio_end_ms: Annotated[int, Field(ge=0, lt=2**53)]
 
 
-ClientAction = (
+class ResponseCreate(_Event):
+    """A reply is asked for; the parameters override those of the session."""
+
+    type: Literal["response.create"]
+    response: Json | None = None
+
+
+class ResponseCancel(_Event):
+    """A response is not wanted any more; None for the one in progress."""
+
+    type: Literal["response.cancel"]
+    response_id: Id | None = None
+
+
+ClientEvent = (
     SessionUpdate
     | AudioAppend
     | AudioCommit
@@ -128,121 +255,31 @@ ClientAction = (
     | ResponseCreate
     | ResponseCancel
 )
+_EVENTS: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
 
 
-@dataclass(frozen=True, slots=True)
-class ClientEvent:
-    """An action and the id that the client gave it."""
-
-    action: ClientAction
-    event_id: str | None = None
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
 
 
 def parse(text: str) -> ClientEvent:
     """The event of a message. ProtocolError if it is none."""
     try:
-        event = json.loads(text)
+        event = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(
             "invalid_json", "The message is no JSON document: {error}.", error=error
         ) from error
     if not isinstance(event, dict):
         raise ProtocolError("invalid_event", "A message is a JSON object with a type.")
-    event_id = event.get("event_id")
-    if not isinstance(event_id, str) or len(event_id) > 512:
-        event_id = None
-    kind = event.get("type")
-    reader = _READERS.get(kind) if isinstance(kind, str) else None
-    if reader is None:
-        known = ", ".join(sorted(_READERS))
-        raise ProtocolError(
-            "unknown_event",
-            "{kind!r} is no client event.",
-            "Known are {known}.",
-            param="type",
-            event_id=event_id,
-            kind=str(kind)[:80],
-            known=known,
-        )
     try:
-        return ClientEvent(reader(event), event_id)
-    except ProtocolError as error:
-        error.event_id = event_id
-        raise
-
-
-def text_of(value: Json, name: str, *, longest: int = _LONGEST_ID) -> str:
-    """A required string."""
-    found = value.get(name)
-    if not isinstance(found, str) or not found or len(found) > longest:
-        raise ProtocolError(
-            "invalid_value",
-            "{name} has to be a string of 1 to {longest} characters.",
-            param=name,
-            name=name,
-            longest=longest,
-        )
-    return found
-
-
-def integer_of(value: Json, name: str) -> int:
-    """A required integer of at least 0."""
-    found = value.get(name)
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 2**53:
-        raise ProtocolError(
-            "invalid_value", "{name} has to be an integer of at least 0.", param=name, name=name
-        )
-    return found
-
-
-def object_of(value: Json, name: str, default: Json | None = None) -> Json:
-    """An object; required where there is no default."""
-    found = value.get(name)
-    if found is None and default is not None:
-        return default
-    if not isinstance(found, dict):
-        raise ProtocolError("invalid_value", "{name} has to be an object.", param=name, name=name)
-    return found
-
-
-def bytes_of(value: Json, name: str) -> bytes:
-    """Required base64 data."""
-    found = value.get(name)
-    if not isinstance(found, str):
-        raise ProtocolError("invalid_value", "{name} has to be a base64 string.", param=name, name=name)
-    try:
-        return base64.b64decode(found, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ProtocolError(
-            "invalid_value", "{name} is no valid base64: {error}.", param=name, name=name, error=error
-        ) from error
-
-
-def _item_create(event: Json) -> ItemCreate:
-    previous = event.get("previous_item_id")
-    if previous is not None:
-        previous = text_of(event, "previous_item_id")
-    return ItemCreate(object_of(event, "item"), previous)
-
-
-def _response_cancel(event: Json) -> ResponseCancel:
-    return ResponseCancel(text_of(event, "response_id") if event.get("response_id") is not None else None)
-
-
-_READERS: dict[str, Callable[[Json], ClientAction]] = {
-    "session.update": lambda event: SessionUpdate(object_of(event, "session")),
-    "input_audio_buffer.append": lambda event: AudioAppend(bytes_of(event, "audio")),
-    "input_audio_buffer.commit": lambda event: AudioCommit(),
-    "input_audio_buffer.clear": lambda event: AudioClear(),
-    "conversation.item.create": _item_create,
-    "conversation.item.retrieve": lambda event: ItemRetrieve(text_of(event, "item_id")),
-    "conversation.item.delete": lambda event: ItemDelete(text_of(event, "item_id")),
-    "conversation.item.truncate": lambda event: ItemTruncate(
-        text_of(event, "item_id"), integer_of(event, "content_index"), integer_of(event, "audio_end_ms")
-    ),
-    "response.create": lambda event: ResponseCreate(object_of(event, "response", {})),
-    "response.cancel": _response_cancel,
-}
+        return _EVENTS.validate_python(event)
+    except ValidationError as error:
+        refused = _refusal(error, event)
+        event_id = event.get("event_id")
+        if isinstance(event_id, str) and len(event_id) <= _LONGEST_EVENT_ID:
+            refused.event_id = event_id
+        raise refused from error
 
 
 class Identifiers:

@@ -8,15 +8,17 @@ A conversation is a list of items. All user items since the last reply are one t
 the reply one exchange of its history. Turns by voice, and the replies to all turns, are those of the
 `TurnDriver` that the window has; its hooks are here. The input buffer is apart from them: what a client
 appends without turn detection goes to the engine early where that is free for it, and is an item once it is
-committed. At most one response is in progress. What is sent counts as heard until the client truncates the
-item; an exchange of which nothing was heard leaves the history of the model.
+committed. At most one response is in progress; one that is asked for while the user speaks begins with the
+commit of that speech. Without a question it asks the latest one again; without any it is empty. What is sent
+counts as heard until the client truncates the item; an exchange of which nothing was heard leaves the history
+of the model.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -25,13 +27,13 @@ from app.dialog.turn_events import TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import Vad
 from app.server.input_buffer import InputBuffer
-from app.server.items import Item, ItemList, read_item
-from app.server.pending_items import PendingItems
+from app.server.items import Item, ItemList, read_item, spoken_item
+from app.server.pending_items import Content, PendingItems
 from app.server.protocol import (
     AudioAppend,
     AudioClear,
     AudioCommit,
-    ClientAction,
+    ClientEvent,
     Identifiers,
     ItemCreate,
     ItemDelete,
@@ -43,12 +45,14 @@ from app.server.protocol import (
     ResponseCreate,
     SessionUpdate,
     describe,
+    invalid,
     parse,
 )
 from app.server.response import Emit, ResponseControl
 from app.server.session_config import FLOW_STEPS, SessionConfig
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
+    AskAgain,
     FlowSteps,
     FlowStepsSet,
     Hear,
@@ -112,7 +116,7 @@ class RealtimeSession:
         self._clock_s = clock_s
         self._seed = seed
         self._items = ItemList()
-        self._pending = PendingItems(jobs)
+        self._pending = PendingItems(jobs, lambda: self._driver.reserve_turn_id())
         rate = self._config.input_format.sample_rate
         self._buffer = InputBuffer(vad, rate, rates.input_sample_rate, LONGEST_TURN_S)
         self._responses = ResponseControl(
@@ -130,8 +134,14 @@ class RealtimeSession:
         self._driver.use_engine(rates.input_sample_rate)
         self._item_id = ""
         """Id of the item that present speech becomes."""
+        self._odd = b""
+        """The first part of a sample whose rest the next append has."""
         self._requested: tuple[SessionConfig, Json | None] | None = None
-        """Configuration and metadata of the response that the client asks for."""
+        """Configuration and metadata of the response that the client asks for, until it begins."""
+        self._held: list[Json] | None = None
+        """The end of a response that speech has cut, until the start of the speech is reported."""
+        self._asked_again: int | None = None
+        """The latest turn that has the question of an earlier one."""
         self._cuttable: deque[int] = deque(maxlen=KEPT_TURNS)
         """Turns whose reply can still be cut at what was heard."""
         self._apply(self._config)
@@ -150,7 +160,7 @@ class RealtimeSession:
         try:
             event = parse(text)
             event_id = event.event_id
-            self._carry_out(event.action)
+            self._carry_out(event)
         except ProtocolError as error:
             self.refuse(error, event_id or error.event_id)
 
@@ -170,36 +180,37 @@ class RealtimeSession:
         """The detector's answer: how likely the user has finished."""
         self._driver.take_rating(rated)
 
-    def _carry_out(self, action: ClientAction) -> None:
-        match action:
-            case SessionUpdate(session):
-                steps = self._config.wanted_flow_steps(session)
-                self._apply(self._config.updated(session))
+    def _carry_out(self, event: ClientEvent) -> None:
+        match event:
+            case SessionUpdate():
+                steps = self._config.wanted_flow_steps(event.session)
+                self._apply(self._config.updated(event.session))
                 self._emit({"type": "session.updated", "session": self._document()})
                 if steps is not None:
                     self._jobs.submit(UseFlowSteps(steps))
-            case AudioAppend(audio):
-                self._append(samples_of(audio, self._config.input_format, "audio"))
+            case AudioAppend():
+                self._append(self._whole_samples(event.audio))
             case AudioCommit():
                 self._commit_audio()
             case AudioClear():
                 self._clear_audio()
                 self._emit({"type": "input_audio_buffer.cleared"})
+                self._begin_waiting()
             case ItemCreate():
-                self._create_item(action)
-            case ItemRetrieve(item_id):
-                item = self._items.get(item_id)
+                self._create_item(event)
+            case ItemRetrieve():
+                item = self._items.get(event.item_id, "retrieve")
                 self._emit({"type": "conversation.item.retrieved", "item": item.document()})
-            case ItemDelete(item_id):
-                self._delete_item(self._items.get(item_id))
+            case ItemDelete():
+                self._delete_item(self._items.get(event.item_id, "delete"))
             case ItemTruncate():
-                self._truncate_item(action)
-            case ResponseCreate(parameters):
-                self._create_response(parameters)
-            case ResponseCancel(response_id):
-                self._cancel_response(response_id)
+                self._truncate_item(event)
+            case ResponseCreate():
+                self._create_response(event.response or {})
+            case ResponseCancel():
+                self._cancel_response(event.response_id)
             case _:
-                assert_never(action)
+                assert_never(event)
 
     # ---- configuration ----
 
@@ -216,8 +227,9 @@ class RealtimeSession:
         turn = self._driver.turn
         if turn is not None and turn.commit is None:
             self._driver.roll_back()
-            turn.modality, turn.max_new = config.modality, config.max_output_tokens
+            self._use_config(turn)
         self._driver.apply(self._driver_settings())
+        self._begin_waiting()
 
     def _driver_settings(self) -> DriverSettings:
         detection = self._config.turn_detection
@@ -245,6 +257,13 @@ class RealtimeSession:
             self._emit({"type": "session.updated", "session": self._document()})
 
     # ---- the input audio buffer ----
+
+    def _whole_samples(self, data: bytes) -> Pcm:
+        """The samples that appended bytes complete."""
+        data, known = self._odd + data, self._config.input_format
+        end = len(data) // known.sample_bytes * known.sample_bytes
+        self._odd = data[end:]
+        return known.decode(data[:end])
 
     def _append(self, pcm: Pcm) -> None:
         if self._config.turn_detection is not None:
@@ -275,17 +294,18 @@ class RealtimeSession:
     def _commit_audio(self) -> None:
         if self._config.turn_detection is not None:
             if not self._driver.is_hearing:
-                raise ProtocolError("input_audio_buffer_commit_empty", "There is no speech to commit.")
+                raise nothing_to_commit()
             self._driver.finish_speech()
             self._commit_speech()
             return
         if not self._buffer.samples:
-            raise ProtocolError("input_audio_buffer_commit_empty", "There is no audio to commit.")
+            raise nothing_to_commit()
+        self._odd = b""
         self._item_id = self.ids.new("item")
         self._buffer.finish()
         rest, turn = self._buffer.take_new(), self._driver.turn
         if turn is None or not self._pending.has_speech:
-            self._add_committed(Item(self._item_id, "user", "input_audio"), rest)
+            self._add_committed(spoken_item(self._item_id), rest)
         else:
             if len(rest):
                 self._pending.submit(Hear(turn.turn_id, rest))
@@ -295,18 +315,19 @@ class RealtimeSession:
     def _clear_audio(self) -> None:
         """What was said and not committed is no item."""
         self._buffer.clear()
+        self._odd = b""
         if self._pending.has_speech or self._driver.is_hearing:
             self._driver.stop("stopped")
 
     def _commit_speech(self) -> None:
         """What was said in the open turn is an item."""
-        item = Item(self._item_id, "user", "input_audio")
+        item = spoken_item(self._item_id)
         self._pending.commit_speech(item)
         self._add_committed(item)
 
     def _add_committed(self, item: Item, waiting: Pcm | None = None) -> None:
         if waiting is not None:
-            self._pending.add(item, waiting)
+            self._pending.add(item, (waiting,))
         previous = self._items.last_id
         committed: Json = {"type": "input_audio_buffer.committed", "item_id": item.item_id}
         self._emit(committed | {"previous_item_id": previous})
@@ -314,59 +335,46 @@ class RealtimeSession:
 
     # ---- items ----
 
-    def _add_item(self, item: Item) -> None:
-        """Append a complete item, and report it."""
-        previous = self._items.last_id
-        self._items.add(item)
+    def _add_item(self, item: Item, later: Sequence[Item] = ()) -> None:
+        """Add a complete item before the `later` ones, and report it."""
+        self._items.add(item, later)
+        previous = self._items.before(item)
         for kind in ("conversation.item.added", "conversation.item.done"):
             self._emit({"type": kind, "previous_item_id": previous, "item": item.document()})
 
-    def _create_item(self, action: ItemCreate) -> None:
-        """conversation.item.create. Items are added at the end only."""
-        previous, last = action.previous_item_id, self._items.last_id
-        if previous is not None and previous != (last or "root"):
-            raise ProtocolError(
-                "unsupported", "An item can be added at the end only.", param="previous_item_id"
-            )
-        given = read_item(action.item, self.ids.new("item"))
+    def _create_item(self, event: ItemCreate) -> None:
+        """conversation.item.create."""
+        later = self._items.after(event.previous_item_id)
+        given = read_item(event.item, self.ids.new("item"))
         item = given.item
-        if self._items.has(item.item_id):
-            raise ProtocolError(
-                "duplicate_item", "There is an item {item_id} already.", param="item.id", item_id=item.item_id
-            )
-        if item.role == "assistant":
-            self._answer_elsewhere(item)
-        elif given.audio is None:
-            self._pending.add(item, item.text)
-        else:
-            known = self._config.input_format
-            pcm = self._buffer.converted(samples_of(given.audio, known, "item.content.audio"))
-            self._require_room(len(pcm) / self._rates.input_sample_rate)
-            self._pending.add(item, pcm)
-        self._driver.roll_back()
-        self._add_item(item)
+        known = self._config.input_format
+        parts: list[Content] = []
+        for place, (part, audio) in enumerate(zip(item.parts, given.audio, strict=True)):
+            if audio is not None:
+                pcm = samples_of(audio, known, f"item.content[{place}].audio")
+                parts.append(self._buffer.converted(pcm))
+            elif item.role == "user" and part.text.strip():
+                parts.append(part.text)
+        spoken = sum(len(part) for part in parts if not isinstance(part, str))
+        if spoken:
+            self._require_room(spoken / self._rates.input_sample_rate)
+        self._add_item(item, later)
+        if parts or (item.role == "assistant" and item.text.strip()):
+            self._driver.roll_back()
+            self._let_know(item, tuple(parts), later)
 
-    def _answer_elsewhere(self, reply: Item) -> None:
-        """An item of the assistant answers what waits: an exchange that was held elsewhere."""
-        if self._responses.active is not None:
-            raise ProtocolError(
-                "response_in_progress", "A reply can be added when the response is done.", param="item"
-            )
-        if not self._pending:
-            raise ProtocolError(
-                "no_question",
-                "An item of the assistant has to follow a user item that was created.",
-                param="item",
-            )
-        question = self._pending.question()
-        if question is None or self._driver.is_hearing or self._pending.has_speech:
-            raise ProtocolError(
-                "unsupported", "An item of the assistant answers speech or text, not both.", param="item"
-            )
-        self._driver.stop("replaced")
-        turn_id = reply.turn_id = self._driver.reserve_turn_id()
-        self._pending.answer(turn_id)
-        self._jobs.submit(Remember(turn_id, question, reply.text))
+    def _let_know(self, item: Item, parts: tuple[Content, ...], later: Sequence[Item]) -> None:
+        """Give the engine an item: with those that wait or, before an item of its history, at once."""
+        follower = next((one for one in later if one.turn_id is not None or self._pending.has(one)), None)
+        if follower is None or self._pending.has(follower):
+            is_idle = not self._driver.is_hearing and self._responses.active is None
+            if self._driver.turn is not None and is_idle and (follower or item.role == "assistant"):
+                self._drop_turn()  # it has what comes later
+            self._pending.add(item, parts, follower)
+            return
+        item.turn_id = self._driver.reserve_turn_id()
+        reply = item.text if item.role == "assistant" else ""
+        self._jobs.submit(Remember(item.turn_id, parts, reply, follower.turn_id))
 
     def _delete_item(self, item: Item) -> None:
         """conversation.item.delete. The model's history loses the exchange that the item belongs to."""
@@ -383,23 +391,27 @@ class RealtimeSession:
             self._pending.remove(item)
         else:
             self._jobs.submit(Remove(item.turn_id))
+            self._items.forget_turn(item.turn_id)
         self._items.remove(item)
         self._emit({"type": "conversation.item.deleted", "item_id": item.item_id})
 
     def _truncate_item(self, action: ItemTruncate) -> None:
         """conversation.item.truncate: cut item and history to what was heard."""
-        item, rate = self._items.get(action.item_id), self._rates.output_sample_rate
-        if item.content_type != "output_audio" or action.content_index != 0:
+        item, rate = self._items.get(action.item_id, "truncate"), self._rates.output_sample_rate
+        if [part.type for part in item.parts] != ["output_audio"]:
             raise ProtocolError(
-                "invalid_value", "Only part 0 of a spoken reply can be truncated.", param="item_id"
+                "invalid_value", "Only model output audio messages can be truncated.", param="item_id"
             )
+        if action.content_index != 0:
+            raise invalid("content_index", action.content_index, "0")
         samples = action.audio_end_ms * rate // 1000
         if samples > item.samples:
             raise ProtocolError(
                 "invalid_value",
-                "The item has {samples} ms of audio, less than audio_end_ms.",
+                "Audio content of {audio_ms}ms is already shorter than {audio_end_ms}ms.",
                 param="audio_end_ms",
-                samples=item.samples * 1000 // rate,
+                audio_ms=item.samples * 1000 // rate,
+                audio_end_ms=action.audio_end_ms,
             )
         if item.turn_id is None or item.turn_id not in self._cuttable:
             raise ProtocolError("item_too_old", "Only a recent reply can be truncated.", param="item_id")
@@ -417,36 +429,61 @@ class RealtimeSession:
 
     def _create_response(self, parameters: Json) -> None:
         """response.create. ProtocolError says why there can be none."""
-        if self._responses.active is not None:
+        active = self._responses.active
+        if active is not None or self._requested is not None:
             raise ProtocolError(
                 "conversation_already_has_active_response",
-                "A response is in progress.",
-                "Cancel it first.",
+                "Conversation already has an active response in progress: {response}.",
+                "Wait until the response is finished before creating a new one.",
+                response=active.ids.response_id if active is not None else "not begun",
             )
-        if parameters.get("conversation", "auto") != "auto" or parameters.get("input") is not None:
-            raise ProtocolError(
-                "unsupported", "Responses outside the conversation are not supported.", param="response"
-            )
-        if self._driver.is_hearing:
-            raise ProtocolError("input_audio_buffer_open", "Commit or clear the input audio buffer first.")
-        if not self._pending:
-            raise ProtocolError("no_question", "There is nothing to reply to.", "Add a user item first.")
-        metadata = parameters.get("metadata")
-        if metadata is not None and not isinstance(metadata, dict):
-            raise ProtocolError("invalid_value", "metadata has to be an object.", param="response.metadata")
-        config = self._config.with_response(parameters)
+        self._requested = self._config.with_response(parameters)
+        turn = self._driver.turn
+        if turn is not None and self._driver.is_hearing:
+            self._driver.roll_back()
+            self._use_config(turn)
+        else:
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Begin the response that was asked for, if there is one and the user does not speak."""
+        if self._requested is None or self._driver.is_hearing:
+            return
         if self._pending.has_speech:
             self._drop_turn()
-        turn = self._driver.turn or self._driver.open()
-        turn.modality, turn.max_new = config.modality, config.max_output_tokens
-        self._requested = (config, metadata)
+        turn, earlier = self._driver.turn, self._items.latest_question
+        if not self._pending.has_question and (turn is None or turn.turn_id != self._asked_again):
+            if earlier is None:
+                self._respond_to_nothing()
+                return
+            turn = turn or self._driver.open()
+            self._jobs.submit(AskAgain(turn.turn_id, earlier, keeps=True))
+            self._asked_again = turn.turn_id
+        turn = turn or self._driver.open()
+        self._use_config(turn)
         self._driver.answer(turn)
+
+    def _respond_to_nothing(self) -> None:
+        """Nobody has asked anything: the response is empty."""
+        self._begin_response(self._driver.turn_id, self._clock_s())
+        self._responses.end_empty()
+
+    def _use_config(self, turn: UserTurn) -> None:
+        """Reply to the turn as the session says, or the response that was asked for."""
+        config = self._config if self._requested is None else self._requested[0]
+        turn.modality, turn.max_new = config.modality, config.max_output_tokens
 
     def _cancel_response(self, response_id: str | None) -> None:
         active = self._responses.active
+        if self._requested is not None and response_id is None:
+            self._begin_response(self._driver.turn_id, self._clock_s())
+            self._responses.stop("client_cancelled")
+            return
         if active is None or response_id not in (None, active.ids.response_id):
             raise ProtocolError(
-                "response_cancel_not_active", "No such response is in progress.", param="response_id"
+                "response_cancel_not_active",
+                "Cancellation failed: no active response found.",
+                param="response_id",
             )
         self._driver.stop("user")
         self._responses.end_playback()
@@ -465,27 +502,30 @@ class RealtimeSession:
 
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
         """Speech has started, of an item with a new id."""
-        turn.modality, turn.max_new = self._config.modality, self._config.max_output_tokens
+        self._use_config(turn)
         self._pending.give()  # in the order of the items: what was typed meanwhile, then what is said now
         self._start_speech(start_ms)
 
     def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
         """Cancel the response. What was committed is an item already; what follows is another one."""
-        self._responses.stop("turn_detected")
         self._start_speech(event.at_ms)
+        self._responses.stop("turn_detected")
 
     def _start_speech(self, start_ms: float) -> None:
         self._item_id = self.ids.new("item")
         started_ms = round(self._buffer.session_ms(start_ms))
         started: Json = {"type": "input_audio_buffer.speech_started", "audio_start_ms": started_ms}
+        ended, self._held = self._held or [], None
         self._emit(started | {"item_id": self._item_id})
+        for event in ended:
+            self._send(event)
 
     def turn_committed(self, turn: UserTurn, event: TurnEvent) -> bool:
         """Speech has stopped and is an item; whether the session makes responses by itself."""
         self._stop_speech()
         self._commit_speech()
         detection = self._config.turn_detection
-        return detection is not None and detection.create_response
+        return self._requested is not None or (detection is not None and detection.create_response)
 
     def _stop_speech(self) -> None:
         end_ms = round(self._buffer.session_ms(self._driver.speech_end_ms))
@@ -501,16 +541,20 @@ class RealtimeSession:
         if reason == "too_short":
             self._stop_speech()
             self._emit({"type": "input_audio_buffer.cleared"})
+            self._begin_waiting()
 
     def turn_failed(self, failure: TurnFailed) -> None:
         """Fail the response. What was asked in the turn is not asked again."""
         _log.warning("turn %d failed: %s", failure.turn_id, failure.problem)
         kind = "server_error" if failure.code == MossVoiceError.code else "invalid_request_error"
         error = describe(failure.problem, kind, failure.code)
+        turn = self._driver.turn
+        is_present = turn is not None and turn.turn_id == failure.turn_id
+        if is_present and self._requested is not None:
+            self._begin_response(failure.turn_id, self._clock_s())
         if not self._responses.fail(failure.turn_id, error):
             self._emit({"type": "error", "error": error | {"param": None, "event_id": None}})
-        turn = self._driver.turn
-        if turn is not None and turn.turn_id == failure.turn_id:
+        if is_present:
             self._pending.end_exchange()
             self._buffer.clear()
             self._driver.stop("error")
@@ -519,16 +563,18 @@ class RealtimeSession:
 
     def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
         """A response begins; that of a held reply with all it has by now."""
-        config, metadata = self._requested or (self._config, None)
-        self._requested = None
         self._cuttable.append(turn.turn_id)
-        asked_s = self._clock_s() if held is None else held.asked_ns / 1e9
-        self._responses.begin(turn.turn_id, config, metadata, asked_s)
+        self._begin_response(turn.turn_id, self._clock_s() if held is None else held.asked_ns / 1e9)
         if held is not None:
             for event, at_ns in held.events:
                 self._add_event(event, at_ns / 1e9)
             if held.made is not None:
                 self._responses.report_times(held.made)
+
+    def _begin_response(self, turn_id: int, asked_s: float) -> None:
+        config, metadata = self._requested or (self._config, None)
+        self._requested = None
+        self._responses.begin(turn_id, config, metadata, asked_s)
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
         """Send the next part of the response."""
@@ -556,7 +602,10 @@ class RealtimeSession:
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
         """Cancel the response. What was sent counts as heard."""
-        return self._responses.stop("turn_detected" if reason == "barge_in" else "client_cancelled")
+        if reason != "barge_in":
+            return self._responses.stop("client_cancelled")
+        self._held = []
+        return self._responses.stop("turn_detected")
 
     def speculated(self, stats: SpeculationStats) -> None:
         """Nothing to do: no event reports it to a client."""
@@ -567,7 +616,20 @@ class RealtimeSession:
         return self._config.document() | {"id": self.ids.session_id}
 
     def _emit(self, event: Json) -> None:
-        self._send({"event_id": self.ids.new("event")} | event)
+        event = {"event_id": self.ids.new("event")} | event
+        if self._held is None:
+            self._send(event)
+        else:
+            self._held.append(event)
+
+
+def nothing_to_commit() -> ProtocolError:
+    """There is no audio in the buffer."""
+    return ProtocolError(
+        "input_audio_buffer_commit_empty",
+        "Error committing input audio buffer: the buffer has no audio.",
+        "Append some first.",
+    )
 
 
 def samples_of(audio: bytes, known: AudioFormat, param: str) -> Pcm:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.audio.resample import Resampler
-from app.server.items import Item, ItemList
+from app.server.items import Item, ItemList, Part
 from app.server.protocol import Identifiers, Json
 from app.server.session_config import SessionConfig, modalities
 from app.session.engine_jobs import ReplyMade
@@ -92,6 +92,12 @@ class ResponseControl:
         response.fail(error)
         return True
 
+    def end_empty(self) -> None:
+        """The response in progress is complete, with nothing in it."""
+        response, self.active = self.active, None
+        if response is not None:
+            response.end("completed", {"type": "completed"})
+
     def end_playback(self) -> None:
         """The client plays no more of the latest response."""
         self._played_until_s = 0.0
@@ -99,7 +105,7 @@ class ResponseControl:
     def report_times(self, made: ReplyMade) -> None:
         """All of the reply was made."""
         response, self._untimed = self._untimed, None
-        if response is not None and response.first_audio_s is not None:
+        if response is not None and response.is_timed and response.first_audio_s is not None:
             ttfa_ms = (response.first_audio_s - response.asked_s) * 1e3
             event: Json = {"type": "moss_voice.response.timings", "response_id": response.ids.response_id}
             event |= {"ttfa_ms": round(ttfa_ms, 1)}
@@ -141,6 +147,8 @@ class Response:
         """None until the first output."""
         self.characters = 0
         """Text that was sent."""
+        self._space = ""
+        """White space that was not sent, because nothing has followed it."""
         self._codes: int | None = None
         """Speech codes of the reply, None until it has ended by itself."""
         self._config, self._metadata = config, metadata
@@ -148,6 +156,11 @@ class Response:
         self._items, self._emit = items, emit
         self._resampler = Resampler(engine_rate, config.output_format.sample_rate)
         emit({"type": "response.created", "response": self._document("in_progress")})
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the client wants its times."""
+        return self._config.sends_timings
 
     @property
     def samples(self) -> int:
@@ -183,7 +196,6 @@ class Response:
         if item is not None:
             if self._is_spoken:
                 self._send_audio(self._resampler.finish())
-            item.text = item.text.strip()
             item.status = "completed" if status == "completed" else "incomplete"
             self._close_part(item)
             self._emit(self._of_item("response.output_item.done") | {"item": item.document()})
@@ -197,11 +209,18 @@ class Response:
 
     def _add_text(self, event: ReplyText) -> None:
         item = self._opened_item()
-        item.text += event.text
         item.said.add(event.start_sample, event.text)
         self.characters += len(event.text)
+        # The deltas are the transcript: without the space before it, and after it.
+        part, text = item.parts[0], self._space + event.text
+        text = text if part.text else text.lstrip()
+        delta = text.rstrip()
+        self._space = text[len(delta) :]
+        if not delta:
+            return
+        part.text += delta
         kind = "response.output_audio_transcript.delta" if self._is_spoken else "response.output_text.delta"
-        self._emit(self._of_part(kind) | {"delta": event.text})
+        self._emit(self._of_part(kind) | {"delta": delta})
 
     def _add_audio(self, pcm: Pcm) -> None:
         self._opened_item().samples += len(pcm)
@@ -217,7 +236,9 @@ class Response:
             kind: Literal["output_audio", "output_text"] = (
                 "output_audio" if self._is_spoken else "output_text"
             )
-            item = Item(self.ids.item_id, "assistant", kind, status="in_progress", turn_id=self.turn_id)
+            item = Item(
+                self.ids.item_id, "assistant", [Part(kind)], status="in_progress", turn_id=self.turn_id
+            )
             self.item = item
             previous = self._items.last_id
             self._items.add(item)

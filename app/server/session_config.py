@@ -1,19 +1,30 @@
 """The configuration of a Realtime session: defaults, changes by session.update, and what is in force.
 
-In: the `session` object of a client. Out: a new frozen configuration, or `ProtocolError`. What the model
-cannot do (instructions, tools, transcription, noise reduction, another voice or speed) is accepted, because
-clients send it without being asked to, and stays absent from what session.updated reports as in force. Pure.
-No pydantic models here, for the reason given in protocol.py.
+In: the `session` object of a client, in the present shape or that before GA, or the `response` of a
+response.create. Out: a new frozen configuration, or `ProtocolError`, which names the field. What clients send
+without being asked to and the model does not have (transcription, noise reduction, tracing, another voice of
+OpenAI's, the temperature) is accepted, and absent from what session.updated reports as in force. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.server.protocol import Json, ProtocolError, object_of
+from app.server.protocol import (
+    Document,
+    Json,
+    ProtocolError,
+    invalid,
+    shown,
+    unknown,
+    unsupported,
+    validated,
+)
 from app.session.engine_jobs import FlowSteps
 from app.settings import Eagerness
 from engine_runtime.options import MOST_FLOW_STEPS
@@ -22,6 +33,8 @@ from engine_runtime.types import Modality
 EXTENSION = "moss_voice"
 """The object of a session with what the protocol does not have."""
 FLOW_STEPS = f"session.{EXTENSION}.flow_steps"
+_OTHER_VOICES = "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
+"""Those of OpenAI, one of which many clients ask for by themselves; the bundle's takes their place."""
 _EAGERNESS: dict[str, Eagerness] = {
     "low": "patient",
     "medium": "balanced",
@@ -32,8 +45,166 @@ _HYSTERESIS = 0.15
 """Between the probability at which speech begins and the one down to which it continues."""
 _LEAST_THRESHOLD = 0.05
 _LEAST_SILENCE_MS = TurnTakingSettings().pause_ms
-_MOST_SILENCE_MS = 10_000
-_MOST_PADDING_MS = 1_000
+_LONGEST_INSTRUCTIONS = 100_000
+
+
+# ---- what a client may send ----
+
+
+class _Format(Document):
+    type: Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+    rate: int | None = None
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> Self:
+        expected = FORMATS[self.type].sample_rate
+        if self.rate not in (None, expected):
+            raise ValueError(f"the rate of {self.type} is {expected} Hz")
+        return self
+
+
+class _Detection(Document):
+    type: Literal["server_vad", "semantic_vad"] = "server_vad"
+    threshold: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    prefix_padding_ms: Annotated[int, Field(ge=0, le=1_000)] | None = None
+    silence_duration_ms: Annotated[int, Field(ge=_LEAST_SILENCE_MS, le=10_000)] | None = None
+    idle_timeout_ms: Annotated[int, Field(ge=5_000, le=30_000)] | None = None
+    eagerness: Literal["low", "medium", "high", "auto"] | None = None
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+
+
+_OF_SEMANTIC_VAD = frozenset({"type", "eagerness", "create_response", "interrupt_response"})
+_OF_SERVER_VAD = frozenset(_Detection.model_fields) - {"eagerness"}
+
+
+class _NoiseReduction(Document):
+    type: Literal["near_field", "far_field"] | None = None
+    strength: float | None = None
+
+
+class _Input(Document):
+    format: _Format | None = None
+    turn_detection: _Detection | None = None
+    transcription: Json | None = None
+    noise_reduction: _NoiseReduction | None = None
+
+
+class _VoiceId(Document):
+    id: str
+
+
+_Voice = str | _VoiceId | None
+
+
+class _Output(Document):
+    format: _Format | None = None
+    voice: _Voice = None
+    speed: Annotated[float, Field(ge=0.25, le=1.5)] | None = None
+
+
+class _Audio(Document):
+    input: _Input | None = None
+    output: _Output | None = None
+
+
+class _ResponseAudio(Document):
+    output: _Output | None = None
+
+
+class _Extension(Document):
+    flow_steps: Annotated[int, Field(ge=1, le=MOST_FLOW_STEPS)] | None = None
+    timings: bool | None = None
+
+
+class _Retention(Document):
+    type: Literal["retention_ratio"]
+    retention_ratio: Annotated[float, Field(ge=0.0, le=1.0)]
+    token_limits: Json | None = None
+
+
+class _ToolChoice(Document):
+    type: Literal["function", "mcp"]
+    name: str = ""
+    server_label: str = ""
+
+
+_OlderFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"] | None
+_OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
+_Tokens = Annotated[int, Field(ge=1, le=4_096)] | Literal["inf"] | None
+
+
+class _Shared(Document):
+    """What a session and a response have, with the names before GA."""
+
+    NAME: ClassVar[str]
+    """Of the field that holds it."""
+    instructions: Annotated[str, Field(max_length=_LONGEST_INSTRUCTIONS)] | None = None
+    output_modalities: list[Literal["audio", "text"]] | None = None
+    modalities: list[Literal["audio", "text"]] | None = None
+    max_output_tokens: _Tokens = None
+    max_response_output_tokens: _Tokens = None
+    output_audio_format: _OlderFormat = None
+    voice: _Voice = None
+    temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
+    tools: list[Json] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    prompt: Json | None = None
+    reasoning: Json | None = None
+
+    def modality(self, before: Modality) -> Modality:
+        """Kind of reply. Before GA spoken replies had both modalities."""
+        chosen = self.output_modalities if self.output_modalities is not None else self.modalities
+        if chosen is None:
+            return before
+        name = "output_modalities" if self.output_modalities is not None else "modalities"
+        is_older_pair = name == "modalities" and set(chosen) == {"audio", "text"}
+        if not (is_older_pair or chosen in (["audio"], ["text"])):
+            raise invalid(f"{self.NAME}.{name}", chosen, '["audio"] and ["text"]')
+        return Modality.SPEECH if "audio" in chosen else Modality.TEXT
+
+    def limit(self, before: int | None) -> int | None:
+        """Longest reply."""
+        for name in ("max_output_tokens", "max_response_output_tokens"):
+            if name in self.model_fields_set:
+                value = getattr(self, name)
+                return value if isinstance(value, int) else None
+        return before
+
+
+class _Session(_Shared):
+    NAME = "session"
+    type: Literal["realtime", "transcription"] = "realtime"
+    model: str | None = None
+    audio: _Audio | None = None
+    include: list[Literal["item.input_audio_transcription.logprobs"]] | None = None
+    tracing: Any = None
+    truncation: Literal["auto", "disabled"] | _Retention | None = None
+    moss_voice: _Extension | None = None
+    # Before GA:
+    input_audio_format: _OlderFormat = None
+    input_audio_transcription: Json | None = None
+    input_audio_noise_reduction: _NoiseReduction | None = None
+    turn_detection: _Detection | None = None
+    speed: Annotated[float, Field(ge=0.25, le=1.5)] | None = None
+
+
+class _Response(_Shared):
+    NAME = "response"
+    audio: _ResponseAudio | None = None
+    conversation: Literal["auto", "none"] | None = None
+    input: list[Any] | None = None
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+            Field(max_length=16),
+        ]
+        | None
+    ) = None
+
+
+# ---- what is in force ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +245,14 @@ class TurnDetection:
         if self.kind == "semantic_vad":
             return replace(base, eagerness=_EAGERNESS[self.eagerness])
         at_once = replace(base.interruption, boundary_ms=1, turn_ms=1, continuation_ms=1)
+        threshold = max(self.threshold, _LEAST_THRESHOLD)
         return replace(
             base,
             eagerness="off",
-            start_threshold=self.threshold,
-            end_threshold=max(self.threshold - _HYSTERESIS, _LEAST_THRESHOLD),
-            barge_in_threshold=self.threshold,
-            barge_in_clear=max(self.threshold, base.barge_in_clear),
+            start_threshold=threshold,
+            end_threshold=max(threshold - _HYSTERESIS, _LEAST_THRESHOLD),
+            barge_in_threshold=threshold,
+            barge_in_clear=max(threshold, base.barge_in_clear),
             pre_roll_ms=self.prefix_padding_ms,
             end_ms=self.silence_duration_ms,
             interruption=at_once,
@@ -101,11 +273,15 @@ class SessionConfig:
     """Limit of a reply in codes or text tokens; None for the model's."""
     flow_steps: FlowSteps | None = None
     """Euler steps of the flow; None where they cannot be chosen, as conversations share them."""
+    sends_timings: bool = False
+    """Whether the client has asked for events that the protocol does not have."""
 
     def document(self) -> Json:
         """The `session` object of session.created and session.updated."""
         detection, steps = self.turn_detection, self.flow_steps
-        own = {} if steps is None else {"flow_steps": steps.chosen, "bundle_flow_steps": steps.bundle}
+        own: Json = {"timings": self.sends_timings}
+        if steps is not None:
+            own |= {"flow_steps": steps.chosen, "bundle_flow_steps": steps.bundle}
         return {
             "object": "realtime.session",
             "type": "realtime",
@@ -115,6 +291,10 @@ class SessionConfig:
             "tools": [],
             "tool_choice": "none",
             "max_output_tokens": self.max_output_tokens or "inf",
+            "truncation": "auto",
+            "tracing": None,
+            "prompt": None,
+            "include": None,
             "audio": {
                 "input": {
                     "format": self.input_format.document(),
@@ -124,32 +304,40 @@ class SessionConfig:
                 },
                 "output": {"format": self.output_format.document(), "voice": self.model, "speed": 1.0},
             },
-        } | ({EXTENSION: own} if own else {})
+            EXTENSION: own,
+        }
 
-    def updated(self, session: Json) -> SessionConfig:
+    def updated(self, document: Json) -> SessionConfig:
         """With the given fields changed. ProtocolError names the field that cannot be used."""
-        if session.get("type", "realtime") != "realtime":
-            raise ProtocolError("invalid_value", "session.type has to be realtime.", param="session.type")
-        audio = object_of(session, "audio", {})
-        audio_in, audio_out = object_of(audio, "input", {}), object_of(audio, "output", {})
-        config = self.with_response(session)
-        if "format" in audio_in:
-            config = replace(config, input_format=_format(audio_in["format"], "session.audio.input.format"))
-        if "format" in audio_out:
-            config = replace(
-                config, output_format=_format(audio_out["format"], "session.audio.output.format")
-            )
-        if "turn_detection" in audio_in:
-            config = replace(
-                config, turn_detection=_detection(audio_in["turn_detection"], self.turn_detection)
-            )
-        return config
+        change = validated(_Session, document, "session")
+        audio = change.audio or _Audio()
+        heard, said = audio.input or _Input(), audio.output or _Output()
+        if change.type == "transcription":
+            raise unsupported("session.type")
+        _refuse_what_is_not_there(change)
+        if change.truncation not in (None, "auto"):
+            raise unsupported("session.truncation")
+        self._check_output(said, "session.audio.output")
+        self._check_voice(change.voice, "session.voice")
+        _check_speed(change.speed, "session.speed")
+        detection = self.turn_detection
+        if "turn_detection" in heard.model_fields_set:
+            detection = _detected(heard.turn_detection, detection, "session.audio.input.turn_detection")
+        elif "turn_detection" in change.model_fields_set:
+            detection = _detected(change.turn_detection, detection, "session.turn_detection")
+        own = change.moss_voice or _Extension()
+        return replace(
+            self._with_shared(change, said.format),
+            input_format=_format_of(heard.format, change.input_audio_format) or self.input_format,
+            turn_detection=detection,
+            sends_timings=self.sends_timings if own.timings is None else own.timings,
+        )
 
-    def wanted_flow_steps(self, session: Json) -> int | None:
-        """The flow steps that a session.update asks for, None if for none. They are in force once the engine
-        says so. ProtocolError if they cannot be chosen."""
-        steps = object_of(session, EXTENSION, {}).get("flow_steps")
-        if steps is None:
+    def wanted_flow_steps(self, document: Json) -> int | None:
+        """The flow steps that a session.update asks for, None if it asks for none. They are in force when the
+        engine says so. ProtocolError where they cannot be chosen."""
+        own = validated(_Session, document, "session").moss_voice
+        if own is None or "flow_steps" not in own.model_fields_set:
             return None
         if self.flow_steps is None:
             raise ProtocolError(
@@ -157,24 +345,37 @@ class SessionConfig:
                 "The conversations of this server share their flow steps; its operator sets --flow-steps.",
                 param=FLOW_STEPS,
             )
-        if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= MOST_FLOW_STEPS:
-            raise ProtocolError(
-                "invalid_value",
-                "{flow_steps} has to be from 1 to {most}.",
-                param=FLOW_STEPS,
-                flow_steps=FLOW_STEPS,
-                most=MOST_FLOW_STEPS,
-            )
-        return steps
+        return own.flow_steps
 
-    def with_response(self, response: Json) -> SessionConfig:
-        """With the fields that a response may override: modalities and the longest reply."""
-        config = self
-        if response.get("output_modalities") is not None:
-            config = replace(config, modality=_modality(response["output_modalities"]))
-        if "max_output_tokens" in response:
-            config = replace(config, max_output_tokens=_limit(response["max_output_tokens"]))
-        return config
+    def with_response(self, document: Json) -> tuple[SessionConfig, Json | None]:
+        """With the fields that a response overrides, and its metadata."""
+        change = validated(_Response, document, "response")
+        said = (change.audio or _ResponseAudio()).output or _Output()
+        if change.conversation == "none":
+            raise unsupported("response.conversation")
+        if change.input is not None:
+            raise unsupported("response.input")
+        _refuse_what_is_not_there(change)
+        self._check_output(said, "response.audio.output")
+        self._check_voice(change.voice, "response.voice")
+        return self._with_shared(change, said.format), change.metadata
+
+    def _with_shared(self, change: _Shared, output: _Format | None) -> SessionConfig:
+        return replace(
+            self,
+            modality=change.modality(self.modality),
+            max_output_tokens=change.limit(self.max_output_tokens),
+            output_format=_format_of(output, change.output_audio_format) or self.output_format,
+        )
+
+    def _check_output(self, said: _Output, param: str) -> None:
+        self._check_voice(said.voice, f"{param}.voice")
+        _check_speed(said.speed, f"{param}.speed")
+
+    def _check_voice(self, voice: _Voice, param: str) -> None:
+        name = voice.id if isinstance(voice, _VoiceId) else voice
+        if name is not None and name != self.model and name not in _OTHER_VOICES:
+            raise invalid(param, name, shown(self.model))
 
 
 def modalities(modality: Modality) -> list[str]:
@@ -182,103 +383,39 @@ def modalities(modality: Modality) -> list[str]:
     return ["audio"] if modality is Modality.SPEECH else ["text"]
 
 
-def _modality(value: Any) -> Modality:
-    if value == ["audio"] or value == ["text"]:
-        return Modality.SPEECH if value == ["audio"] else Modality.TEXT
-    raise ProtocolError(
-        "invalid_value", 'output_modalities has to be ["audio"] or ["text"].', param="output_modalities"
-    )
-
-
-def _limit(value: Any) -> int | None:
-    if value is None or value == "inf":
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 4_096:
-        return value
-    raise ProtocolError(
-        "invalid_value", 'max_output_tokens has to be "inf" or from 1 to 4096.', param="max_output_tokens"
-    )
-
-
-def _format(value: Any, param: str) -> AudioFormat:
-    kind = value.get("type") if isinstance(value, dict) else None
-    found = FORMATS.get(kind) if isinstance(kind, str) else None
-    if found is None or value.get("rate", found.sample_rate) != found.sample_rate:
+def _refuse_what_is_not_there(change: _Shared) -> None:
+    for field in ("prompt", "reasoning"):
+        if getattr(change, field) is not None:
+            raise unsupported(f"{change.NAME}.{field}")
+    for place, tool in enumerate(change.tools or []):
         raise ProtocolError(
-            "invalid_value",
-            "{field} has to be audio/pcm at 24000 Hz, audio/pcmu or audio/pcma.",
-            param=param,
-            field=param,
+            "unsupported",
+            "The model cannot call {tool}.",
+            param=f"{change.NAME}.tools[{place}]",
+            tool=shown(tool.get("name") or tool.get("server_label") or tool.get("type")),
         )
-    return found
 
 
-def _detection(value: Any, before: TurnDetection | None) -> TurnDetection | None:
+def _check_speed(speed: float | None, param: str) -> None:
+    if speed not in (None, 1.0):
+        raise unsupported(param)
+
+
+def _format_of(given: _Format | None, older: str | None) -> AudioFormat | None:
+    if given is not None:
+        return FORMATS[given.type]
+    return None if older is None else FORMATS[_OLDER_FORMATS[older]]
+
+
+def _detected(change: _Detection | None, before: TurnDetection | None, param: str) -> TurnDetection | None:
     """Fields that are absent keep their value if the kind is the same."""
-    if value is None:
+    if change is None:
         return None
-    param = "session.audio.input.turn_detection"
-    kind = value.get("type", "server_vad") if isinstance(value, dict) else None
-    if kind not in ("server_vad", "semantic_vad"):
-        raise ProtocolError(
-            "invalid_value",
-            "{field}.type has to be server_vad, semantic_vad, or {field} null.",
-            param=param,
-            field=param,
-        )
-    if value.get("idle_timeout_ms") is not None:
-        raise ProtocolError(
-            "unsupported", "A turn of the assistant without one of the user is not supported.", param=param
-        )
-    kept = before if before is not None and before.kind == kind else TurnDetection(kind=kind)
-    eagerness = value.get("eagerness", kept.eagerness)
-    if not isinstance(eagerness, str) or eagerness not in _EAGERNESS:
-        raise ProtocolError(
-            "invalid_value",
-            "{field}.eagerness has to be low, medium, high or auto.",
-            param=f"{param}.eagerness",
-            field=param,
-        )
-    return replace(
-        kept,
-        threshold=_number(value, "threshold", kept.threshold, _LEAST_THRESHOLD, 1.0),
-        prefix_padding_ms=int(
-            _number(value, "prefix_padding_ms", kept.prefix_padding_ms, 0, _MOST_PADDING_MS)
-        ),
-        silence_duration_ms=int(
-            _number(
-                value, "silence_duration_ms", kept.silence_duration_ms, _LEAST_SILENCE_MS, _MOST_SILENCE_MS
-            )
-        ),
-        eagerness=eagerness,
-        create_response=_flag(value, "create_response", kept.create_response),
-        interrupt_response=_flag(value, "interrupt_response", kept.interrupt_response),
-    )
-
-
-def _number(value: Json, name: str, default: float, least: float, most: float) -> float:
-    found = value.get(name)
-    if found is None:
-        return default
-    if isinstance(found, bool) or not isinstance(found, int | float) or not least <= found <= most:
-        raise ProtocolError(
-            "invalid_value",
-            "turn_detection.{name} has to be from {least} to {most}.",
-            param=f"session.audio.input.turn_detection.{name}",
-            name=name,
-            least=least,
-            most=most,
-        )
-    return found
-
-
-def _flag(value: Json, name: str, default: bool) -> bool:
-    found = value.get(name)
-    if found is None:
-        return default
-    if not isinstance(found, bool):
-        param = f"session.audio.input.turn_detection.{name}"
-        raise ProtocolError(
-            "invalid_value", "turn_detection.{name} has to be true or false.", param=param, name=name
-        )
-    return found
+    known = _OF_SEMANTIC_VAD if change.type == "semantic_vad" else _OF_SERVER_VAD
+    if others := sorted(change.model_fields_set - known):
+        raise unknown(f"{param}.{others[0]}")
+    if change.idle_timeout_ms is not None:
+        raise unsupported(f"{param}.idle_timeout_ms")
+    kept = before if before is not None and before.kind == change.type else TurnDetection(change.type)
+    given = {name: getattr(change, name) for name in change.model_fields_set - {"type", "idle_timeout_ms"}}
+    return replace(kept, **{name: value for name, value in given.items() if value is not None})

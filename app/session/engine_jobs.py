@@ -54,10 +54,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """The question of an earlier turn; that turn and all later ones are removed from the history."""
+    """The question of an earlier turn; that turn and all later ones are removed from the history, unless it
+    `keeps` them."""
 
     turn_id: int
     earlier_id: int
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,14 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """Append an exchange that was held elsewhere: a typed question or speech at the engine's input rate, and
-    the text of its reply."""
+    """Add an exchange that was held elsewhere: typed texts and speech at the engine's input rate, and the
+    text of the reply, either of which may be empty. It goes before the exchange of the turn `before`, or to
+    the end."""
 
     turn_id: int
-    question: str | Pcm
+    question: tuple[str | Pcm, ...]
     reply: str
+    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,7 +346,10 @@ class EngineHistory:
             self.conversation = self.engine.new_conversation()
             self._questions.clear()
         elif isinstance(job, Remember):
-            yield from self.engine.remember(self.conversation, job.turn_id, job.question, job.reply)
+            remembering = self.engine.remember(
+                self.conversation, job.turn_id, job.question, job.reply, job.before
+            )
+            self._questions[job.turn_id] = yield from remembering
         else:
             self._restore(job)
 
@@ -370,13 +373,15 @@ class EngineHistory:
         self._questions[turn.turn_id] = turn.question
 
     def ask_again(self, turn: Turn, job: AskAgain) -> Task[None]:
-        """Cut the history back to before an earlier turn, and give its question to `turn`."""
+        """Give the question of an earlier turn to `turn`, and cut the history back to before it unless the
+        job keeps that."""
         question = self._questions.get(job.earlier_id)
         if question is None:
             raise ForgottenQuestionError(
                 "That question is not remembered any more.", "Ask it again yourself."
             )
-        self._remove(range(job.earlier_id, turn.turn_id))
+        if not job.keeps:
+            self._remove(range(job.earlier_id, turn.turn_id))
         if codes := (yield from turn.push_question(question)):
             self._give(Heard(turn.turn_id, codes))
 

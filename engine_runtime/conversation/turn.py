@@ -116,6 +116,14 @@ class Conversation:
         if new is None and place < self.num_forgotten:
             self.num_forgotten -= 1
 
+    def insert(self, exchange: Exchange, before: int | None) -> None:
+        """Add an exchange before that of the turn `before`; at the end for None or a turn that has none."""
+        places = (place for place, known in enumerate(self.exchanges) if known.turn_id == before)
+        place = next(places, len(self.exchanges))
+        self.exchanges.insert(place, exchange)
+        if place < self.num_forgotten:
+            self.num_forgotten += 1
+
     def remove(self, turn_ids: range) -> None:
         """Remove the exchanges of these turns, as if they had never been."""
         for exchange in [known for known in self.exchanges if known.turn_id in turn_ids]:

@@ -43,7 +43,6 @@ class UserInput:
         self._earlier: list[Row] = []
         """What was said and typed before the present speech or text."""
         self._earlier_maximum: float | None = None
-        self._asked_again: Question | None = None
 
     def open(self, expected_maximum: float | None) -> None:
         """Acquire an encoder stream; `expected_maximum` as in `Conversation`."""
@@ -82,16 +81,17 @@ class UserInput:
         self._text = text
 
     def ask_again(self, question: Question) -> None:
-        """Use the question of an earlier turn instead of speech."""
-        self._asked_again = question
+        """Begin with the question of an earlier turn."""
+        self._earlier += question.user
+        self._earlier_maximum = question.speech_maximum
 
     def rows(self) -> list[Row]:
         """Rows of the turn so far."""
         prompt = self._stages.prompt
-        if self._asked_again is not None:
-            return list(self._asked_again.user)
         if self._text is not None:
             return [*self._earlier, *prompt.user_text(self._text)]
+        if self._earlier and not self._has_pcm:
+            return list(self._earlier)
         return [*self._earlier, *prompt.open_user_speech(), *prompt.code_rows(self._codes)]
 
     def end(self) -> Task[None]:
@@ -99,13 +99,11 @@ class UserInput:
 
         The stream is not changed, so that speech can continue and the turn end again.
         """
-        if self._asked_again is not None:
-            self.question = self._asked_again
-            return
         maximum = self._earlier_maximum
+        last: list[Row] = []
         if self._text is not None:
             last = self._typed_turn(self._text)
-        elif last := self._spoken_turn((yield from self._all_codes())):
+        elif self._has_pcm and (last := self._spoken_turn((yield from self._all_codes()))):
             maximum = self.stream.maximum
         if not (self._earlier or last):
             raise AudioInputError("This turn is empty.", "Say or type something.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
@@ -54,6 +54,8 @@ class Script:
     """Time on the session's clock that each chunk takes."""
     pauses_s: tuple[float, ...] = ()
     """Time that the first, second, ... chunk takes on top of that."""
+    words: tuple[str, ...] = ()
+    """Text of the first, second, ... chunk."""
     push_s: float = 0.0
     fail_on: str = ""
     """Name of a call that raises."""
@@ -182,7 +184,7 @@ class ScriptedTurn(Turn):
                 return
             if script.fail_on == "reply" and chunk == 1:
                 raise script.error
-            word = f"word{chunk} "
+            word = script.words[chunk] if chunk < len(script.words) else f"word{chunk} "
             text += word
             yield ReplyText(self.turn_id, word, reply is Modality.SPEECH, samples)
             if reply is Modality.SPEECH:
@@ -325,13 +327,20 @@ class ScriptedEngine(Engine):
 
     @override
     def remember(
-        self, conversation: Conversation, turn_id: int, question: str | Pcm, reply: str
-    ) -> Task[None]:
+        self,
+        conversation: Conversation,
+        turn_id: int,
+        question: Sequence[str | Pcm],
+        reply: str,
+        before: int | None = None,
+    ) -> Task[Question]:
         yield from ()
-        self.calls.append(
-            ("remember", turn_id, question if isinstance(question, str) else len(question), reply)
-        )
-        self.exchanges.append(Exchange((), (), reply, None, turn_id))
+        said = tuple(part if isinstance(part, str) else len(part) for part in question)
+        self.calls.append(("remember", turn_id, said, reply))
+        places = [place for place, known in enumerate(self.exchanges) if known.turn_id == before]
+        exchange = Exchange((), (), reply, None, turn_id)
+        self.exchanges.insert(places[0] if places else len(self.exchanges), exchange)
+        return Question(())
 
     @override
     def end_conversation(self, conversation: Conversation) -> None:

@@ -533,7 +533,7 @@ def test_a_decode_step_takes_the_documented_path(bundle: Bundle) -> None:
 @pytest.mark.parametrize("question", ["what is two plus three", speech(1.0)], ids=["typed", "spoken"])
 def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, question: str | Pcm) -> None:
     conversation = engine.new_conversation()
-    run_alone(engine.remember(conversation, 1, question, "five"))
+    run_alone(engine.remember(conversation, 1, (question,), "five"))
     (remembered,) = conversation.exchanges
     asked = engine.new_conversation()
     turn = run_alone(engine.open_turn(asked, 1))
@@ -565,7 +565,7 @@ def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, que
 
 def test_others_go_on_while_speech_of_elsewhere_is_encoded(engine: Engine) -> None:
     conversation = engine.new_conversation()
-    task = engine.remember(conversation, 1, speech(1.0), "five")
+    task = engine.remember(conversation, 1, (speech(1.0),), "five")
     assert next(task).stage == "features"
     assert conversation.exchanges == []
     task.close()
@@ -575,8 +575,33 @@ def test_others_go_on_while_speech_of_elsewhere_is_encoded(engine: Engine) -> No
 def test_an_empty_question_of_elsewhere_is_refused(engine: Engine) -> None:
     conversation = engine.new_conversation()
     with pytest.raises(AudioInputError, match="empty"):
-        run_alone(engine.remember(conversation, 1, " ", "five"))
+        run_alone(engine.remember(conversation, 1, (" ",), "five"))
     assert conversation.exchanges == []
+
+
+def test_exchanges_of_elsewhere_are_added_at_any_place(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    for turn_id, question, reply, before in (
+        (1, ("one",), "1", None),
+        (2, (), "hello", 1),
+        (3, ("a note", speech(0.5)), "", 1),
+        (4, ("two",), "2", 99),
+    ):
+        run_alone(engine.remember(conversation, turn_id, question, reply, before))
+    assert [exchange.turn_id for exchange in conversation.exchanges] == [2, 3, 1, 4]
+    greeting, note, *_ = conversation.exchanges
+    assert greeting.user == note.reply == ()
+    prompt = engine.stages.prompt
+    typed = [*prompt.user_text("a note"), *prompt.end_turn(), *prompt.open_user_speech()]
+    assert list(note.user[: len(typed)]) == typed
+    conversation.num_forgotten = 2
+    run_alone(engine.remember(conversation, 5, (), "so", 3))
+    assert conversation.num_forgotten == 3, "it was added before what is forgotten"
+    turn = run_alone(engine.open_turn(conversation, 6))
+    run_alone(turn.push_text("and then"))
+    last = list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))[-1]
+    assert isinstance(last, ReplyDone)
+    assert last.finish_reason in ("stop", "length")
 
 
 def test_how_many_conversations_fit_into_memory(

@@ -95,3 +95,10 @@ def test_flow_steps_of_a_server_of_this_program(own: Any, known: FlowSteps | Non
     session = read_session({"session": {"type": "realtime", "moss_voice": own}})
     assert session.flow_steps == known
     assert read_session({"session": {}}, session).flow_steps == known, "an update need not say them"
+
+
+def test_timings_are_asked_for_where_they_are_offered() -> None:
+    plain = read_session({"session": {"type": "realtime"}})
+    assert "moss_voice" not in session_update(plain)["session"], "another server would refuse the field"
+    own = read_session({"session": {"type": "realtime", "moss_voice": {"timings": False}}})
+    assert session_update(own)["session"]["moss_voice"] == {"timings": True}

@@ -89,7 +89,7 @@ def test_a_server_that_comes_back_goes_on_with_the_conversation() -> None:
         assert "was lost" in lost
         assert "is back" in back
         remembered = [call for call in server.engines[-1].calls if call[0] == "remember"]
-        assert [call[2:] for call in remembered] == [("one", "word0 word1 word2"), ("two", "word0")]
+        assert [call[2:] for call in remembered] == [(("one",), "word0 word1 word2"), (("two",), "word0")]
         assert user.done()[-1].finish_reason == "stop"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.audio.wire_format import PCMU
+from app.audio.wire_format import PCMA, PCMU
 from app.server.protocol import ProtocolError
 from app.server.session_config import SessionConfig, TurnDetection
 from app.session.engine_jobs import FlowSteps
@@ -29,31 +29,138 @@ def test_fields_that_are_absent_keep_their_value() -> None:
     assert config.updated({"output_modalities": ["text"]}).modality is Modality.TEXT
 
 
+INPUT = "session.audio.input"
+DETECTION = f"{INPUT}.turn_detection"
+
+
 @pytest.mark.parametrize(
-    "session",
+    ("session", "code", "param"),
     [
-        {"type": "transcription"},
-        {"audio": 5},
-        {"output_modalities": ["audio", "text"]},
-        {"max_output_tokens": 0},
-        {"max_output_tokens": True},
-        {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}}},
-        {"audio": {"output": {"format": {"type": ["audio/pcm"]}}}},
-        detection(type="other"),
-        detection(type="server_vad", threshold=2),
-        detection(type="server_vad", threshold=float("nan")),
-        detection(type="server_vad", silence_duration_ms="long"),
-        detection(type="server_vad", silence_duration_ms=10_001),
-        detection(type="server_vad", create_response=1),
-        detection(type="server_vad", idle_timeout_ms=5_000),
-        detection(type="semantic_vad", eagerness="very"),
-        detection(type="semantic_vad", eagerness=["low"]),
+        ({"type": "transcription"}, "unsupported", "session.type"),
+        ({"audio": 5}, "invalid_type", "session.audio"),
+        ({"output_modalities": ["audio", "text"]}, "invalid_value", "session.output_modalities"),
+        ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
+        ({"max_output_tokens": True}, "invalid_value", "session.max_output_tokens"),
+        ({"tool_choice": "bogus"}, "invalid_value", "session.tool_choice"),
+        ({"tools": [{"type": "function", "name": "weather"}]}, "unsupported", "session.tools[0]"),
+        ({"prompt": {"id": "p"}}, "unsupported", "session.prompt"),
+        ({"truncation": "disabled"}, "unsupported", "session.truncation"),
+        ({"turn_detction": None}, "unknown_parameter", "session.turn_detction"),
+        ({"audio": {"input": {"fromat": None}}}, "unknown_parameter", f"{INPUT}.fromat"),
+        (
+            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}}},
+            "invalid_value",
+            f"{INPUT}.format",
+        ),
+        (
+            {"audio": {"output": {"format": {"type": ["audio/pcm"]}}}},
+            "invalid_value",
+            "session.audio.output.format.type",
+        ),
+        ({"audio": {"output": {"voice": "bogus"}}}, "invalid_value", "session.audio.output.voice"),
+        ({"audio": {"output": {"speed": 99}}}, "invalid_value", "session.audio.output.speed"),
+        ({"audio": {"output": {"speed": 1.25}}}, "unsupported", "session.audio.output.speed"),
+        ({"input_audio_format": "opus"}, "invalid_value", "session.input_audio_format"),
+        ({"modalities": []}, "invalid_value", "session.modalities"),
+        ({"voice": "bogus"}, "invalid_value", "session.voice"),
+        (detection(type="other"), "invalid_value", f"{DETECTION}.type"),
+        (detection(type="server_vad", threshold=2), "invalid_value", f"{DETECTION}.threshold"),
+        (detection(type="server_vad", threshold=float("nan")), "invalid_value", f"{DETECTION}.threshold"),
+        (
+            detection(type="server_vad", silence_duration_ms="long"),
+            "invalid_type",
+            f"{DETECTION}.silence_duration_ms",
+        ),
+        (
+            detection(type="server_vad", silence_duration_ms=10_001),
+            "invalid_value",
+            f"{DETECTION}.silence_duration_ms",
+        ),
+        (detection(type="server_vad", create_response=1), "invalid_type", f"{DETECTION}.create_response"),
+        (
+            detection(type="server_vad", idle_timeout_ms=5_000),
+            "unsupported",
+            f"{DETECTION}.idle_timeout_ms",
+        ),
+        (detection(type="semantic_vad", threshold=0.5), "unknown_parameter", f"{DETECTION}.threshold"),
+        (detection(type="semantic_vad", eagerness="very"), "invalid_value", f"{DETECTION}.eagerness"),
+        (detection(type="semantic_vad", eagerness=["low"]), "invalid_value", f"{DETECTION}.eagerness"),
     ],
 )
-def test_what_cannot_be_used_is_refused(session: dict[str, Any]) -> None:
+def test_what_cannot_be_used_is_refused_by_name(session: dict[str, Any], code: str, param: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         SessionConfig("nano").updated(session)
-    assert caught.value.param
+    assert (caught.value.code, caught.value.param) == (code, param), str(caught.value)
+
+
+def test_what_clients_send_by_themselves_is_accepted() -> None:
+    config = SessionConfig("nano").updated(
+        {
+            "type": "realtime",
+            "model": "gpt-realtime",
+            "instructions": "Be brief.",
+            "tools": [],
+            "tool_choice": "auto",
+            "tracing": "auto",
+            "audio": {
+                "input": {
+                    "transcription": {"model": "gpt-4o-mini-transcribe"},
+                    "noise_reduction": {"type": "near_field"},
+                },
+                "output": {"voice": "marin", "speed": 1},
+            },
+        }
+    )
+    assert config == SessionConfig("nano")
+    output = config.document()["audio"]["output"]
+    assert (output["voice"], output["speed"]) == ("nano", 1.0)
+
+
+def test_the_shape_before_ga_is_translated() -> None:
+    config = SessionConfig("nano").updated(
+        {
+            "modalities": ["text", "audio"],
+            "voice": "alloy",
+            "input_audio_format": "g711_ulaw",
+            "output_audio_format": "g711_alaw",
+            "input_audio_transcription": None,
+            "turn_detection": None,
+            "temperature": 0.8,
+            "max_response_output_tokens": 200,
+        }
+    )
+    assert (config.input_format, config.output_format) == (PCMU, PCMA)
+    assert (config.turn_detection, config.max_output_tokens) == (None, 200)
+    assert config.modality is Modality.SPEECH
+    text, _ = config.with_response({"modalities": ["text"], "max_output_tokens": "inf"})
+    assert (text.modality, text.max_output_tokens) == (Modality.TEXT, None)
+
+
+@pytest.mark.parametrize(
+    ("response", "code", "param"),
+    [
+        ({"conversation": "none"}, "unsupported", "response.conversation"),
+        ({"input": []}, "unsupported", "response.input"),
+        ({"metadata": {"a": 1}}, "invalid_type", "response.metadata.a"),
+        ({"modality": "audio"}, "unknown_parameter", "response.modality"),
+        ({"output_modalities": ["video"]}, "invalid_value", "response.output_modalities[0]"),
+        ({"audio": {"output": {"voice": "bogus"}}}, "invalid_value", "response.audio.output.voice"),
+    ],
+)
+def test_what_a_response_cannot_be_is_refused_by_name(
+    response: dict[str, Any], code: str, param: str
+) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        SessionConfig("nano").with_response(response)
+    assert (caught.value.code, caught.value.param) == (code, param), str(caught.value)
+
+
+def test_timings_are_for_who_asks_for_them() -> None:
+    config = SessionConfig("nano")
+    assert config.document()["moss_voice"] == {"timings": False}
+    config = config.updated({"moss_voice": {"timings": True}})
+    assert config.sends_timings
+    assert config.updated({"moss_voice": {}}).sends_timings, "what is absent keeps its value"
 
 
 def test_turn_taking_accepts_every_setting_that_is_accepted() -> None:
@@ -91,14 +198,14 @@ def test_flow_steps_can_be_asked_for_where_a_conversation_has_its_own() -> None:
     assert [wanted(steps) for steps in (1, 100, None)] == [1, 100, None]
     assert SessionConfig("nano").wanted_flow_steps({}) is None
     document = SessionConfig("nano", flow_steps=FlowSteps(6, 10)).document()
-    assert document["moss_voice"] == {"flow_steps": 6, "bundle_flow_steps": 10}
-    assert "moss_voice" not in SessionConfig("nano").document()
+    assert document["moss_voice"] == {"timings": False, "flow_steps": 6, "bundle_flow_steps": 10}
 
 
 @pytest.mark.parametrize("steps", [0, 101, 2.5, "6", True])
 def test_flow_steps_out_of_range_are_refused(steps: Any) -> None:
-    with pytest.raises(ProtocolError, match=r"session\.moss_voice\.flow_steps has to be from 1 to 100\."):
+    with pytest.raises(ProtocolError) as refused:
         wanted(steps)
+    assert refused.value.param == "session.moss_voice.flow_steps"
 
 
 def test_shared_flow_steps_are_refused() -> None:

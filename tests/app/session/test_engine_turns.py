@@ -103,8 +103,8 @@ def test_a_removed_reply_is_not_cut() -> None:
 
 def test_an_exchange_of_elsewhere_is_remembered() -> None:
     rig = Rig()
-    rig.do(Remember(1, "two plus three", "five"))
-    assert ("remember", 1, "two plus three", "five") in rig.engine.calls
+    rig.do(Remember(1, ("two plus three",), "five"))
+    assert ("remember", 1, ("two plus three",), "five") in rig.engine.calls
 
 
 def test_a_reply_that_fails_later_names_its_turn() -> None:

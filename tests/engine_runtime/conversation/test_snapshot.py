@@ -125,6 +125,20 @@ def test_a_question_is_asked_again(engine: Engine, make: Callable[[], Pcm | str]
     assert conversation.exchanges[0].turn_id == 2
 
 
+def test_a_question_that_is_asked_again_may_be_continued(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    turn = run_alone(engine.open_turn(conversation, 1))
+    ask(turn, "what is it?")
+    list(run_alone(turn.commit(Modality.SPEECH, SAMPLED)))
+    again = run_alone(engine.open_turn(conversation, 2))
+    run_alone(again.push_question(turn.question))
+    run_alone(again.push_text("and why?"))
+    list(run_alone(again.commit(Modality.SPEECH, SAMPLED)))
+    prompt = engine.stages.prompt
+    more = [*prompt.user_text("and why?"), *prompt.end_turn()]
+    assert list(again.question.user) == [*turn.question.user, *more]
+
+
 def test_another_bundle_is_refused(engine: Engine) -> None:
     conversation = engine.new_conversation()
     exchange(engine, conversation, "one")
