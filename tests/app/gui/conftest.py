@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from PySide6.QtCore import QCoreApplication, QEvent
+from PySide6.QtCore import QCoreApplication, QEvent, QLocale
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
+from pytestqt.wait_signal import SignalBlocker
 
 from app import paths
 from app.gui.common import themes
@@ -24,6 +26,8 @@ _OFFSCREEN = (
     "No such signal QPlatformNativeInterface::systemTrayWindowChanged",
 )
 """What the offscreen platform lacks."""
+_LIMIT_MS = 120_000
+"""Of a wait. On a busy machine a process needs many seconds to begin; only a failing test waits as long."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,6 +36,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.qt_log_level_fail("WARNING"))
             item.add_marker(pytest.mark.qt_log_ignore(*_OFFSCREEN))
+
+
+class _PatientQtBot(QtBot):
+    """Waits longer than the five seconds of pytest-qt."""
+
+    def waitSignal(self, *args: Any, **options: Any) -> SignalBlocker:
+        return super().waitSignal(*args, **({"timeout": _LIMIT_MS} | options))
+
+    def waitUntil(self, *args: Any, **options: Any) -> None:
+        super().waitUntil(*args, **({"timeout": _LIMIT_MS} | options))
+
+    def waitActive(self, *args: Any, **options: Any) -> Any:
+        return super().waitActive(*args, **({"timeout": _LIMIT_MS} | options))
+
+
+@pytest.fixture
+def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
+    """Takes the place of the fixture of pytest-qt."""
+    return _PatientQtBot(request)
 
 
 @pytest.fixture
@@ -48,7 +71,8 @@ def icons(qapp: QApplication) -> Icons:
 
 @pytest.fixture(autouse=True)
 def _styled(qapp: QApplication) -> None:
-    """Every test starts with the light theme."""
+    """Every test starts with the light theme and in English."""
+    QLocale.setDefault(QLocale("en"))
     themes.apply(qapp, LIGHT, paths.assets_dir() / "icons")
 
 

@@ -21,7 +21,7 @@ from app.gui.common.turn_times import LOCAL_STAGES, REMOTE_STAGES, REPORTED_STAG
 
 BOTH = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
 # How linear RGB looks with a deficiency (Machado et al. 2009, severity 1).
-VISION = {
+VISION: dict[str, NDArray[np.float64]] = {
     "normal": np.eye(3),
     "protanopia": np.array(
         [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
@@ -36,7 +36,8 @@ VISION = {
 
 
 def linear(colour: str) -> NDArray[np.float64]:
-    rgb = np.array(QColor(colour).getRgbF()[:3])
+    shown = QColor(colour)
+    rgb = np.array([shown.redF(), shown.greenF(), shown.blueF()])
     return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
 
 
@@ -132,8 +133,12 @@ def test_inks() -> None:
 
 
 def test_the_font_is_one_that_is_installed(qapp: QApplication) -> None:
-    themes.apply_font(qapp)
-    assert QGuiApplication.font().pointSizeF() == 10.0
+    before = QGuiApplication.font()
+    try:
+        themes.apply_font(qapp)
+        assert QGuiApplication.font().pointSizeF() == 10.0
+    finally:
+        qapp.setFont(before)
 
 
 @BOTH

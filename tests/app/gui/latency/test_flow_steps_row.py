@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, Qt, QTimer
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -22,6 +22,7 @@ from app.session.events import EngineReady
 from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import ScriptedSession, opening
+from tests.tools.widgets import content_of
 
 
 @pytest.fixture
@@ -54,9 +55,17 @@ def measured(*figures: tuple[int, float]) -> LatencyMetrics:
     return metrics
 
 
+def let_go(row: FlowStepsRow) -> None:
+    """The user takes the slider and releases it where it is."""
+    row.slider.setSliderDown(True)
+    row.slider.setSliderDown(False)
+
+
 def test_keys_choose_once_the_user_stops(row: FlowStepsRow, qtbot: QtBot) -> None:
     chosen: list[int | None] = []
     row.chosen.connect(chosen.append)
+    (settling,) = row.findChildren(QTimer)
+    settling.setInterval(3_600_000)  # the user does not stop, however slow the machine is
     row.slider.setFocus()
     for _ in range(4):
         qtbot.keyClick(row.slider, Qt.Key.Key_Left)
@@ -64,18 +73,19 @@ def test_keys_choose_once_the_user_stops(row: FlowStepsRow, qtbot: QtBot) -> Non
     assert row.value.text() == "6 from the next turn on"
     row.show_steps(FlowSteps(10, 10))
     assert row.slider.value() == 6, "an answer to an earlier choice does not move it"
-    qtbot.waitUntil(lambda: bool(chosen), timeout=10 * SETTLE_MS)
+    settling.setInterval(SETTLE_MS)
+    qtbot.waitUntil(lambda: bool(chosen))
     assert chosen == [6]
     row.show_steps(FlowSteps(6, 10))
     assert row.value.text() == "6"
     qtbot.keyClick(row.slider, Qt.Key.Key_PageUp)
     assert row.slider.value() == 11
     qtbot.keyClick(row.slider, Qt.Key.Key_Left)
-    row._choose()
+    let_go(row)
     assert chosen == [6, None], "those of the bundle"
     row.show_steps(FlowSteps(10, 10))
     assert row.value.text() == "10, as the bundle says"
-    row._choose()
+    let_go(row)
     assert len(chosen) == 2, "they are in force"
 
 
@@ -124,13 +134,13 @@ def test_a_narrow_view_has_the_figures_below(qtbot: QtBot, theme: Theme) -> None
     qtbot.addWidget(view)
     view.show()
     view.resize(390, 600)
-    needed = view.widget().minimumSizeHint().width()
+    needed = content_of(view).minimumSizeHint().width()
     view.flow_steps.show_steps(FlowSteps(10, 10))
     view.add_events(replies((10, 0.4), (6, 0.25)))
     view.redraw()
     QApplication.processEvents()
     row = view.flow_steps
-    assert view.widget().minimumSizeHint().width() == needed, "it makes the view no wider"
+    assert content_of(view).minimumSizeHint().width() == needed, "it makes the view no wider"
     assert row.rtf.y() > row.slider.geometry().bottom()
     view.resize(900, 600)
     QApplication.processEvents()
@@ -176,7 +186,7 @@ def test_a_choice_is_applied_and_kept(
     assert slider.focusPolicy() & Qt.FocusPolicy.TabFocus
     assert slider.value() == 2
     slider.setValue(7)
-    window.latency.flow_steps._choose()
+    let_go(window.latency.flow_steps)
     assert applied(session) == [None, 7]
     assert store.load().flow_steps == 7
     session.feed(FlowStepsSet(FlowSteps(7, 2)))

@@ -20,7 +20,6 @@ from app.gui.settings.settings_dialog import SettingsDialog
 from app.version import program_version
 from tests.factories.engine_folder import EngineWorld
 
-LIMIT_MS = 60_000
 OF_NANO = {
     "bundle": "nano",
     "library": "1.2.1",
@@ -236,7 +235,7 @@ def test_folder_and_python_are_examined_in_processes_of_their_own(
     qtbot.addWidget(page)
     page.show()
     show(page, engine)
-    qtbot.waitUntil(lambda: len(tools.checks.answers) == 2, timeout=LIMIT_MS)
+    qtbot.waitUntil(lambda: len(tools.checks.answers) == 2)
     assert page.engine.note.text().startswith(
         "Built from nano with TensorRT-LLM 1.2.1: float32, K/V float32."
     )
@@ -248,5 +247,5 @@ def test_folder_and_python_are_examined_in_processes_of_their_own(
     (engine / "config.json").write_text("{}")
     page.hide()
     page.show()
-    qtbot.waitUntil(lambda: "is not that of an engine" in page.engine.note.text(), timeout=LIMIT_MS)
+    qtbot.waitUntil(lambda: "is not that of an engine" in page.engine.note.text())
     assert not page.engine.is_usable

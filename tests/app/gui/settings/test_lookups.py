@@ -11,8 +11,6 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.settings.lookups import DevicePlans
 
-LIMIT_MS = 90_000
-
 
 @pytest.fixture
 def plans(qtbot: QtBot) -> Iterator[DevicePlans]:
@@ -25,7 +23,7 @@ def plans(qtbot: QtBot) -> Iterator[DevicePlans]:
 
 @pytest.mark.slow
 def test_the_plan_of_a_bundle_is_found(qtbot: QtBot, plans: DevicePlans, random_bundle: Path) -> None:
-    with qtbot.waitSignal(plans.found, timeout=LIMIT_MS) as found:
+    with qtbot.waitSignal(plans.found) as found:
         plans.look_up(str(random_bundle))
         plans.look_up(str(random_bundle))
     assert found.args == [str(random_bundle)]
@@ -37,6 +35,6 @@ def test_the_plan_of_a_bundle_is_found(qtbot: QtBot, plans: DevicePlans, random_
 
 @pytest.mark.slow
 def test_a_bundle_that_cannot_be_read_has_none(qtbot: QtBot, plans: DevicePlans, tmp_path: Path) -> None:
-    with qtbot.waitSignal(plans.found, timeout=LIMIT_MS):
+    with qtbot.waitSignal(plans.found):
         plans.look_up(str(tmp_path / "none"))
     assert plans.rooms == {}

@@ -15,7 +15,6 @@ from app.installed_models import RELEASED, Model, find_models
 from engine_runtime.bundle.bundle import Bundle
 from tests.doubles.hub_server import HubServer, repositories_in
 
-LIMIT_MS = 90_000
 LATE = "flow/hift.pt"
 """Of the second repository: the first one is complete by then."""
 pytestmark = pytest.mark.slow
@@ -53,16 +52,16 @@ def test_a_download_is_paused_resumed_checked_and_removed(
     assert jobs.job is not None
     assert jobs.job.kind == "download"
 
-    qtbot.waitUntil(lambda: LATE in hub.asked_for, timeout=LIMIT_MS)
+    qtbot.waitUntil(lambda: LATE in hub.asked_for)
     jobs.stop_job()
-    qtbot.waitUntil(lambda: jobs.job is None, timeout=LIMIT_MS)
+    qtbot.waitUntil(lambda: jobs.job is None)
     paused = released()
     assert not paused.is_installed
     assert paused.loaded_bytes > 0
 
     hub.held.clear()
     hub.asked_for.clear()
-    with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS):
+    with qtbot.waitSignal(jobs.finished):
         jobs.download_model(paused)
     assert LATE in hub.asked_for
     assert "tokenizer.json" not in hub.asked_for
@@ -72,15 +71,15 @@ def test_a_download_is_paused_resumed_checked_and_removed(
     folder = paths.user_bundles_dir() / RELEASED
     assert Bundle.open(folder, verify="sha256").name == RELEASED
 
-    with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS):
+    with qtbot.waitSignal(jobs.finished):
         jobs.verify_model(released())
     tokenizer = folder / "MOSS-Speech" / "tokenizer.json"
     tokenizer.write_bytes(tokenizer.read_bytes()[:-1] + b" ")
-    with qtbot.waitSignal(jobs.failed, timeout=LIMIT_MS) as failed:
+    with qtbot.waitSignal(jobs.failed) as failed:
         jobs.verify_model(released())
     assert "tokenizer.json is not the file" in str(failed.args[1])
 
-    with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS):
+    with qtbot.waitSignal(jobs.finished):
         jobs.remove_model(released())
     assert not folder.exists()
 
@@ -88,8 +87,8 @@ def test_a_download_is_paused_resumed_checked_and_removed(
 def test_a_cancelled_download_leaves_nothing(qtbot: QtBot, jobs: ModelJobs, hub: HubServer) -> None:
     hub.held = {LATE}
     jobs.download_model(released())
-    qtbot.waitUntil(lambda: LATE in hub.asked_for, timeout=LIMIT_MS)
-    with qtbot.waitSignal(jobs.finished, timeout=LIMIT_MS) as finished:
+    qtbot.waitUntil(lambda: LATE in hub.asked_for)
+    with qtbot.waitSignal(jobs.finished) as finished:
         jobs.remove_model(released())
     assert finished.args[0].kind == "remove"
     assert not (paths.user_bundles_dir() / RELEASED).exists()
@@ -100,7 +99,7 @@ def test_a_hub_that_is_not_there_is_an_error(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    with qtbot.waitSignal(jobs.failed, timeout=LIMIT_MS) as failed:
+    with qtbot.waitSignal(jobs.failed) as failed:
         jobs.download_model(released())
     assert "cannot be loaded from http://127.0.0.1:9" in str(failed.args[1])
     assert failed.args[1].what_to_do

@@ -84,7 +84,7 @@ class Listener:
             self._server.key(key[1:], is_down=key[0] == "+")
 
     def await_said(self, *said: str) -> None:
-        self._qtbot.waitUntil(lambda: self.said == list(said), timeout=5_000)
+        self._qtbot.waitUntil(lambda: self.said == list(said))
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_the_doctor_writes_its_report(
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
     window.help.report_action.trigger()
     assert not window.help.report_action.isEnabled()
-    qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
+    qtbot.waitUntil(window.help.report_action.isEnabled)
     assert file.read_text(encoding="utf-8").startswith("Report of moss-voice doctor")
     assert str(file) in window.notice.text()
 
@@ -69,7 +69,7 @@ def test_a_report_that_cannot_be_written_is_explained(
     file = tmp_path / "gone" / "report.txt"
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
     window.help.report_action.trigger()
-    qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
+    qtbot.waitUntil(window.help.report_action.isEnabled)
     assert window.banner.message == "The report could not be written."
     assert str(file.parent) in window.banner.advice
 
@@ -87,6 +87,6 @@ def test_no_program_of_the_current_folder_is_run(
     file.write_text("an earlier one")
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
     window.help.report_action.trigger()
-    qtbot.waitUntil(window.help.report_action.isEnabled, timeout=120_000)
+    qtbot.waitUntil(window.help.report_action.isEnabled)
     assert not (planted.parent / "was_run").exists()
     assert file.read_text(encoding="utf-8").startswith("Report of moss-voice doctor")
