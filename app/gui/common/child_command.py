@@ -18,7 +18,7 @@ from app.other_python import inherited_variables
 from app.progress import PROBLEM_VARIABLE, problem_of
 from engine_runtime.errors import Problem
 
-_PATIENCE_MS = 3_000
+PATIENCE_MS = 3_000
 """Time for the process to end by itself."""
 _PREFIX = "moss-voice: "
 
@@ -56,13 +56,13 @@ class ChildCommand(QObject):
     def terminate(self) -> None:
         """Ask the process to end, and end it if it does not."""
         self._process.terminate()
-        QTimer.singleShot(_PATIENCE_MS, self._process, self._process.kill)
+        QTimer.singleShot(PATIENCE_MS, self._process, self._process.kill)
 
     def kill(self) -> None:
         """End the process at once; nothing is signalled any more."""
         self._has_ended = True
         self._process.kill()
-        self._process.waitForFinished(_PATIENCE_MS)
+        self._process.waitForFinished(PATIENCE_MS)
 
     def _read(self) -> None:
         read = self._unread + bytes(self._process.readAllStandardOutput().data())

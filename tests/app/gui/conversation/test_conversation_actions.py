@@ -16,8 +16,9 @@ from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.gui.common.icons import Icons
-from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.preferences import Keep, Preferences, PreferenceStore
 from app.gui.common.themes import Theme
+from app.gui.conversation import transcript
 from app.gui.conversation.bubbles import UserBubble
 from app.gui.conversation.conversation_actions import TurnMenu
 from app.gui.window.main_window import MainWindow
@@ -37,6 +38,7 @@ from app.session.events import (
 )
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
+from tests.tools.widgets import question_of, reply_of
 
 
 def test_a_turn_that_is_being_spoken_offers_nothing(qtbot: QtBot, theme: Theme, icons: Icons) -> None:
@@ -117,8 +119,7 @@ def test_the_button_of_a_reply_opens_its_menu(
     window: MainWindow, session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed_turn(window, session, 1, "one")
-    _, reply = window.transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(window.transcript, 1)
     shown: list[int] = []
     monkeypatch.setattr(window.conversations.menu, "popup", lambda turn_id, *_: shown.append(turn_id))
     reply.more.click()
@@ -144,8 +145,8 @@ def test_the_conversation_on_show_is_copied_and_saved(
     """Also one that is not kept."""
     window.header.text_action.trigger()
     assert window.notice.text() == "Nothing has been said yet."
+    monkeypatch.setattr(transcript, "ON_SCREEN", 1)
     feed_turn(window, session, 1, "one")
-    window.transcript._put_away(1)  # as after forty turns
     session.feed(
         TurnOpened(2, "voice"),
         TurnCommitted(2, 1.24),
@@ -153,6 +154,7 @@ def test_the_conversation_on_show_is_copied_and_saved(
         TurnOpened(3, "voice"),
     )
     window.bridge.poll()
+    assert window.transcript.bubbles(1) == (None, None)
     window.header.copy_action.trigger()
     assert QGuiApplication.clipboard().text() == (
         "You: one\n\nMOSS: reply to one\n\nYou (spoke 1.2 s)\n\nMOSS (spoke 3.0 s)\n"
@@ -204,10 +206,10 @@ def write_conversation(folder: Path, *, is_ended: bool) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(("keep", "is_ended"), [("text", False), ("text", True), ("nothing", False)])
 def test_the_latest_conversation_continues_after_a_restart(
-    session: ScriptedSession, store: PreferenceStore, folder: Path, keep: str, is_ended: bool
+    session: ScriptedSession, store: PreferenceStore, folder: Path, keep: Keep, is_ended: bool
 ) -> None:
     latest = write_conversation(folder, is_ended=is_ended)
-    store.save(dataclasses.replace(store.load(), keep=keep))  # type: ignore[arg-type]
+    store.save(dataclasses.replace(store.load(), keep=keep))
     window = MainWindow(session, store=store)
     window.start_session()
     sent = [command for command in session.commands if isinstance(command, ContinueConversation)]
@@ -217,9 +219,7 @@ def test_the_latest_conversation_continues_after_a_restart(
         assert sent == [ContinueConversation(latest, {"seed": 1}, 4, 2.0)]
         session.feed(ConversationContinued(latest))
         window.bridge.poll()
-        user, reply = window.transcript.bubbles(4)
-        assert user is not None
-        assert reply is not None
+        user, reply = question_of(window.transcript, 4), reply_of(window.transcript, 4)
         assert (user.body.text(), reply.body.text()) == ("one", "two")
         reply.again.click()
         assert session.commands[-1] == PlayAgain(4)  # there is no sound

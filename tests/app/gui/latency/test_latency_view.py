@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from PySide6.QtCore import QRect
 from PySide6.QtGui import QColor
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.themes import DARK, Theme, mix
 from app.gui.common.turn_times import LOCAL_STAGES, LatencyStage
-from app.gui.latency.definitions import define, number, stage_name, tooltip
+from app.gui.latency.definitions import define, number, percentiles, stage_name, tooltip
 from app.gui.latency.latency_view import FigureTile, LatencyView, SpeculationLine
 from app.gui.latency.metrics import MAX_LEVELS, SHOWN_TURNS, Metric
 from app.gui.latency.plots import LivePlot, turn_window, with_gaps
@@ -20,6 +24,7 @@ from app.gui.latency.waterfall import axis_marks
 from app.session.events import SpeculationMeasured, SpeculationStats
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings
+from tests.tools.widgets import content_of
 
 
 def test_it_says_what_was_used_and_what_was_discarded(qtbot: QtBot) -> None:
@@ -59,6 +64,21 @@ def tile(view: LatencyView, metric: Metric) -> FigureTile:
     return next(tile for tile in view.tiles if tile.figure is metric)
 
 
+def figure_of(tile: FigureTile) -> str:
+    """The figure in large type."""
+    (shown,) = [label for label in tile.findChildren(QLabel) if label.property("role") == "figure"]
+    return shown.text()
+
+
+def texts_of(widget: QWidget) -> list[str]:
+    return [label.text() for label in widget.findChildren(QLabel)]
+
+
+def columns_of(widgets: Iterable[QWidget]) -> int:
+    """How many stand side by side."""
+    return max(Counter(widget.y() for widget in widgets).values())
+
+
 @pytest.mark.slow
 def test_tiles_show_last_value_and_percentiles(view: LatencyView) -> None:
     view.add_events(all_timings())
@@ -68,9 +88,8 @@ def test_tiles_show_last_value_and_percentiles(view: LatencyView) -> None:
         assert summary is not None
         shown = tile(view, metric)
         unit = define(metric).unit
-        assert shown._value.text() == number(summary.last, unit)
-        assert number(summary.p50, unit) in shown._below.text()
-        assert number(summary.p95, unit) in shown._below.text()
+        assert figure_of(shown) == number(summary.last, unit)
+        assert percentiles(summary, unit) in texts_of(shown)
 
 
 def test_a_tile_without_a_value_reads_its_definition_alone(view: LatencyView) -> None:
@@ -149,7 +168,7 @@ def test_the_plots_share_one_axis_of_turns(view: LatencyView) -> None:
             assert low <= x.min() <= x.max() <= high
             shown = [each for each in view.tiles if each.figure is metric]
             for each in shown:
-                assert each._value.text() == number(y[-1], define(metric).unit)
+                assert figure_of(each) == number(y[-1], define(metric).unit)
     typed = [turn for turn in range(33, 73) if (turn - 1) % 8 in (3, 5)]
     spoken = view.plots["response"].curves[Metric.VOICE_TO_VOICE].line.getData()[0]
     assert sorted([*spoken, *typed]) == list(range(33, 73))
@@ -206,18 +225,20 @@ def test_nothing_is_drawn_while_hidden(qtbot: QtBot, view: LatencyView) -> None:
     view.hide()
     view.add_events(all_timings())
     qtbot.wait(250)
-    assert tile(view, Metric.TTFA)._value.text() == "–"
+    assert figure_of(tile(view, Metric.TTFA)) == "–"
     view.show()
-    qtbot.waitUntil(lambda: tile(view, Metric.TTFA)._value.text() != "–", timeout=10_000)
+    qtbot.waitUntil(lambda: figure_of(tile(view, Metric.TTFA)) != "–")
 
 
 def test_waterfall_and_its_sum(view: LatencyView) -> None:
-    assert "no spoken reply" in view._waterfall_sum.text()
+    assert "no spoken reply yet" in texts_of(view)
     view.add_events(all_timings())
     view.redraw()
     waterfall = view.metrics.waterfall()
     assert waterfall is not None
-    assert number(waterfall.end_ms, "ms") in view._waterfall_sum.text()
+    total = f"<b>{number(waterfall.end_ms, 'ms')} ms</b>"
+    assert [text for text in texts_of(view) if total in text]
+    assert "no spoken reply yet" not in texts_of(view)
     described = view.waterfall.accessibleDescription()
     for stage in LOCAL_STAGES:
         assert f"{stage_name(stage)} {number(waterfall.total_ms(stage), 'ms')} ms" in described
@@ -303,11 +324,11 @@ def test_clear_starts_over(view: LatencyView) -> None:
     view.add_events([TimingEvent("first_audio", 99, 0, 30_000_000_000, "engine")] * 3)
     view.redraw()
     view.clear()
-    assert tile(view, Metric.TTFA)._value.text() == "–"
+    assert figure_of(tile(view, Metric.TTFA)) == "–"
     assert ranges(view.plots["response"]) == ([0.5, 20.5], [0.0, 200.0])
     view.add_events([TimingEvent("first_audio", 1, 0, 250_000_000, "engine")])
     view.redraw()
-    assert tile(view, Metric.TTFA)._value.text() == "250"
+    assert figure_of(tile(view, Metric.TTFA)) == "250"
 
 
 @pytest.mark.slow
@@ -317,7 +338,7 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     view.set_theme(DARK)
     view.resize(600, 780)
     QApplication.processEvents()
-    assert view._columns == (3, 2)
+    assert (columns_of(view.tiles), columns_of(view.plots.values())) == (3, 2)
     pen = view.plots["chunks"].curves[Metric.TOKEN2MEL].line.opts["pen"]
     assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
 
@@ -325,18 +346,22 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
 @pytest.mark.parametrize(("width", "columns"), [(960, 6), (600, 3)])
 def test_no_tile_is_left_over(view: LatencyView, width: int, columns: int) -> None:
     view.resize(width, 780)
-    grid = view._tile_grid
-    cells = [grid.getItemPosition(grid.indexOf(tile)) for tile in view.tiles]
-    covered = [(row, column + extra) for row, column, _, span in cells for extra in range(span)]  # type: ignore[misc]
-    rows = len(covered) // columns
-    assert sorted(covered) == [(row, column) for row in range(rows) for column in range(columns)]
+    QApplication.processEvents()
+    assert columns_of(view.tiles) == columns
+    rows: dict[int, list[QRect]] = defaultdict(list)
+    for each in view.tiles:
+        rows[each.y()].append(each.geometry())
+    edges = {(row[0].left(), row[-1].right()) for row in rows.values()}
+    assert len(edges) == 1, "every row is as wide"
+    gaps = {right.left() - left.right() for row in rows.values() for left, right in itertools.pairwise(row)}
+    assert len(gaps) == 1, "and full"
 
 
 def test_a_line_of_text_does_not_stretch_the_plots(view: LatencyView) -> None:
-    before = view.widget().height()
+    before = content_of(view).height()
     view.speculation.show_speculation(SpeculationMeasured(SpeculationStats(speculated=7, confirmed=5)))
     QApplication.processEvents()
-    assert view.widget().height() <= before + 40
+    assert content_of(view).height() <= before + 40
 
 
 def test_gaps_of_a_time_series_drop_to_zero() -> None:

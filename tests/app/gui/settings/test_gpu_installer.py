@@ -94,7 +94,7 @@ def test_one_that_is_cancelled_has_not_failed(
 def test_one_that_does_not_end_is_ended(
     qtbot: QtBot, installer: GpuInstaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gui.common.child_command._PATIENCE_MS", 50)
+    monkeypatch.setattr("app.gui.common.child_command.PATIENCE_MS", 50)
     line = {"step": "download", "done": 1, "total": 100}
     stubborn = f"trap '' TERM\n{_say(line)}\nexec sleep 60"  # which inherits that it ignores the signal
     _program(tmp_path, monkeypatch, install=stubborn, status=_say(STATUS))

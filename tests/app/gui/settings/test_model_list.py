@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,6 @@ from engine_runtime.errors import Problem
 
 
 @pytest.fixture
-def begun(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The words of the commands that jobs would run."""
-    words: list[tuple[str, ...]] = []
-    monkeypatch.setattr(ModelJobs, "_start", lambda self, job, *command: words.append(command))
-    return words
-
-
-@pytest.fixture
 def jobs(qtbot: QtBot) -> Iterator[ModelJobs]:
     host = QWidget()
     qtbot.addWidget(host)
@@ -37,7 +30,20 @@ def jobs(qtbot: QtBot) -> Iterator[ModelJobs]:
 
 
 @pytest.fixture
-def models(qtbot: QtBot, jobs: ModelJobs, nano_bundle: Path) -> ModelList:
+def begun(jobs: ModelJobs, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The kinds and models of the jobs that would begin."""
+    begun: list[tuple[str, str]] = []
+
+    def note(kind: str, model: Model) -> None:
+        begun.append((kind, model.folder.name))
+
+    for kind in ("download", "verify", "remove"):
+        monkeypatch.setattr(jobs, f"{kind}_model", partial(note, kind))
+    return begun
+
+
+@pytest.fixture
+def models(qtbot: QtBot, jobs: ModelJobs, begun: list[tuple[str, str]], nano_bundle: Path) -> ModelList:
     models = ModelList(FileField("Folder", "", lambda start: start), jobs, nano_bundle)
     qtbot.addWidget(models)
     models.bundle = ""
@@ -82,12 +88,12 @@ def test_a_bundle_elsewhere_is_chosen_by_its_path(models: ModelList, qtbot: QtBo
 
 
 def test_the_buttons_begin_jobs(
-    models: ModelList, begun: list[tuple[str, ...]], nano_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    models: ModelList, begun: list[tuple[str, str]], nano_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nano, released = rows(models)
     nano.verify_button.click()
     released.download_button.click()
-    assert begun == [("inspect", str(nano_bundle), "--progress"), ("fetch", RELEASED, "--json")]
+    assert begun == [("verify", nano_bundle.name), ("download", RELEASED)]
     half_of_it(released)
     models.find_files()
     assert released.state.text() == "Paused: 3.0 MB are loaded."
@@ -103,7 +109,7 @@ def test_the_buttons_begin_jobs(
     released.remove_button.click()
     assert len(begun) == 2
     released.remove_button.click()
-    assert begun[2] == ("fetch", RELEASED, "--remove")
+    assert begun[2] == ("remove", RELEASED)
     assert asked[0] == "Cancel the download of moss-speech?"
 
 
@@ -157,7 +163,7 @@ def test_a_damaged_model_cannot_be_chosen(models: ModelList) -> None:
 
 
 def test_a_model_that_fits_nowhere_is_downloaded_only_after_a_question(
-    models: ModelList, begun: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+    models: ModelList, begun: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, released = rows(models)
     asked: list[tuple[str, str]] = []
@@ -172,7 +178,7 @@ def test_a_model_that_fits_nowhere_is_downloaded_only_after_a_question(
     released.download_button.click()
     assert begun == []
     released.download_button.click()
-    assert begun == [("fetch", "moss-speech", "--json")]
+    assert begun == [("download", RELEASED)]
     assert asked[0] == (
         "Download moss-speech, although it fits on no GPU of this computer?",
         "About 20.0 GB are loaded and kept on the disk.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
 from app.gui.window.control_bar import ALERT_MS, CounterStrip
@@ -11,7 +12,7 @@ from app.session.events import Counters
 def test_an_under_run_is_a_warning_for_a_while_and_stays_in_the_count(qtbot: QtBot) -> None:
     strip = CounterStrip()
     qtbot.addWidget(strip)
-    underruns, dropped = strip._alerts
+    underruns, dropped = strip.findChildren(QTimer)
     assert underruns.interval() == dropped.interval() == ALERT_MS
     strip.show_counters(Counters(1, 0))
     assert (strip.underruns.text(), strip.underruns.property("alert")) == ("⚠ under-runs 1", True)

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from PySide6.QtCore import QEvent, QObject, Qt
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QAccessible
-from PySide6.QtWidgets import QApplication, QComboBox, QWidget
+from PySide6.QtWidgets import QApplication, QComboBox, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.audio.echo_cancellation import EchoMeasurement
-from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.preferences import Language, Preferences, PreferenceStore
 from app.gui.common.themes import DARK, LIGHT, ThemeChoice
-from app.gui.conversation.sample_row import SampleRow
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
-from app.sample_questions import SampleQuestion
 from app.session.commands import (
     ApplySettings,
     AskText,
@@ -55,6 +53,7 @@ from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
+from tests.tools.widgets import content_of, question_of, reply_of
 
 SAMPLE = Path("hello.wav")
 
@@ -81,8 +80,7 @@ def test_a_complete_conversation_is_shown(ready: MainWindow, session: ScriptedSe
     ready.latency.redraw()
     assert ready.transcript.turn_count == len(EXCHANGES)
     for turn_id, exchange in enumerate(EXCHANGES, start=1):
-        _, reply = ready.transcript.bubbles(turn_id)
-        assert reply is not None
+        reply = reply_of(ready.transcript, turn_id)
         assert reply.body.text() == exchange.answer
         assert reply.again.isVisibleTo(reply) == (exchange.modality is Modality.SPEECH)
     assert not ready.banner.isVisible()
@@ -418,31 +416,28 @@ def test_language_is_switched_live(ready: MainWindow, session: ScriptedSession) 
     ready.toggle_language()
     QApplication.processEvents()
     assert ready.controls.start_button.text() == "停止"
-    assert ready.header.badge._word.text() == "聆听中"
-    user, reply = ready.transcript.bubbles(2)
-    assert user is not None
-    assert "您说" in user.caption.text()
-    assert reply is not None
-    assert reply.again.text() == "再听一遍"
-    assert ready.latency.tiles[0]._name.text() == "声到声"
+    assert ready.header.badge.word == "聆听中"
+    assert "您说" in question_of(ready.transcript, 2).caption.text()
+    assert reply_of(ready.transcript, 2).again.text() == "再听一遍"
+    names = [label.text() for label in ready.latency.tiles[0].findChildren(QLabel)]
+    assert "声到声" in names
     ready.toggle_language()
     QApplication.processEvents()
     assert ready.controls.start_button.text() == english == "Stop"
-    assert ready.latency.tiles[0]._name.text() == "Voice to voice"
+    names = [label.text() for label in ready.latency.tiles[0].findChildren(QLabel)]
+    assert "Voice to voice" in names
 
 
 @pytest.mark.slow
-def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession, tmp_path: Path) -> None:
-    path = tmp_path / "who.wav"
-    question = SampleQuestion(path, "Who are you?", "你是谁？")
-    ready.sample_row = SampleRow([question], ready.look.theme, ready.look.icons)
-    ready._play_sample(question)
-    assert session.commands == [PlaySample(path)]
-    session.feed(SampleStarted(path, 1.2), TurnOpened(1, "sample"))
+def test_a_sample_is_fed_and_named(ready: MainWindow, session: ScriptedSession) -> None:
+    button = ready.sample_row.buttons[0]
+    button.click()
+    (command,) = session.commands
+    assert isinstance(command, PlaySample)
+    session.feed(SampleStarted(command.path, 1.2), TurnOpened(1, "sample"))
     ready.bridge.poll()
-    user, _ = ready.transcript.bubbles(1)
-    assert user is not None
-    assert user.body.text() == "Who are you?"
+    user = question_of(ready.transcript, 1)
+    assert user.body.text() == button.text() != ""
 
 
 @pytest.mark.slow
@@ -453,7 +448,7 @@ def test_closing_stops_the_session_and_keeps_the_geometry(
     window.close()
     assert session.is_stopped
     assert not store.kept_bytes("geometry").isEmpty()
-    assert not window.bridge._timer.isActive()
+    assert [timer.isActive() for timer in window.bridge.findChildren(QTimer)] == [False]
 
 
 @pytest.mark.slow
@@ -471,7 +466,7 @@ def test_every_control_has_a_name_for_screen_readers(ready: MainWindow) -> None:
 def test_nothing_is_cut_off_in_the_smallest_window(ready: MainWindow) -> None:
     ready.resize(1, 1)
     QApplication.processEvents()
-    body = ready.latency.widget()
+    body = content_of(ready.latency)
     assert body.width() <= ready.latency.viewport().width()
     for part in (ready.header, ready.controls, body):
         assert part.width() >= part.minimumSizeHint().width()
@@ -480,7 +475,9 @@ def test_nothing_is_cut_off_in_the_smallest_window(ready: MainWindow) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh_CN"])
 @pytest.mark.parametrize("mode", typing.get_args(InputMode))
-def test_the_window_fits_a_screen_of_1024_pixels(ready: MainWindow, language: str, mode: InputMode) -> None:
+def test_the_window_fits_a_screen_of_1024_pixels(
+    ready: MainWindow, language: Language, mode: InputMode
+) -> None:
     controls = ready.controls
     ready.applied.apply(
         dataclasses.replace(
@@ -500,12 +497,13 @@ def test_the_window_fits_a_screen_of_1024_pixels(ready: MainWindow, language: st
 @pytest.mark.slow
 def test_a_narrow_window_leaves_out_words_and_a_wide_one_shows_them(ready: MainWindow) -> None:
     controls = ready.controls
+    (label,) = [found for found in controls.findChildren(QLabel) if found.text() == "Reply as"]
     ready.applied.apply(dataclasses.replace(ready.applied.current, input_mode="push"))
     for width, is_wide in ((1400, True), (1000, False), (1400, True)):
         ready.resize(width, 700)
         QApplication.processEvents()
         assert ready.width() == width
-        assert controls._reply_label.isVisible() is is_wide
+        assert label.isVisible() is is_wide
         style = controls.mute_button.toolButtonStyle()
         assert (style is Qt.ToolButtonStyle.ToolButtonTextBesideIcon) is is_wide
         controls.mute_button.toggle()  # another text
@@ -562,8 +560,9 @@ def test_every_box_is_named_for_a_screen_reader(window: MainWindow) -> None:
     dialog = SettingsDialog(Preferences(), None, window)
     boxes = [*window.controls.findChildren(QComboBox), *dialog.findChildren(QComboBox)]
     assert len(boxes) > 15
+    is_label = QAccessible.RelationFlag.Label
     for box in boxes:
         relations = QAccessible.queryAccessibleInterface(box).relations()
-        labels = [part.text(QAccessible.Text.Name) for part, kind in relations if kind & QAccessible.Label]
+        labels = [part.text(QAccessible.Text.Name) for part, kind in relations if kind & is_label]
         assert labels == [box.accessibleName()]
     dialog.deleteLater()
