@@ -113,8 +113,8 @@ def test_no_label_and_no_tooltip_takes_markup(
     row.show_model(row.model, None, is_in_use=False)
     row.show_advice(text)
     window.modes.compact.show()
-    for widget in (window, window.modes.compact, window.loading, row):
-        widget.grab()
+    for shown in (window, window.modes.compact, window.loading, row):
+        shown.grab()
     found = list(labels_of_all_windows())
     assert len(found) > 40
     for label in found:
@@ -131,7 +131,7 @@ def test_no_label_and_no_tooltip_takes_markup(
 
 @pytest.mark.parametrize("text", HOSTILE[:3])
 def test_message_boxes_show_text_as_it_is(window: MainWindow, text: str) -> None:
-    seen = []
+    seen: list[str] = []
 
     def look() -> None:
         box = QApplication.activeModalWidget()

@@ -153,8 +153,15 @@ def test_only_the_owner_can_read_the_settings(tmp_path: Path, is_there: bool) ->
 def test_a_second_window_changes_no_file(tmp_path: Path) -> None:
     file = tmp_path / "window.ini"
     first = PreferenceStore(file)
-    of_the_first = {"keep": "sound", "hotkey": "Ctrl+Alt+M", "closes_to_tray": True, "starts_minimised": True}
-    assert first.save(Preferences(reply=Modality.TEXT, server_key="k", **of_the_first))  # type: ignore[arg-type]
+    chosen = Preferences(
+        reply=Modality.TEXT,
+        server_key="k",
+        keep="sound",
+        hotkey="Ctrl+Alt+M",
+        closes_to_tray=True,
+        starts_minimised=True,
+    )
+    assert first.save(chosen)
     first.keep_bytes("geometry", QByteArray(b"1"))
     del first
     before = {found: found.read_bytes() for found in tmp_path.iterdir()}
@@ -283,6 +290,7 @@ def another(known: Setting) -> Any:
     if known.kind is bool:
         return not known.default
     if known.kind is int:
+        assert known.least is not None
         return int(known.least) + 1
     return "cuda:0" if known.name == "device" else "F9" if known.name == "hotkey" else "/somewhere"
 
@@ -290,8 +298,8 @@ def another(known: Setting) -> Any:
 @pytest.mark.parametrize("name", KNOWN)
 def test_each_preference_is_kept_and_handed_to_what_it_names(tmp_path: Path, name: str) -> None:
     known = KNOWN[name]
-    with_it = {"engine": {"backend": "trtllm"}, "backend": {"engine": "/an/engine"}}.get(name, {})
-    before = dataclasses.replace(Preferences(device="cuda"), **with_it)
+    needed: dict[str, dict[str, Any]] = {"engine": {"backend": "trtllm"}, "backend": {"engine": "/an/engine"}}
+    before = dataclasses.replace(Preferences(device="cuda"), **needed.get(name, {}))
     after = dataclasses.replace(before, **{name: another(known)})
     assert after != before
     store = PreferenceStore(tmp_path / "a.ini")

@@ -20,6 +20,7 @@ from app.session.events import PlaybackFinished
 from app.session.session_settings import Recording, SessionSettings
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import running
+from tests.tools.widgets import question_of, reply_of
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +66,7 @@ def choose(dialog: HistoryDialog, words: str) -> None:
 def test_conversations_are_listed_and_shown(dialog: HistoryDialog, root: Path) -> None:
     assert dialog.list.topLevelItemCount() == 2
     choose(dialog, "who are you")
-    user, reply = dialog.transcript.bubbles(2)
-    assert user is not None
-    assert reply is not None
+    user, reply = question_of(dialog.transcript, 2), reply_of(dialog.transcript, 2)
     assert user.body.text() == "who are you"
     assert reply.body.text().strip() == "word0"
     assert str(root) in dialog.summary.text()
@@ -76,8 +75,7 @@ def test_conversations_are_listed_and_shown(dialog: HistoryDialog, root: Path) -
 @pytest.mark.slow
 def test_a_turn_is_played_from_the_record(qtbot: QtBot, dialog: HistoryDialog) -> None:
     choose(dialog, "what is two plus three")
-    _, reply = dialog.transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(dialog.transcript, 1)
     with qtbot.waitSignal(dialog.play_wanted) as caught:
         reply.again.click()
     (command,) = caught.args

@@ -31,6 +31,7 @@ from app.session.events import (
     TurnsRemoved,
 )
 from engine_runtime.types import Modality
+from tests.tools.widgets import question_of, reply_of
 
 
 @pytest.fixture
@@ -57,18 +58,15 @@ def test_a_spoken_turn_shows_its_length_and_loudness(transcript: Transcript) -> 
         transcript.show_levels(Levels(level, -120.0, 0.9))
     transcript.commit_turn(TurnCommitted(1, 2.34))
     transcript.show_levels(Levels(-10.0, -120.0, 0.0))
-    user, reply = transcript.bubbles(1)
-    assert user is not None
+    user = question_of(transcript, 1)
     assert user.strip.levels == (-20.0, -30.0, -25.0)
     assert "2.3 s" in user.caption.text()
-    assert reply is not None
-    assert "thinking" in reply.caption.text()
+    assert "thinking" in reply_of(transcript, 1).caption.text()
 
 
 def test_a_typed_question_is_shown_as_it_was_typed(transcript: Transcript) -> None:
     ask(transcript, 1, "<b>what</b> is\ntwo & two?")
-    user, _ = transcript.bubbles(1)
-    assert user is not None
+    user = question_of(transcript, 1)
     assert user.body.text() == "<b>what</b> is\ntwo & two?"
     assert user.body.textFormat() is Qt.TextFormat.PlainText
 
@@ -77,16 +75,14 @@ def test_reply_text_grows(transcript: Transcript) -> None:
     ask(transcript, 1, "?")
     for part in ("two", " plus", " three"):
         transcript.add_reply_text(ReplyTextDelta(1, part, True))
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert reply.body.text() == "two plus three"
     assert "thinking" not in reply.caption.text()
 
 
 def test_a_spoken_reply_can_be_played_again(qtbot: QtBot, transcript: Transcript) -> None:
     ask(transcript, 4, "?")
-    _, reply = transcript.bubbles(4)
-    assert reply is not None
+    reply = reply_of(transcript, 4)
     assert not reply.again.isVisible()
     answer(transcript, 4, "five")
     spy = QSignalSpy(transcript.play_again)
@@ -98,8 +94,7 @@ def test_a_spoken_reply_can_be_played_again(qtbot: QtBot, transcript: Transcript
 def test_a_text_reply_cannot(transcript: Transcript) -> None:
     ask(transcript, 1, "?")
     transcript.finish_reply(ReplyFinished(1, Modality.TEXT, 0.0, "Paris.", 0, 0, "stop"))
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert not reply.again.isVisible()
     assert reply.body.text() == "Paris."
 
@@ -109,8 +104,7 @@ def test_playing_is_shown_and_drawn_once(transcript: Transcript) -> None:
     transcript.start_playback(PlaybackStarted(1))
     transcript.show_levels(Levels(-120.0, -18.0, 0.0))
     answer(transcript, 1, "five")
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert reply.is_playing
     transcript.finish_playback(PlaybackFinished(1))
     transcript.start_playback(PlaybackStarted(1))
@@ -134,14 +128,10 @@ def test_a_turn_that_continues_takes_its_reply_back(transcript: Transcript) -> N
     transcript.commit_turn(TurnCommitted(1, 1.0))
     transcript.add_reply_text(ReplyTextDelta(1, "too soon", True))
     transcript.extend_turn(TurnExtended(1))
-    user, reply = transcript.bubbles(1)
-    assert reply is None
-    assert user is not None
-    assert "listening" in user.caption.text()
+    assert transcript.bubbles(1)[1] is None
+    assert "listening" in question_of(transcript, 1).caption.text()
     transcript.commit_turn(TurnCommitted(1, 3.0))
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
-    assert reply.body.text() == ""
+    assert reply_of(transcript, 1).body.text() == ""
 
 
 @pytest.mark.parametrize(
@@ -153,8 +143,7 @@ def test_a_cancelled_reply_stays_and_says_why(
     ask(transcript, 1, "?")
     transcript.add_reply_text(ReplyTextDelta(1, "half of", True))
     transcript.cancel_turn(TurnCancelled(1, reason))
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert word in reply.caption.text()
     assert reply.body.text() == "half of"
 
@@ -177,8 +166,7 @@ def test_an_interrupted_reply_shows_what_was_heard_and_dims_the_rest(transcript:
     transcript.start_playback(PlaybackStarted(1))
     answer(transcript, 1, "two plus three is five")
     cut(transcript, 1, "two plus", " three is five", 0.6)
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert (reply.body.text(), reply.rest.text()) == ("two plus", "three is five")
     assert reply.rest.isVisibleTo(reply)
     assert reply.rest.property("role") == "muted"
@@ -197,8 +185,7 @@ def test_an_interrupted_reply_shows_what_was_heard_and_dims_the_rest(transcript:
 def test_an_interrupted_reply_without_subtitles_or_end(transcript: Transcript) -> None:
     ask(transcript, 1, "?")
     cut(transcript, 1, "", "", 0.6)
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert reply.mark.isVisibleTo(reply)
     assert not reply.body.isVisibleTo(reply)
     assert not reply.rest.isVisibleTo(reply)
@@ -210,8 +197,7 @@ def test_a_reply_of_which_nothing_was_heard(transcript: Transcript) -> None:
     ask(transcript, 1, "?")
     answer(transcript, 1, "five")
     cut(transcript, 1, "", "five", 0.0)
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert (reply.body.text(), reply.rest.text()) == ("", "five")
     assert "not remembered" in reply.mark_text.text()
     assert not reply.again.isVisible()
@@ -221,8 +207,7 @@ def test_a_reply_of_which_nothing_was_heard(transcript: Transcript) -> None:
 def test_a_text_reply_that_was_cut(transcript: Transcript, shown: str, words: str) -> None:
     ask(transcript, 1, "?")
     cut(transcript, 1, shown, "", 0.0, Modality.TEXT)
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert reply.body.text() == shown
     assert words in reply.mark_text.text()
     assert not reply.again.isVisible()
@@ -232,8 +217,7 @@ def test_a_bubble_is_wide_enough_for_what_was_not_heard(transcript: Transcript) 
     ask(transcript, 1, "?")
     cut(transcript, 1, "one", "two three four five six seven", 0.6)
     QApplication.processEvents()
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     metrics = reply.rest.fontMetrics()
     assert reply.rest.width() >= metrics.horizontalAdvance("two three four five six seven")
     cut(transcript, 9, "unknown", "", 0.6)
@@ -249,8 +233,7 @@ def test_a_cough_leaves_no_trace(transcript: Transcript) -> None:
 def test_a_turn_dropped_before_its_reply_is_marked(transcript: Transcript) -> None:
     transcript.open_turn(TurnOpened(1, "voice"))
     transcript.cancel_turn(TurnCancelled(1, "stopped"))
-    user, _ = transcript.bubbles(1)
-    assert user is not None
+    user = question_of(transcript, 1)
     assert "dropped" in user.caption.text()
 
 
@@ -258,8 +241,7 @@ def test_a_sample_is_named_and_its_progress_shown(transcript: Transcript) -> Non
     transcript.announce_sample("Who are you?", 1.5)
     transcript.open_turn(TurnOpened(1, "sample"))
     transcript.show_sample_progress(SampleProgress(0.7))
-    user, _ = transcript.bubbles(1)
-    assert user is not None
+    user = question_of(transcript, 1)
     assert user.body.text() == "Who are you?"
     assert "0.7 of 1.5 s" in user.caption.text()
 
@@ -279,8 +261,7 @@ def test_figures_stand_below_the_reply(transcript: Transcript) -> None:
     ask(transcript, 1, "?")
     answer(transcript, 1, "five")
     transcript.show_times(TurnTimes(1, ttfa_ms=312.4, rtf_total=0.318))
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert reply.figures.text().split() == ["TTFA", "312", "ms", "RTF", "0.32"]
 
 
@@ -291,8 +272,7 @@ def test_a_bubble_grows_with_its_figures(transcript: Transcript) -> None:
     QApplication.processEvents()
     transcript.show_times(TurnTimes(1, ttfa_ms=312.4, rtf_total=0.318))
     QApplication.processEvents()
-    _, reply = transcript.bubbles(1)
-    assert reply is not None
+    reply = reply_of(transcript, 1)
     assert reply.figures.width() >= reply.figures.sizeHint().width()
 
 
@@ -343,8 +323,7 @@ def test_earlier_turns_come_back_when_the_top_is_reached(transcript: Transcript)
     assert _on_screen(transcript) == list(range(31, last + 1))
     bar = transcript.verticalScrollBar()
     for first in (11, 1):
-        oldest = transcript.bubbles(first + 20)[0]
-        assert oldest is not None
+        oldest = question_of(transcript, first + 20)
         bar.setValue(40)
         place = oldest.mapTo(transcript.viewport(), oldest.rect().topLeft()).y()
         bar.setValue(0)
@@ -366,7 +345,7 @@ def test_a_turn_that_leaves_with_the_focus_does_not_scroll(transcript: Transcrip
         ask(transcript, turn_id, f"question {turn_id}")
         answer(transcript, turn_id, "yes")
         if turn_id == 1:
-            transcript.bubbles(1)[1].again.setFocus()  # type: ignore[union-attr]
+            reply_of(transcript, 1).again.setFocus()
         QApplication.processEvents()
     bar = transcript.verticalScrollBar()
     assert bar.value() == bar.maximum()
@@ -387,8 +366,7 @@ def test_a_long_text_stays_within_the_view(transcript: Transcript) -> None:
     ask(transcript, 2, "w" * 10_000)
     QApplication.processEvents()
     for turn_id in (1, 2):
-        user, _ = transcript.bubbles(turn_id)
-        assert user is not None
+        user = question_of(transcript, turn_id)
         assert user.width() <= transcript.viewport().width()
 
 
@@ -426,8 +404,8 @@ def test_the_rest_of_a_reply_begins_with_a_word(transcript: Transcript) -> None:
     ):
         ask(transcript, turn_id, "?")
         cut(transcript, turn_id, heard, unheard, 0.6)
-    replies = [transcript.bubbles(turn_id)[1] for turn_id in (1, 2, 3)]
-    shown = [(reply.body.text(), reply.rest.text()) for reply in replies if reply is not None]
+    replies = [reply_of(transcript, turn_id) for turn_id in (1, 2, 3)]
+    shown = [(reply.body.text(), reply.rest.text()) for reply in replies]
     assert shown == [
         ("The sky is blue,", "and grass is green."),
         ("天空是蓝色的，", "草是绿色的。"),

@@ -98,7 +98,9 @@ def test_events_become_series() -> None:
     assert held[Metric.PREFILL_ROWS] == [11.0]
     assert held[Metric.ROWS_AT_COMMIT] == [6.0]
     assert held[Metric.STEP] == [10.0]
-    assert metrics.series[Metric.STEP].summary().count == 3  # type: ignore[union-attr]
+    steps = metrics.series[Metric.STEP].summary()
+    assert steps is not None
+    assert steps.count == 3
     assert held[Metric.TTFA] == [200.0]
     assert held[Metric.VOICE_TO_VOICE] == [840.0]
     assert held[Metric.RTF_STEADY] == [0.25]
@@ -123,7 +125,9 @@ def test_every_point_stands_at_its_turn() -> None:
         of_speech = metric in (Metric.VOICE_TO_VOICE, Metric.CONFIRM_TO_SOUND, Metric.ENDPOINTING)
         expected = [turn for turn in shown if turn in spoken] if of_speech else shown
         assert series.points().turns.tolist() == expected, metric
-        assert series.summary().last == series.points().medians[-1]  # type: ignore[union-attr]
+        summary = series.summary()
+        assert summary is not None
+        assert summary.last == series.points().medians[-1]
 
 
 def test_figures_of_turns_that_left_the_axis_are_gone() -> None:

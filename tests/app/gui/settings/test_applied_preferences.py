@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from app.gui.common.bridge import SessionBridge
 from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.settings.applied_preferences import AppliedPreferences
 from app.session.commands import ApplySettings, SetDevices
+from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
 from engine_runtime.options import EngineOptions
 from tests.doubles.scripted_session import ScriptedSession
@@ -55,7 +57,7 @@ def test_a_seed_of_the_settings_replaces_that_of_the_command_line(applied: Appli
     assert applied.session_settings().seed is None
 
 
-SESSION_OPTIONS = {
+SESSION_OPTIONS: dict[str, tuple[Any, Any, Callable[[SessionSettings], object]]] = {
     "eagerness": ("patient", "eager", lambda settings: settings.turn_taking.eagerness),
     "input_mode": ("push", "both", lambda settings: settings.turn_taking.input_mode),
     "speculate": ("off", "on", lambda settings: settings.speculate),
@@ -94,7 +96,8 @@ def test_every_option_that_a_preference_has_can_be_given_and_changed() -> None:
         object.__setattr__(start.engine if hasattr(start.engine, name) else start, name, value)
         in_force = Preferences().with_given(start)
         assert getattr(in_force, name) == value
-        edited = dataclasses.replace(in_force, **{name: "of the window"})
+        of_the_window: dict[str, Any] = {name: "of the window"}
+        edited = dataclasses.replace(in_force, **of_the_window)
         assert name not in start.released(edited.releases(in_force)).given
 
 

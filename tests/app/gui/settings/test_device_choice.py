@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QApplication
 from app.gui.common.preferences import Preferences
 from app.gui.settings.device_choice import DeviceChoice
 from app.gui.settings.lookups import DeviceRoom, fitting
+from engine_runtime.options import WeightFormat
 
 GB = 10**9
 CPU = DeviceRoom("cpu", "a processor", 32 * GB, 20 * GB, {("native", False): 40 * GB})
@@ -15,11 +16,11 @@ CPU = DeviceRoom("cpu", "a processor", 32 * GB, 20 * GB, {("native", False): 40 
 
 def gpu(free_gb: float, index: int = 0) -> DeviceRoom:
     """A GPU with this much free memory, and the sizes of a model of nine billion parameters."""
-    sizes = {"native": 24.0, "fp8": 17.0, "int8": 17.5, "int4": 13.0}
-    smaller = {"native": 23.0, "fp8": 13.0, "int8": 13.5, "int4": 8.0}
+    sizes: dict[WeightFormat, float] = {"native": 24.0, "fp8": 17.0, "int8": 17.5, "int4": 13.0}
+    smaller: dict[WeightFormat, float] = {"native": 23.0, "fp8": 13.0, "int8": 13.5, "int4": 8.0}
     needs = {(form, False): round(size * GB) for form, size in sizes.items()}
     needs |= {(form, True): round(size * GB) for form, size in smaller.items()}
-    return DeviceRoom(f"cuda:{index}", "a GPU", 24 * GB, round(free_gb * GB), needs)  # type: ignore[arg-type]
+    return DeviceRoom(f"cuda:{index}", "a GPU", 24 * GB, round(free_gb * GB), needs)
 
 
 @pytest.fixture

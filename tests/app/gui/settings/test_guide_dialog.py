@@ -20,6 +20,7 @@ from app.gui.window.run import run_gui
 from app.installed_models import RELEASED
 from app.session.commands import SetDevices
 from app.session.events import DevicesChanged, EngineReady
+from engine_runtime.options import WeightFormat
 from tests.doubles.scripted_session import ScriptedSession
 
 GB = 10**9
@@ -44,10 +45,10 @@ def guide(asked: list[str], window: MainWindow, session: ScriptedSession) -> Gui
 
 def find_gpu(window: MainWindow, bundle: Path, free_gb: int = 20) -> None:
     """The devices are known: a GPU on which fp8 fits."""
-    needs = {("native", False): 24 * GB, ("fp8", False): 17 * GB}
+    needs: dict[tuple[WeightFormat, bool], int] = {("native", False): 24 * GB, ("fp8", False): 17 * GB}
     rooms = [
         DeviceRoom("cpu", "a processor", 32 * GB, 30 * GB, {("native", False): 2 * GB}),
-        DeviceRoom("cuda:0", "a GPU", 24 * GB, free_gb * GB, needs),  # type: ignore[arg-type]
+        DeviceRoom("cuda:0", "a GPU", 24 * GB, free_gb * GB, needs),
     ]
     window.settings.tools.plans.rooms[str(bundle)] = rooms
     window.settings.tools.plans.found.emit(str(bundle))
@@ -152,9 +153,9 @@ def test_only_the_first_start_shows_it(
     assert PreferenceStore().is_new == is_first
     shown: list[bool] = []
 
-    def look(self: MainWindow) -> GuideDialog:
+    def look(self: SettingsActions) -> GuideDialog:
         shown.append(True)
-        return real(self)  # type: ignore[arg-type]
+        return real(self)
 
     real = SettingsActions.open_guide
     monkeypatch.setattr(SettingsActions, "open_guide", look)

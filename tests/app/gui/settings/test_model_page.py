@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,12 @@ from app.gui.settings.model_page import ModelPage, ModelTools
 from app.settings import StartSettings
 from engine_runtime.bundle.released.assembly import assemble
 from engine_runtime.bundle.released.layout import find_released, locate
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import EngineOptions, WeightFormat
 from tests.engine_runtime.bundle.test_vocoder_file import SPEC
 from tests.engine_runtime.bundle.test_vocoder_file import write as write_vocoder
 
 
-def make(qtbot: QtBot, **preferences: str) -> ModelPage:
+def make(qtbot: QtBot, **preferences: Any) -> ModelPage:
     page = ModelPage()
     qtbot.addWidget(page)
     page.show_preferences(Preferences(**preferences))
@@ -124,8 +125,12 @@ def tools(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTools]
 
 
 def room(free: int) -> list[DeviceRoom]:
-    needs = {("native", False): 26 * GB, ("fp8", False): 17 * GB, ("int4", True): 9 * GB}
-    return [DeviceRoom("cuda:0", "a GPU", 24 * GB, free, needs)]  # type: ignore[arg-type]
+    needs: dict[tuple[WeightFormat, bool], int] = {
+        ("native", False): 26 * GB,
+        ("fp8", False): 17 * GB,
+        ("int4", True): 9 * GB,
+    }
+    return [DeviceRoom("cuda:0", "a GPU", 24 * GB, free, needs)]
 
 
 def test_the_memory_of_the_running_engine_counts_as_free(

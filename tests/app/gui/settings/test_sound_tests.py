@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from PySide6.QtCore import QCoreApplication, QEvent
 from pytestqt.qtbot import QtBot
@@ -16,6 +18,7 @@ from app.session.events import (
     DeviceNoticed,
     DevicesChanged,
     ErrorRaised,
+    Event,
     Levels,
     MicrophoneVerdict,
     SessionState,
@@ -24,6 +27,7 @@ from app.session.events import (
 )
 from engine_runtime.errors import Problem
 from tests.doubles.scripted_session import ScriptedSession
+from tests.tools.widgets import pages_of
 
 
 @pytest.fixture
@@ -34,8 +38,10 @@ def tests(qtbot: QtBot, window: MainWindow, session: ScriptedSession) -> SoundTe
     return tests
 
 
-def report(window: MainWindow, *events: object) -> None:
-    window.bridge.session.feed(*events)  # type: ignore[attr-defined]
+def report(window: MainWindow, *events: Event) -> None:
+    session = window.bridge.session
+    assert isinstance(session, ScriptedSession)
+    session.feed(*events)
     window.bridge.poll()
 
 
@@ -62,7 +68,7 @@ def test_the_buttons_ask_the_session(tests: SoundTests, window: MainWindow, sess
     "end", [SoundChecked("done"), ErrorRaised(Problem("No microphone was found.", "Connect one."))]
 )
 def test_a_closed_microphone_is_open_during_its_test_only(
-    tests: SoundTests, window: MainWindow, session: ScriptedSession, end: object
+    tests: SoundTests, window: MainWindow, session: ScriptedSession, end: Event
 ) -> None:
     report(window, StateChanged(SessionState.STOPPED))
     tests.microphone_button.click()
@@ -117,8 +123,8 @@ def test_the_verdict_names_the_device_and_stays(
     tests: SoundTests, window: MainWindow, verdict: MicrophoneVerdict, words: tuple[str, ...]
 ) -> None:
     report(window, DevicesChanged(("mic",), ("out",), "mic", "out", {"mic": "Desk mic"}))
-    phase = "done" if verdict == "silent" else "playing"
-    report(window, SoundChecked("recording"), SoundChecked(phase, verdict, -52.3))  # type: ignore[arg-type]
+    phase: Literal["done", "playing"] = "done" if verdict == "silent" else "playing"
+    report(window, SoundChecked("recording"), SoundChecked(phase, verdict, -52.3))
     assert all(part in tests.status.text() for part in words)
     assert tests.status.text().endswith("Playing …") is (phase == "playing")
     report(window, SoundChecked("done"))
@@ -137,8 +143,8 @@ def test_what_happens_to_the_microphone_is_said_in_the_dialog(qtbot: QtBot, wind
     report(window, DeviceNoticed(Problem("The microphone Desk delivers silence.")))
     assert dialog.notices.isVisible()
     assert dialog.notices.text() == "The microphone Desk delivers silence."
-    tabs = map(dialog.tabs.widget, range(dialog.tabs.count()))  # each scrolls its page
-    dialog.tabs.setCurrentWidget(next(tab for tab in tabs if tab.isAncestorOf(dialog.sound_check)))
+    pages = pages_of(dialog.tabs)
+    dialog.tabs.setCurrentWidget(next(page for page in pages if page.isAncestorOf(dialog.sound_check)))
     report(window, ErrorRaised(Problem("The sound device Desk was lost.", "Check its cable.")))
     assert dialog.sound_check.tests.status.text() == "The sound device Desk was lost. Check its cable."
     assert dialog.notices.text() == "The microphone Desk delivers silence."

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from PySide6.QtWidgets import QApplication, QWidget
@@ -24,6 +24,7 @@ from app.gui.settings.engine_switch import EngineSwitch
 from app.gui.window import session_errors
 from app.gui.window.session_errors import SessionErrors
 from app.session.commands import RescanDevices
+from app.session.engine_slot import EngineFactory
 from app.session.events import (
     DevicesChanged,
     EngineReady,
@@ -110,9 +111,16 @@ def errors_of(
     given: StartSettings,
 ) -> tuple[SessionBridge, EngineSwitch, SessionErrors]:
     """Errors of a window that can load engines."""
+
+    def never_run(start: StartSettings) -> EngineFactory:
+        def load() -> NoReturn:
+            raise AssertionError(f"a scripted session loads nothing: {start}")
+
+        return load
+
     bridge = SessionBridge(session, window)
     applied = AppliedPreferences(window, bridge, store, given)
-    switch = EngineSwitch(window, bridge, applied, lambda start: lambda: nullcontext())  # type: ignore[arg-type, return-value]
+    switch = EngineSwitch(window, bridge, applied, never_run)
     return bridge, switch, SessionErrors(window, bridge, banner, switch)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QWidget
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.audio.devices import KINDS
 from app.gui.common.plain_text import PlainLabel
+from app.gui.window.compact_window import CompactWindow
 from app.gui.window.main_window import MainWindow
+from app.gui.window.window_modes import DetachedView
 from app.session.commands import CancelTurn, Mute, RescanDevices
 from app.session.events import DeviceNoticed, ErrorRaised
 from engine_runtime.errors import Problem
@@ -27,18 +29,18 @@ def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
     return window
 
 
-def other_window(qtbot: QtBot, window: MainWindow, kind: str) -> QWidget:
+def other_window(qtbot: QtBot, window: MainWindow, kind: str) -> CompactWindow | DetachedView:
     """The compact or the detached window, with the focus."""
+    other: CompactWindow | DetachedView
     if kind == "compact":
         window.modes.enter_compact()
-        other: QWidget = window.modes.compact
+        other = window.modes.compact
     else:
         window.modes.detach_panel(True)
         other = window.modes.detached
     QApplication.processEvents()
-    other.activateWindow()
-    qtbot.waitActive(other)
-    QApplication.processEvents()
+    with qtbot.waitActive(other):
+        other.activateWindow()
     return other
 
 
@@ -88,8 +90,8 @@ def test_the_program_ends_from_the_other_windows(qtbot: QtBot, ready: MainWindow
 @pytest.mark.slow
 def test_the_question_field_is_in_the_large_window(qtbot: QtBot, ready: MainWindow) -> None:
     other = other_window(qtbot, ready, "compact")
-    qtbot.keyClick(other.windowHandle(), Qt.Key.Key_L, CTRL)
-    qtbot.waitActive(ready)
+    with qtbot.waitActive(ready):
+        qtbot.keyClick(other.windowHandle(), Qt.Key.Key_L, CTRL)
     qtbot.waitUntil(ready.composer.edit.hasFocus)
     assert not other.isVisible()
 
@@ -100,7 +102,7 @@ def test_errors_and_notices_are_in_every_window(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession, kind: str
 ) -> None:
     other = other_window(qtbot, ready, kind)
-    banner, notice = other.banner, other.notice  # type: ignore[attr-defined]
+    banner, notice = other.banner, other.notice
     problem = Problem("No {kind} was found.", "Connect one.", kind=KINDS["microphone"])
     error = ErrorRaised(problem, is_about_sound=True)
     session.feed(error, error, DeviceNoticed(Problem("The microphone a is back.")))

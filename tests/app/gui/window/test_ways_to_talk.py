@@ -21,10 +21,11 @@ from app.gui.window.global_hotkey import GlobalHotkey, HotkeyError
 from app.gui.window.main_window import MainWindow
 from app.gui.window.shortcuts import ShortcutsDialog
 from app.gui.window.ways_to_talk import PushToTalk
-from app.session.commands import HoldToTalk
+from app.session.commands import ApplySettings, HoldToTalk
 from app.session.events import MicrophoneSilent, TurnCancelled, TurnOpened
 from app.settings import InputMode, StartSettings
 from tests.doubles.scripted_session import ScriptedSession, opening
+from tests.tools.widgets import question_of
 
 LEFT = Qt.MouseButton.LeftButton
 
@@ -77,7 +78,8 @@ class Scene:
 def scene(qtbot: QtBot, theme: Theme, icons: Icons) -> Scene:
     scene = Scene(theme, icons)
     qtbot.addWidget(scene.window)
-    qtbot.waitActive(scene.window)
+    with qtbot.waitActive(scene.window):
+        scene.window.activateWindow()
     return scene
 
 
@@ -218,7 +220,9 @@ def test_a_hotkey_of_another_program_is_said_once(scene: Scene) -> None:
 
 def test_a_word_that_is_being_composed_keeps_its_spaces(scene: Scene, theme: Theme, icons: Icons) -> None:
     composer = Composer(theme, icons)
-    scene.window.layout().addWidget(composer)
+    layout = scene.window.layout()
+    assert layout is not None
+    layout.addWidget(composer)
     composer.edit.setFocus()
     assert scene.push.keys == ["Space", "Ctrl+Alt+T"]
     QApplication.sendEvent(composer.edit, QInputMethodEvent("ni", []))
@@ -242,9 +246,10 @@ def choose(window: MainWindow, input_mode: InputMode, hotkey: str = "") -> None:
 def test_the_button_is_there_where_push_to_talk_is_chosen(ready: MainWindow) -> None:
     button = ready.controls.talk_button
     assert not button.isVisible()
-    for mode, is_visible, word in (("push", True, "Hold Space to talk"), ("both", True, "Listening")):
-        choose(ready, mode)  # type: ignore[arg-type]
-        assert button.isVisible() is is_visible
+    modes: tuple[tuple[InputMode, str], ...] = (("push", "Hold Space to talk"), ("both", "Listening"))
+    for mode, word in modes:
+        choose(ready, mode)
+        assert button.isVisible()
         assert ready.header.badge.word == word
     choose(ready, "voice")
     assert not button.isVisible()
@@ -311,7 +316,9 @@ def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) 
     button = ready.controls.interruption_button
     button.click()
     button.click()
-    blocked, allowed = (command.settings.turn_taking for command in session.commands)  # type: ignore[union-attr]
+    sent = [command.settings for command in session.commands if isinstance(command, ApplySettings)]
+    assert len(session.commands) == len(sent)
+    blocked, allowed = (settings.turn_taking for settings in sent)
     assert not blocked.barge_in
     assert (allowed.barge_in, allowed.barge_in_ms) == (True, 500)
     ready.applied.apply(dataclasses.replace(ready.applied.current, interruption="never"))
@@ -322,9 +329,8 @@ def test_do_not_interrupt_and_back(ready: MainWindow, session: ScriptedSession) 
 def test_a_press_without_speech_is_answered_in_the_transcript(ready: MainWindow) -> None:
     ready.bridge.turn_opened.emit(TurnOpened(1, "voice"))
     ready.bridge.turn_cancelled.emit(TurnCancelled(1, "nothing_heard"))
-    user, reply = ready.transcript.bubbles(1)
-    assert user.caption.text() == "You spoke · nothing was heard"
-    assert reply is None
+    assert question_of(ready.transcript, 1).caption.text() == "You spoke · nothing was heard"
+    assert ready.transcript.bubbles(1)[1] is None
 
 
 def test_the_badge_says_that_the_microphone_is_silent(ready: MainWindow) -> None:
@@ -346,7 +352,8 @@ def test_space_talks_until_a_question_is_typed(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession
 ) -> None:
     choose(ready, "push")
-    qtbot.waitActive(ready)
+    with qtbot.waitActive(ready):
+        ready.activateWindow()
     ready.composer.edit.setFocus()
     session.commands.clear()
     qtbot.keyPress(ready.windowHandle(), Qt.Key.Key_Space)
