@@ -1,4 +1,4 @@
-"""The real sounddevice path through a PulseAudio daemon, and the callbacks alone."""
+"""The real sounddevice path through a PulseAudio daemon, and its callbacks alone."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from app.audio.device_latency import DeviceLatency
 from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundInput, SoundOutput
 from app.audio.playback_ring import FADE_S
 from app.audio.wav import read_wav, write_wav
 from tests.doubles.pulse_server import PulseServer
+from tests.doubles.sound_card import SoundCard
 
-OK = SimpleNamespace(input_overflow=False, output_underflow=False)
-NO_TIMES = SimpleNamespace(inputBufferAdcTime=0.0, outputBufferDacTime=0.0)
-"""Of a driver that does not know them."""
+BLOCK_NS = 10_000_000
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> SoundCard:
+    card = SoundCard()
+    monkeypatch.setattr("app.audio.device_streams.portaudio", lambda: card)
+    monkeypatch.setattr("app.audio.device_streams.time", card)
+    return card
 
 
 def tone(seconds: float) -> np.ndarray:
@@ -27,139 +32,122 @@ def tone(seconds: float) -> np.ndarray:
     return (0.3 * np.sin(2 * np.pi * 440 * np.arange(count) / DEVICE_RATE_HZ)).astype(np.float32)
 
 
-def test_captured_garbage_is_tamed_and_counted() -> None:
-    microphone = SoundInput()
+def quiet() -> np.ndarray:
+    return np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
+
+
+def test_captured_garbage_is_tamed_and_counted(card: SoundCard) -> None:
+    microphone = card.opened(SoundInput)
     block = np.full((BLOCK_FRAMES, 1), 0.5, dtype=np.float32)
     block[:4, 0] = [np.nan, np.inf, -1e31, 1e31]
-    microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    card.record(block)
     assert microphone.ring.read(6).tolist() == [0.0, 1.0, -1.0, 1.0, 0.5, 0.5]
-    microphone._callback(block, BLOCK_FRAMES, NO_TIMES, SimpleNamespace(input_overflow=True))
+    card.record(block, has_lost=True)
     assert microphone.dropped_samples == BLOCK_FRAMES
 
 
-def test_what_finds_no_room_is_counted() -> None:
-    microphone = SoundInput()
-    block = np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
+def test_what_finds_no_room_is_counted(card: SoundCard) -> None:
+    microphone = card.opened(SoundInput)
     blocks = microphone.ring.capacity // BLOCK_FRAMES + 2
     for _ in range(blocks):
-        microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+        card.record(quiet())
     assert microphone.dropped_samples == blocks * BLOCK_FRAMES - microphone.ring.capacity
 
 
-def test_capture_time_is_the_callbacks_time_less_latency() -> None:
-    microphone = SoundInput()
-    microphone._latency = DeviceLatency(0.04)
-    before_ns = time.perf_counter_ns()
-    microphone._callback(np.zeros((BLOCK_FRAMES, 1), dtype=np.float32), BLOCK_FRAMES, NO_TIMES, OK)
-    after_ns = time.perf_counter_ns()
-    assert before_ns <= microphone.sample_time_ns(BLOCK_FRAMES) + 40_000_000 <= after_ns
-    gap_ns = microphone.sample_time_ns(BLOCK_FRAMES) - microphone.sample_time_ns(0)
-    assert gap_ns == pytest.approx(10_000_000, abs=10)
+def test_capture_time_is_the_callbacks_time_less_latency(card: SoundCard) -> None:
+    card.latency_s = 0.04
+    microphone = card.opened(SoundInput)
+    card.record(quiet())
+    assert microphone.sample_time_ns(BLOCK_FRAMES) == card.now_ns - 40_000_000
+    assert microphone.sample_time_ns(0) == card.now_ns - 40_000_000 - BLOCK_NS
 
 
 @pytest.mark.parametrize("channels", [1, 2])
-def test_the_loudspeaker_plays_the_ring_then_silence(channels: int) -> None:
-    loudspeaker = SoundOutput()
+def test_the_loudspeaker_plays_the_ring_then_silence(card: SoundCard, channels: int) -> None:
+    loudspeaker = card.opened(SoundOutput)
     loudspeaker.ring.write(np.full(500, 0.25, dtype=np.float32))
-    block = np.ones((BLOCK_FRAMES, channels), dtype=np.float32)
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    assert (block == 0.25).all()
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    assert (card.play(channels) == 0.25).all()
+    block = card.play(channels)
     assert (block[:20] == 0.25).all()
     assert not block[20:].any()
     assert loudspeaker.underruns == 0
 
 
-def test_the_reference_of_echo_cancellation_is_what_the_device_was_given() -> None:
-    loudspeaker = SoundOutput()
-    assert loudspeaker.played.index_at(0) is None
+def test_the_reference_of_echo_cancellation_is_what_the_device_was_given(card: SoundCard) -> None:
+    loudspeaker = card.opened(SoundOutput)
+    assert loudspeaker.played.index_at(card.now_ns) is None
     loudspeaker.ring.write(np.full(500, 0.25, dtype=np.float32))
-    block = np.ones((BLOCK_FRAMES, 2), dtype=np.float32)
-    before_ns = time.perf_counter_ns()
     for _ in range(3):
-        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    after_ns = time.perf_counter_ns()
+        card.play(channels=2)
     played = loudspeaker.played.ring.read(3 * BLOCK_FRAMES)
     assert (played[:500] == 0.25).all()
     assert not played[500:].any()
-    first, last = loudspeaker.played.index_at(before_ns), loudspeaker.played.index_at(after_ns)
-    assert first is not None
-    assert last is not None
-    assert first <= 2 * BLOCK_FRAMES <= last
+    assert loudspeaker.played.index_at(card.now_ns) == 2 * BLOCK_FRAMES, "the last block is given now"
 
 
-def test_a_reference_that_nobody_reads_stops_at_its_size() -> None:
-    loudspeaker = SoundOutput()
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+def test_a_reference_that_nobody_reads_stops_at_its_size(card: SoundCard) -> None:
+    loudspeaker = card.opened(SoundOutput)
     for _ in range(400):
-        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+        card.play()
+        card.now_ns += BLOCK_NS
     ring = loudspeaker.played.ring
     assert ring.capacity - BLOCK_FRAMES < ring.written <= ring.capacity
-    now_ns = time.perf_counter_ns()
-    at = loudspeaker.played.index_at(now_ns)
+    at = loudspeaker.played.index_at(card.now_ns)
+    assert at == 400 * BLOCK_FRAMES
     ring.read(ring.capacity)
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    card.play()
     assert ring.available == BLOCK_FRAMES
-    assert at is not None
-    assert loudspeaker.played.index_at(time.perf_counter_ns()) != at
+    assert loudspeaker.played.index_at(card.now_ns) != at
 
 
-def test_a_gap_that_portaudio_does_not_tell_of_is_counted() -> None:
-    loudspeaker = SoundOutput()
+def test_a_gap_that_portaudio_does_not_tell_of_is_counted(card: SoundCard) -> None:
+    loudspeaker = card.opened(SoundOutput)
     loudspeaker.is_expecting = True
     loudspeaker.ring.write(np.ones(20 * BLOCK_FRAMES, dtype=np.float32))
-    clock = SimpleNamespace(time=100.0, close=lambda ignore_errors: None)
-    loudspeaker._stream = clock
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
-    begin_s = time.perf_counter()
+    begin_s = card.now_ns / 1e9
     for number in range(12):
         # The callbacks come all at once; the converter has been silent for 25 ms after the sixth block.
-        dac_s = 100.0 + 0.06 + number * 0.01 + (0.025 if number >= 6 else 0.0)
-        clock.time = 100.0 + time.perf_counter() - begin_s
-        loudspeaker._callback(block, BLOCK_FRAMES, SimpleNamespace(outputBufferDacTime=dac_s), OK)
+        card.play(dac_s=begin_s + 0.06 + number * 0.01 + (0.025 if number >= 6 else 0.0))
     assert loudspeaker.underruns == 1
     assert 0.06 < loudspeaker.latency_s < 0.2
 
 
-def test_what_is_not_in_the_air_when_the_device_is_closed_stays_in_the_ring() -> None:
-    loudspeaker = SoundOutput()
-    loudspeaker._latency = DeviceLatency(0.5)
-    loudspeaker._stream = SimpleNamespace(time=0.0, close=lambda ignore_errors: None)
+def test_what_is_not_in_the_air_when_the_device_is_closed_stays_in_the_ring(card: SoundCard) -> None:
+    card.latency_s = 0.5
+    loudspeaker = card.opened(SoundOutput)
     loudspeaker.ring.write(np.full(40 * BLOCK_FRAMES, 0.25, dtype=np.float32))
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
     for _ in range(10):
-        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+        card.play()
+        card.now_ns += BLOCK_NS
     loudspeaker.close()
     assert loudspeaker.ring.consumed == 0
     loudspeaker.close()
     assert loudspeaker.ring.available == 40 * BLOCK_FRAMES
 
 
-def test_a_device_of_another_rate_begins_with_an_empty_ring_and_a_fade() -> None:
-    loudspeaker = SoundOutput()
+def test_a_device_of_another_rate_begins_with_an_empty_ring_and_a_fade(card: SoundCard) -> None:
+    loudspeaker = card.opened(SoundOutput)
     loudspeaker.is_expecting = True
     before = loudspeaker.ring
-    loudspeaker._prepare(44_100)
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    assert not block.any()
+    card.rate = 44_100
+    loudspeaker.open(None, 0.04)
+    assert not card.play().any()
     assert loudspeaker.underruns == 0
     loudspeaker.ring.write(np.full(3 * BLOCK_FRAMES, 0.5, dtype=np.float32))
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    block = card.play()
     assert block[0, 0] < 0.01
     assert (np.diff(block[: round(FADE_S * 44_100), 0]) > 0).all()
     assert loudspeaker.ring is not before
 
 
-def test_gaps_are_counted_once_each() -> None:
-    loudspeaker = SoundOutput()
+def test_gaps_are_counted_once_each(card: SoundCard) -> None:
+    loudspeaker = card.opened(SoundOutput)
     loudspeaker.is_expecting = True
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
     for _ in range(3):
-        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+        card.play()
     assert loudspeaker.underruns == 1
     loudspeaker.ring.write(np.ones(BLOCK_FRAMES, dtype=np.float32))
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, SimpleNamespace(output_underflow=True))
+    card.play(ran_dry=True)
     assert loudspeaker.underruns == 2
 
 
@@ -247,80 +235,74 @@ def test_a_sound_server_that_dies_is_noticed_and_found_again(pulse_server: Pulse
     supervisor.close()
 
 
-def test_a_standstill_is_a_loss_but_not_a_busy_program() -> None:
-    from app.audio.device_streams import _Stall
+def test_a_standstill_is_a_loss_but_not_a_busy_program(card: SoundCard) -> None:
+    microphone = card.opened(SoundInput)
 
-    stall = _Stall()
-    stall.restart(0, grace_ns=0)
-    now_ns = 0
-    for count in range(10):
-        now_ns += 10_000_000
-        stall.update(count, now_ns)
-    now_ns += 3_000_000_000  # the watching thread itself was held up
-    stall.update(9, now_ns)
-    assert not stall.is_stalled
+    def serve(milliseconds: int) -> None:
+        card.now_ns += milliseconds * 1_000_000
+        microphone.service(card.now_ns)
+
+    for _ in range(10):
+        card.record(quiet())
+        serve(10)
+    serve(3_000)  # the watching thread itself was held up
+    assert not microphone.is_lost()
     for _ in range(60):
-        now_ns += 10_000_000
-        stall.update(9, now_ns)
-    assert stall.is_stalled
+        serve(10)
+    assert microphone.is_lost()
 
 
-def test_a_device_that_is_opened_again_says_when_it_plays_although_nobody_read_the_reference() -> None:
+def test_a_device_that_is_opened_again_says_when_it_plays_although_nobody_read_the_reference(
+    card: SoundCard,
+) -> None:
     """A reply is played while the microphone is closed: nobody reads what was played."""
-    loudspeaker = SoundOutput()
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    loudspeaker = card.opened(SoundOutput)
     for _ in range(400):
-        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    loudspeaker._prepare(DEVICE_RATE_HZ)
-    assert loudspeaker.played.index_at(time.perf_counter_ns()) is None
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    at = loudspeaker.played.index_at(time.perf_counter_ns())
-    assert at is not None
-    assert 0.0 <= at < DEVICE_RATE_HZ
+        card.play()
+    loudspeaker.open(None, 0.04)
+    assert loudspeaker.played.index_at(card.now_ns) is None
+    card.play()
+    assert loudspeaker.played.index_at(card.now_ns) == 0.0
     assert loudspeaker.played.ring.available == BLOCK_FRAMES
 
 
-def test_a_sample_that_was_handed_over_has_no_time_before_its_block_was_stamped() -> None:
+def test_a_sample_that_was_handed_over_has_no_time_before_its_block_was_stamped(card: SoundCard) -> None:
     """The callback takes samples first and stamps them then; who looks in between must not get the time that
     continues the reply before."""
-    loudspeaker = SoundOutput()
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
+    loudspeaker = card.opened(SoundOutput)
     loudspeaker.ring.write(np.ones(BLOCK_FRAMES, dtype=np.float32))
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+    card.play()
     assert loudspeaker.sample_time_ns(BLOCK_FRAMES - 1) is not None
     first = loudspeaker.ring.written
     loudspeaker.ring.write(np.ones(2 * BLOCK_FRAMES, dtype=np.float32))
-    loudspeaker.ring.play_into(block[:, 0])
+    loudspeaker.ring.play_into(np.zeros(BLOCK_FRAMES, dtype=np.float32))
     assert loudspeaker.ring.consumed > first
     assert loudspeaker.sample_time_ns(first) is None
-    before_ns = time.perf_counter_ns()
-    loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-    handed_ns = loudspeaker.sample_time_ns(first + BLOCK_FRAMES)
-    assert handed_ns is not None
-    assert handed_ns >= before_ns
+    card.now_ns += 3_600_000_000_000
+    card.play()
+    assert loudspeaker.sample_time_ns(first + BLOCK_FRAMES) == card.now_ns
 
 
-def test_a_block_that_is_taken_while_the_device_closes_stays_in_the_ring() -> None:
-    loudspeaker = SoundOutput()
-    loudspeaker._latency = DeviceLatency(0.5)
-    loudspeaker._clock.stamp(0, 0, time.perf_counter_ns() - 10_000_000_000)  # of a reply long ago
-    block = np.ones((BLOCK_FRAMES, 1), dtype=np.float32)
-
-    def close(ignore_errors: bool) -> None:
-        loudspeaker._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
-
-    loudspeaker._stream = SimpleNamespace(time=0.0, close=close)
+def test_a_block_that_is_taken_while_the_device_closes_stays_in_the_ring(card: SoundCard) -> None:
+    card.latency_s = 0.5
+    loudspeaker = card.opened(SoundOutput)
+    loudspeaker.ring.write(np.full(BLOCK_FRAMES, 0.25, dtype=np.float32))
+    card.play()
+    loudspeaker.ring.discard()  # of a reply long ago
+    card.now_ns += 10_000_000_000
     loudspeaker.ring.write(np.full(4 * BLOCK_FRAMES, 0.25, dtype=np.float32))
+    card.before_close = card.play
     loudspeaker.close()
     assert loudspeaker.ring.available == 4 * BLOCK_FRAMES
 
 
-def test_captured_samples_keep_their_time_while_the_ring_is_full() -> None:
-    microphone = SoundInput()
-    block = np.zeros((BLOCK_FRAMES, 1), dtype=np.float32)
+def test_captured_samples_keep_their_time_while_the_ring_is_full(card: SoundCard) -> None:
+    microphone = card.opened(SoundInput)
     for _ in range(microphone.ring.capacity // BLOCK_FRAMES):
-        microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+        card.record(quiet())
+        card.now_ns += BLOCK_NS
     spoken_ns = microphone.sample_time_ns(0)
     for _ in range(3):
-        microphone._callback(block, BLOCK_FRAMES, NO_TIMES, OK)
+        card.record(quiet())
+        card.now_ns += BLOCK_NS
     assert microphone.sample_time_ns(0) == spoken_ns
