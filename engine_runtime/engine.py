@@ -10,7 +10,7 @@ It owns the loaded stages and the shared KV pool. What waits for a device is a t
 carries out one, a scheduler those of many conversations. One thread uses an engine and its turns: its
 `owner`, if it claimed the engine. It starts none. Durations go to `timing`.
 
-The system turn follows the modality of the reply. When a conversation changes it, the common rows and those
+The system turn follows the modality of the reply. When a conversation changes it, the common tokens and those
 in the prefix cache are reused, the rest is prefilled again.
 """
 
@@ -55,7 +55,7 @@ _LONG_REPLY_S = 10.0
 @dataclass(frozen=True, slots=True)
 class BlockStats:
     """KV blocks of the pool: `used` + `free` = `total`; `cached` of the free blocks still hold reusable
-    rows."""
+    tokens."""
 
     total: int
     used: int
@@ -96,9 +96,9 @@ class Engine:
         chosen = options or EngineOptions()
         limit_capability(chosen.compute_capability)
         check_formats(chosen)
-        if chosen.context_rows is not None:
-            rows = min(chosen.context_rows, bundle.lm.context_rows)
-            bundle = replace(bundle, lm=replace(bundle.lm, context_rows=rows))
+        if chosen.context_tokens is not None:
+            tokens = min(chosen.context_tokens, bundle.lm.context_tokens)
+            bundle = replace(bundle, lm=replace(bundle.lm, context_tokens=tokens))
         if chosen.kv_blocks is None:
             conversations = chosen.conversations or fitting_conversations(bundle, chosen)
             chosen = replace(chosen, conversations=conversations)
@@ -152,7 +152,7 @@ class Engine:
     def conversation_limits(self) -> dict[str, int]:
         """Conversations that fit into memory at once, by what they need there."""
         blocks, encoder = self.stages.lm.blocks, self.stages.speech_tokenizer.pool
-        limits = {"KV cache": blocks.num_blocks // -(-self._context_rows // blocks.tokens_per_block)}
+        limits = {"KV cache": blocks.num_blocks // -(-self._context_tokens // blocks.tokens_per_block)}
         if encoder is not None:  # without common buffers a stream allocates its own
             limits["speech encoder"] = encoder.num_slots
         return limits
@@ -199,14 +199,14 @@ class Engine:
             raise
 
     @property
-    def _context_rows(self) -> int:
-        return min(self.stages.lm.max_rows, self.bundle.lm.context_rows)
+    def _context_tokens(self) -> int:
+        return min(self.stages.lm.max_tokens, self.bundle.lm.context_tokens)
 
     def new_conversation(self) -> Conversation:
         """A new conversation. `end_conversation` frees its KV blocks; otherwise they are freed after it was
         garbage-collected, or when the pool runs out."""
         self._require_open()
-        conversation = Conversation(self.stages.prompt, self._context_rows)
+        conversation = Conversation(self.stages.prompt, self._context_tokens)
         self.stages.sequences.register(conversation, conversation.sequence)
         self._conversations.add(conversation)
         return conversation
@@ -243,8 +243,8 @@ class Engine:
         conversation.exchanges = list(snapshot.exchanges)
         conversation.num_forgotten = snapshot.num_forgotten
         if snapshot.exchanges:
-            rows = conversation.plan([], 0)
-            run_alone(self.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS))
+            tokens = conversation.plan([], 0)
+            run_alone(self.stages.sequences.prefill(conversation.sequence, tokens, BOTH_TAILS))
         return conversation
 
     def remove(self, conversation: Conversation, turn_ids: range) -> None:
@@ -270,8 +270,8 @@ class Engine:
         asked = Question(())
         if question:
             asked = yield from self._encode_question(conversation, turn_id, question)
-        rows = tuple(self.stages.prompt.text_turn(reply)) if reply else ()
-        exchange = Exchange(asked.user, rows, reply, asked.speech_maximum, turn_id)
+        tokens = tuple(self.stages.prompt.text_turn(reply)) if reply else ()
+        exchange = Exchange(asked.user, tokens, reply, asked.speech_maximum, turn_id)
         conversation.insert(exchange, before)
         return asked
 

@@ -248,7 +248,7 @@ def _load_lm(
     executor = TorchExecutor(
         model,
         cache,
-        max_seq_len=section.context_rows,
+        max_seq_len=section.context_tokens,
         max_num_tokens=options.prefill_tokens or PREFILL_TOKENS,
         formats=options.formats,
     )

@@ -182,10 +182,10 @@ class EngineOptions:
         help="blocks of the KV cache, for all conversations together (default: enough for --conversations)",
     )
     """None is the bundle's, or enough for `conversations`."""
-    context_rows: int | None = setting(
+    context_tokens: int | None = setting(
         None,
         least=LEAST_CONTEXT_ROWS,
-        option="--context-rows",
+        option="--context-tokens",
         metavar="N",
         help="rows that a conversation remembers, about 80 ms of speech each, so that more conversations fit "
         "into the KV cache (default, and at most: the bundle's)",

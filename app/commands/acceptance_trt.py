@@ -170,7 +170,7 @@ def _verify(plan: Plan, did: list[str]) -> StepOutcome:
     """The reference takes a few GB beside nothing: the engine is closed before."""
     options = replace(plan.settings, bundle=plan.bundle, engine=_without_formats(plan))
     words = [str(_engine(plan)), *serve_options(options), *plan.wav_words(), "--json"]
-    advice = f"The first row that differs points to the cause. {_ADVICE}"
+    advice = f"The first token that differs points to the cause. {_ADVICE}"
     return verdict_of(plan.run(did, GROUP, "verify", *words, python=plan.engine_python), advice)
 
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 ENGINE = "trtllm"
 _QUESTION_S = 5.0
 _RANDOM_NOTE = (
-    "random weights: the output is meaningless; a small text tokenizer yields prompts of about as many rows "
-    "as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"
+    "random weights: the output is meaningless; a small text tokenizer yields prompts of about as many "
+    "tokens as the released one, replies have a fixed length, the voice prompt is 4 s of random codes"
 )
 _PROCESS_COLUMNS = {
     "start_to_ready_s": "start of the process until the engine is loaded and warmed up, without the ceilings",
@@ -381,7 +381,7 @@ def _measure_replies(engine: Engine, measured: StageMeasurements, load_s: float)
     document["metrics"] = {name: asdict(summary) for name, summary in replies.metrics.items()}
     document["warm_up_ttfa_ms"] = replies.warm_up_ttfa_ms
     lm = LMBench(engine.stages, measured.measure_ceilings(), arguments.repeats)
-    sampling_ms = lm.sampling_in_step_ms(min(_CACHED_ROWS, engine.stages.lm.max_rows - 1))
+    sampling_ms = lm.sampling_in_step_ms(min(_CACHED_ROWS, engine.stages.lm.max_tokens - 1))
     document["shares"] = report.add(shares_section(replies, sampling_ms))
     document["kv_budget"] = report.add(kv_budget_section(engine.stages))
     if arguments.heads:

@@ -21,7 +21,7 @@ from engine_runtime.types import Modality
 
 MOST_BATCHED = 64
 """Conversations of one step of the language model on a GPU, at most."""
-_OF_SHARING = ("kv_blocks", "context_rows")
+_OF_SHARING = ("kv_blocks", "context_tokens")
 """Engine options of commands that hold several conversations."""
 
 
@@ -84,7 +84,7 @@ def shared_engine(
         captures_batches=True,
         kv_blocks=arguments.kv_blocks,
         conversations=conversations,
-        context_rows=arguments.context_rows,
+        context_tokens=arguments.context_tokens,
     )
 
 

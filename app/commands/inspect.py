@@ -102,7 +102,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "packet_codes": list(bundle.flow.packets),
         "look_ahead_codes": bundle.flow.look_ahead_codes,
         "flow_steps": bundle.flow.steps,
-        "context_rows": bundle.lm.context_rows,
+        "context_tokens": bundle.lm.context_tokens,
         "kv_blocks": bundle.lm.kv_blocks,
         "tokens_per_block": bundle.lm.tokens_per_block,
         "subtitles": bundle.lm.subtitles,
@@ -150,7 +150,7 @@ def _lines(about: dict[str, Any]) -> list[str]:
         f"n_fft {mel['n_fft']}, hop {mel['hop']}, {mel['fmin']:g}-{mel['fmax']:g} Hz",
         f"  packets     {_sizes(about['packet_codes'])} codes, each with {about['look_ahead_codes']} of "
         f"look-ahead; {about['flow_steps']} flow steps",
-        f"  context     {about['context_rows']} rows, {about['kv_blocks']} KV blocks of "
+        f"  context     {about['context_tokens']} tokens, {about['kv_blocks']} KV blocks of "
         f"{about['tokens_per_block']}",
         f"  subtitles   {'yes' if about['subtitles'] else 'no'}",
         f"  turn end    {'detected by the language model' if about['detects_turn_end'] else 'not detected'}",

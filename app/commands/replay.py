@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _line(difference: dict[str, Any]) -> str:
     what, then, now = difference["what"], difference["recorded"], difference["replayed"]
-    if what == "reply":  # rows of ids: too long for a line
-        then, now = (f"{len(rows or [])} rows" for rows in (then, now))
+    if what == "reply":  # tokens: pairs of ids: too long for a line
+        then, now = (f"{len(tokens or [])} tokens" for tokens in (then, now))
         return f"{difference['turn']}. the reply has other codes ({then} recorded, {now} now)"
     return f"{difference['turn']}. {what}: {then!r} recorded, {now!r} now"

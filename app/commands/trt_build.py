@@ -1,7 +1,7 @@
 """moss-voice trt build: build an engine from a TensorRT-LLM checkpoint.
 
 Needs TensorRT-LLM and the GPU that the engine will run on. Sizes are fixed in an engine: the length of a
-conversation, the rows of one call, and the conversations of one call. The engine appears in its folder when
+conversation, the tokens of one call, and the conversations of one call. The engine appears in its folder when
 it is complete. Notes and the library's messages come before the report: its time, size, limits and tensors.
 With --check nothing is built: the checkpoint and the sizes are checked, and the arguments of the library and
 the GPU memory that they lead to are shown. That needs neither the library nor a GPU.
@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-seq-len",
         type=integer(1, LARGEST_COUNT),
         metavar="N",
-        help="rows of the longest conversation (default: that of the model, at most 8192)",
+        help="tokens of the longest conversation (default: that of the model, at most 8192)",
     )
     parser.add_argument(
         "--max-num-tokens",
         type=integer(1, LARGEST_COUNT),
         metavar="N",
-        help="rows of the longest call (default: 2048, at most --max-seq-len)",
+        help="tokens of the longest call (default: 2048, at most --max-seq-len)",
     )
     parser.add_argument(
         "--max-batch-size",
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--opt-num-tokens",
         type=integer(1, LARGEST_COUNT),
         metavar="N",
-        help="rows of the call that kernels are chosen for (default: --max-batch-size, a step of as many "
+        help="tokens of the call that kernels are chosen for (default: --max-batch-size, a step of as many "
         "replies)",
     )
     parser.add_argument(
@@ -63,12 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer(1, LARGEST_COUNT),
         default=32,
         metavar="N",
-        help="rows of a block of the KV cache, a power of two (default: 32)",
+        help="tokens of a block of the KV cache, a power of two (default: 32)",
     )
     parser.add_argument(
         "--multiple-profiles",
         action="store_true",
-        help="choose kernels for several ranges of rows; takes several times as long",
+        help="choose kernels for several ranges of tokens; takes several times as long",
     )
     parser.add_argument(
         "--no-fused-mlp", action="store_true", help="do not fuse the two products of each MLP"

@@ -80,11 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompts to calibrate with (default: 500)",
     )
     parser.add_argument(
-        "--reply-rows",
+        "--reply-tokens",
         type=integer(0, LARGEST_COUNT),
         metavar="N",
         default=32,
-        help="rows of each reply (default: 32)",
+        help="tokens of each reply (default: 32)",
     )
     parser.add_argument(
         "--statistics",
@@ -158,7 +158,7 @@ def _calibration(
             AnsweringModel(bundle, lm, speech_tokenizer),
             calibration_prompts(files, texts, speech_tokenizer.sample_rate, arguments.prompts),
             model=identity(plain),
-            reply_rows=arguments.reply_rows,
+            reply_tokens=arguments.reply_tokens,
             total=arguments.prompts,
             progress=progress,
         )

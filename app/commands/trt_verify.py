@@ -1,8 +1,8 @@
 """moss-voice trt verify: compare an engine with the reference, the native weights in plain layers.
 
-The engine holds conversations of several turns and is closed; the reference then runs the same rows, and the
-logits of both heads are compared after each call, in prefill and decode; of an engine for several
-conversations also in steps of several. Exit status 0 if they are aligned; otherwise the first different row
+The engine holds conversations of several turns and is closed; the reference then runs the same tokens, and
+the logits of both heads are compared after each call, in prefill and decode; of an engine for several
+conversations also in steps of several. Exit status 0 if they are aligned; otherwise the first different token
 is reported.
 """
 
@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_options(parser)
     add_verify_options(parser)
     parser.add_argument(
-        "--rows",
+        "--tokens",
         type=integer(1, LARGEST_COUNT),
         metavar="N",
-        help="maximum rows of a reply to compare (default: 48)",
+        help="maximum tokens of a reply to compare (default: 48)",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from app.main import engine_factory
     from engine_runtime.bench.alignment import MOST_TOGETHER, align
     from engine_runtime.bench.reference import reference_of
-    from engine_runtime.bench.teacher_forcing import ROWS_PER_REPLY, dialogs
+    from engine_runtime.bench.teacher_forcing import TOKENS_PER_REPLY, dialogs
     from engine_runtime.bundle.bundle import Bundle
     from engine_runtime.tensorrt.llm.engine_directory import EngineDirectory
 
@@ -52,16 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
         engine_factory(settings),
         reference_of(bundle, settings.engine, reference_options(arguments)),
         dialogs(prompts.spoken, prompts.typed),
-        arguments.rows or ROWS_PER_REPLY,
+        arguments.tokens or TOKENS_PER_REPLY,
     )
     verdict = alignment.verdict
     batch = f", steps of 1 to {together} conversations" if together > 1 else ", one conversation a step"
     section = verdict.section(f"{engine.path} ({engine.precision}{batch}) against the reference")
     print("\n".join(section.lines()))
     if alignment.first is None:
-        print("\nno row differs")
+        print("\nno token differs")
     else:
-        print(f"\nfirst row that differs: {alignment.first}")
+        print(f"\nfirst token that differs: {alignment.first}")
     print("aligned" if verdict.is_aligned else "not aligned")
     if arguments.json:
         about = {"engine": str(engine.path), "bundle": str(settings.bundle), "precision": engine.precision}

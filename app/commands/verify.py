@@ -1,7 +1,7 @@
 """moss-voice verify: compare weight formats, or an engine, with the reference, and their speech.
 
 The language model holds conversations of several turns; the reference, the native weights in plain layers,
-then runs the same rows, and the logits of both heads are compared. Streamed speech codes are compared with
+then runs the same tokens, and the logits of both heads are compared. Streamed speech codes are compared with
 those of complete recordings. The speech of every format at every number of flow steps is compared with that
 of the first: by mel, by predicted MOS (with the extra `quality`) and by the words that Whisper hears. With
 --kernel-paths every kernel path that runs here is compared with plain torch on the same weights instead. Exit

@@ -1,6 +1,6 @@
 """The transcript: questions and answers in order, with the reply audio for playing it again.
 
-In: events of turns. Out: the turns so far. Dialog thread; the engine has its own history (rows and KV
+In: events of turns. Out: the turns so far. Dialog thread; the engine has its own history (tokens and KV
 blocks).
 """
 

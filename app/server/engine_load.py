@@ -51,7 +51,7 @@ def choose_admission(engine: Engine, scheduler: Scheduler, wanted: int | None) -
     log if it is more. Raises MossVoiceError if memory holds fewer."""
     with_memory, what = min((most, what) for what, most in engine.conversation_limits.items())
     if wanted is not None and wanted > with_memory:
-        remedy = " or shorten their context with --context-rows" if what == "KV cache" else ""
+        remedy = " or shorten their context with --context-tokens" if what == "KV cache" else ""
         raise MossVoiceError(
             "The {what} of {bundle} holds {with_memory} conversations, fewer than {wanted}.",
             "Ask for fewer with --conversations{remedy}.",

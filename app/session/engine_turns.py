@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # they import torch
 
 _log = logging.getLogger(__name__)
 _ANSWER_ROWS = 2
-"""Rows of the shortest reply that is not empty: a word or a code, and its end."""
+"""Tokens of the shortest reply that is not empty: a word or a code, and its end."""
 KEPT_TURNS = 4
 """Latest turns whose reply can still be cut at what was heard: a client may report that late."""
 _MOST_KEPT_TIMINGS = 1024

@@ -98,14 +98,14 @@ class ConversationReport:
         bundle has them), `codes` = number of speech codes, `audio_s`, `finish_reason`, and `cut`, which is
         null for a reply that was fully played. For a cut reply the other values describe the heard part, from
         which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
-        seconds (`made_s`). timings, in ms, null where there is none: `prefill_ms` and `prefill_rows` of all
-        prefill calls together, `rows_at_commit` = rows left to prefill at the commit, `step_ms` the mean of a
-        decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, of a
-        server divided into `server_ms` and `network_ms`,
-        `endpointing_ms` last speech to commit, `playback_hold_ms` first PCM to the start of its playback and
-        `playback_hold_reason` its cause (start_policy.StartReason), `confirm_to_sound_ms` confirmed turn to
-        first sample handed to the device, `voice_to_voice_ms` last speech to first sample played. A turn
-        during which the server was away or the computer slept has `outage_ms`, too.
+        seconds (`made_s`). timings, in ms, null where there is none: `prefill_ms` and `prefill_tokens` of all
+        prefill calls together, `tokens_at_commit` = rows left to prefill at the commit, `step_ms` the mean of
+        a decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, of
+        a server divided into `server_ms` and `network_ms`, `endpointing_ms` last speech to commit,
+        `playback_hold_ms` first PCM to the start of its playback and `playback_hold_reason` its cause
+        (start_policy.StartReason), `confirm_to_sound_ms` confirmed turn to first sample handed to the device,
+        `voice_to_voice_ms` last speech to first sample played. A turn during which the server was away or the
+        computer slept has `outage_ms`, too.
 
         decisions: all decisions of turn-taking in order, also of turns that were dropped, each with its
         `kind`, its `turn` and `at_s`, by the session's clock: `pause` (the turn may be over; `silence_ms`
@@ -184,7 +184,9 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
         if event.name == "commit":
             # What an earlier commit led to was taken back: only what was done while listening still counts,
             # and the endpointing, which the session reports just before the engine commits.
-            heard = [prefill for prefill in by_name["prefill"] if "rows_at_commit" not in prefill.attributes]
+            heard = [
+                prefill for prefill in by_name["prefill"] if "tokens_at_commit" not in prefill.attributes
+            ]
             by_name = defaultdict(list, prefill=heard, endpointing=by_name["endpointing"][-1:])
         by_name[event.name].append(event)
     prefills = by_name["prefill"]
@@ -192,8 +194,8 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
     holds, outages = by_name["playback_hold"], by_name["outage"]
     known: dict[str, float | int | str | None] = {
         "prefill_ms": sum(event.duration_ms for event in prefills) if prefills else None,
-        "prefill_rows": sum(int(event.attributes.get("rows", 0)) for event in prefills),
-        "rows_at_commit": sum(int(event.attributes.get("rows_at_commit", 0)) for event in prefills),
+        "prefill_tokens": sum(int(event.attributes.get("tokens", 0)) for event in prefills),
+        "tokens_at_commit": sum(int(event.attributes.get("tokens_at_commit", 0)) for event in prefills),
     }
     for key, name in _MEANS.items():
         known[key] = fmean(event.duration_ms for event in by_name[name]) if by_name[name] else None

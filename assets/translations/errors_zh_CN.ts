@@ -904,8 +904,8 @@
         <translation>这个模型只懂{names}。</translation>
     </message>
     <message>
-        <source>This turn has {rows} rows, but at most {most} fit into the model&apos;s context of {limit} beside the reply.</source>
-        <translation>这次发言有 {rows} 行，但除回复外，模型 {limit} 行的上下文最多容纳 {most} 行。</translation>
+        <source>This turn has {tokens} tokens, but at most {most} fit into the model&apos;s context of {limit} beside the reply.</source>
+        <translation>这次发言有 {tokens} 个词元，但在模型 {limit} 个词元的上下文中，除回复外最多容纳 {most} 个。</translation>
     </message>
     <message>
         <source>This turn is empty.</source>

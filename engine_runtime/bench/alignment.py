@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from engine_runtime.bench.reference import OpenReference, compare_with_reference, open_reference
 from engine_runtime.bench.teacher_forcing import (
-    ROWS_PER_REPLY,
+    TOKENS_PER_REPLY,
     Dialog,
     Difference,
     Lesson,
@@ -51,7 +51,7 @@ def align(
     load_engine: Callable[[], Engine],
     open_reference: OpenReference,
     asked: Sequence[Dialog],
-    rows_per_reply: int = ROWS_PER_REPLY,
+    rows_per_reply: int = TOKENS_PER_REPLY,
 ) -> Alignment:
     """Compare over conversations. Raises VerifyError if the engine has no reply."""
     agreement, note = compare_with_reference(
@@ -136,7 +136,7 @@ def _run_together(engine: Engine, lessons: Sequence[Lesson]) -> Iterator[Recorde
                 rows += len(request.token_ids)
         outputs = lm.step([request for _, _, request in batch])
         for (pupil, number, _), output in zip(batch, outputs, strict=True):
-            if pupil.sequence.num_rows == pupil.lesson.steps[number].end:
+            if pupil.sequence.num_tokens == pupil.lesson.steps[number].end:
                 yield Recorded(pupil.number, number, on_host(engine, output), is_together=True)
             pupil.advance()
         for pupil in running:

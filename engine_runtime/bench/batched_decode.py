@@ -20,7 +20,7 @@ from torch import Tensor
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.language_model import LMBench, checked_logits, valid_row
 from engine_runtime.bench.measuring import BenchError, p50_p95
-from engine_runtime.lm.generation import Generation, Row
+from engine_runtime.lm.generation import Generation, Token
 from engine_runtime.lm.paged_lm import StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, Tails
@@ -34,7 +34,7 @@ _TAILS = Tails(text=False, audio=True)
 
 COLUMNS = {
     "sequences": "sequences of a step of speech, sampling included; one alone has the GPU to itself",
-    "cached_rows": "rows of each, on average over the steps: they grow by a row with each",
+    "cached_tokens": "rows of each, on average over the steps: they grow by a row with each",
     "ms": "median time from the ids of a step to those of the next on the host's clock, steps back to back; "
     "the executor may launch the next one ahead",
     "ms_p95": "95th percentile",
@@ -50,34 +50,34 @@ COLUMNS = {
 def measure_batched_decode(bench: LMBench, batches: Seq[tuple[int, int]] = BATCHES) -> Section:
     """Steps of every size for which executor and KV pool have room."""
     section, left_out = Section("decode steps of several sequences", COLUMNS), []
-    for sequences, cached_rows in batches:
-        if _fits(bench, sequences, cached_rows):
-            measure = partial(_measure, bench, cached_rows)
-            section.rows.append({"cached_rows": cached_rows} | valid_row("sequences", sequences, measure))
+    for sequences, cached_tokens in batches:
+        if _fits(bench, sequences, cached_tokens):
+            measure = partial(_measure, bench, cached_tokens)
+            section.rows.append({"cached_tokens": cached_tokens} | valid_row("sequences", sequences, measure))
         else:
-            left_out.append(f"{sequences} x {cached_rows}")
+            left_out.append(f"{sequences} x {cached_tokens}")
     if left_out:
         section.note = f"not measured, for want of KV blocks or batch size: {', '.join(left_out)}"
     return section
 
 
-def batch_bytes(costs: LMCosts, sequences: int, cached_rows: int, tails: Tails) -> int:
+def batch_bytes(costs: LMCosts, sequences: int, cached_tokens: int, tails: Tails) -> int:
     """Bytes that a batched step must read: the weights once, keys and values of every sequence."""
     weights = costs.step_bytes(0, tails)
-    return weights + sequences * (costs.step_bytes(cached_rows, tails) - weights)
+    return weights + sequences * (costs.step_bytes(cached_tokens, tails) - weights)
 
 
-def _fits(bench: LMBench, sequences: int, cached_rows: int) -> bool:
+def _fits(bench: LMBench, sequences: int, cached_tokens: int) -> bool:
     lm = bench.stages.lm
-    last_row = _first_rows(bench, cached_rows) + _num_steps(bench)
+    last_row = _first_rows(bench, cached_tokens) + _num_steps(bench)
     blocks = sequences * -(-last_row // lm.blocks.tokens_per_block)
     limits = lm.executor.limits
-    return sequences <= limits.max_batch_size and last_row < lm.max_rows and blocks <= lm.blocks.num_blocks
+    return sequences <= limits.max_batch_size and last_row < lm.max_tokens and blocks <= lm.blocks.num_blocks
 
 
-def _first_rows(bench: LMBench, cached_rows: int) -> int:
-    """Rows before the first step: so many fewer that timed steps have `cached_rows` on average."""
-    return max(2, cached_rows - bench.warm_up_steps - bench.repeats // 2)
+def _first_rows(bench: LMBench, cached_tokens: int) -> int:
+    """Rows before the first step: so many fewer that timed steps have `cached_tokens` on average."""
+    return max(2, cached_tokens - bench.warm_up_steps - bench.repeats // 2)
 
 
 def _num_steps(bench: LMBench) -> int:
@@ -85,8 +85,8 @@ def _num_steps(bench: LMBench) -> int:
     return bench.repeats + bench.warm_up_steps + 2
 
 
-def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell]:
-    first_rows = _first_rows(bench, cached_rows)
+def _measure(bench: LMBench, cached_tokens: int, sequences: int) -> dict[str, Cell]:
+    first_rows = _first_rows(bench, cached_tokens)
     with ExitStack() as stack:
         batch = [
             Speaker(replace(bench, seed=number), stack.enter_context(bench.sequence()), first_rows)
@@ -97,7 +97,7 @@ def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell
     if len({code for one in batch for code in one.codes}) < 2:
         raise BenchError("Every decode step returns the same code.", "No times are reported.")
     p50, p95 = p50_p95(times)
-    read = batch_bytes(bench.costs, sequences, cached_rows, batch[0].generation.tails)
+    read = batch_bytes(bench.costs, sequences, cached_tokens, batch[0].generation.tails)
     floor = read / bench.ceilings.copy_bytes_per_s * 1000
     return {
         "sequences": sequences,
@@ -111,17 +111,17 @@ def _measure(bench: LMBench, cached_rows: int, sequences: int) -> dict[str, Cell
 
 
 class Speaker:
-    """A reply after `cached_rows` rows of random speech."""
+    """A reply after `cached_tokens` rows of random speech."""
 
-    def __init__(self, bench: LMBench, sequence: Sequence, cached_rows: int) -> None:
-        history = bench.rows_of_speech(cached_rows)
+    def __init__(self, bench: LMBench, sequence: Sequence, cached_tokens: int) -> None:
+        history = bench.tokens_of_speech(cached_tokens)
         self.sequence, self.generation = sequence, bench.generation(history)
         self._merged_ids = bench.stages.sequences.merged_ids
         ids = self._merged_ids(history)
         lm, generation = bench.stages.lm, self.generation
         lm.prefill(sequence, ids[:-1], BOTH_TAILS)  # as while a user speaks
         output = lm.prefill(sequence, ids[-1:], generation.tails, generation.sampling)
-        self.rows: list[Row] = [generation.sample(output).row]
+        self.rows: list[Token] = [generation.sample(output).token]
 
     @property
     def codes(self) -> list[int]:
@@ -146,7 +146,7 @@ def _times_ms(bench: LMBench, batch: list[Speaker]) -> list[float]:
         outputs = bench.stages.lm.step(requests, exclusive_gpu=len(batch) == 1)
         read.append(time.perf_counter())
         for one, output in zip(batch, outputs, strict=True):
-            one.rows.append(one.generation.sample(output).row)
+            one.rows.append(one.generation.sample(output).token)
     return [(later - earlier) * 1000 for earlier, later in pairwise(read[bench.warm_up_steps - 1 :])]
 
 
@@ -158,10 +158,10 @@ def _difference(bench: LMBench, batch: list[Speaker]) -> float:
     for one in batch:
         (output,) = lm.step([one.request(None)])
         alone.append(checked_logits(output).clone())
-        lm.blocks.rollback(one.sequence, one.sequence.num_rows - 1)
+        lm.blocks.rollback(one.sequence, one.sequence.num_tokens - 1)
     together = [checked_logits(output) for output in lm.step([one.request(None) for one in batch])]
     for one in batch:
-        lm.blocks.rollback(one.sequence, one.sequence.num_rows - 1)
+        lm.blocks.rollback(one.sequence, one.sequence.num_tokens - 1)
     if len(batch) > 1 and torch.equal(together[0], together[1]):
         raise BenchError("Different sequences of a step have the same logits.", "No times are reported.")
     pairs = zip(alone, together, strict=True)

@@ -46,8 +46,8 @@ from engine_runtime.types import Codes, Mel
 if TYPE_CHECKING:
     from engine_runtime.engine import Engine
 
-PREFILL_ROWS = 512
-CACHED_ROWS = (512, 2048)
+PREFILL_TOKENS = 512
+CACHED_TOKENS = (512, 2048)
 _FIRST_ROWS, _FIRST_STEPS = 72, 8
 LEAST_COSINE = 0.98
 MEL_TOLERANCE: dict[Dtype, float] = {"float32": 1e-4, "float16": 0.01, "bfloat16": 0.08}
@@ -105,18 +105,18 @@ class TransformersComparison:
     ) -> TransformersComparison:
         """Measure the runtime, and let it hold conversations. Raises ComparisonError without transformers,
         VerifyError if the engine has no reply."""
-        stages, most = engine.stages, engine.stages.lm.max_rows - 1
+        stages, most = engine.stages, engine.stages.lm.max_tokens - 1
         open_reference = reference_of(stages.bundle, stages.options, ReferenceOptions("transformers"))
 
         def ids_of_speech(count: int) -> list[int]:
-            return stages.sequences.merged_ids(lm.rows_of_speech(count))
+            return stages.sequences.merged_ids(lm.tokens_of_speech(count))
 
         first = ids_of_speech(min(_FIRST_ROWS, most))
         with lm.sequence() as sequence:
             logits = [on_host(engine, stages.lm.prefill(sequence, first[:-_FIRST_STEPS], BOTH_TAILS))]
             for token_id in first[-_FIRST_STEPS:]:
                 logits.append(on_host(engine, stages.lm.decode(sequence, token_id, BOTH_TAILS)))
-        rows = min(PREFILL_ROWS, most)
+        rows = min(PREFILL_TOKENS, most)
         lessons = teach(engine, asked)
         return cls(
             bundle=stages.bundle,
@@ -133,9 +133,9 @@ class TransformersComparison:
                     f"step {cached}",
                     ids_of_speech(cached),
                     lm.step_times(cached)[0],
-                    lm.plain_generation(lm.rows_of_speech(cached)),
+                    lm.plain_generation(lm.tokens_of_speech(cached)),
                 )
-                for cached in [count for count in CACHED_ROWS if count <= most] or [most]
+                for cached in [count for count in CACHED_TOKENS if count <= most] or [most]
             ],
             first_ids=first,
             first_logits=logits,
@@ -208,12 +208,12 @@ class TransformersComparison:
         generation, special = timed.generation, self.bundle.lm.special_ids
         assert generation is not None, "a decode step samples"
         theirs.reset()
-        sampled = [generation.sample(StepOutput(*theirs.run(timed.ids))).row]
+        sampled = [generation.sample(StepOutput(*theirs.run(timed.ids))).token]
 
         def run() -> None:
             sampled[0] = generation.sample(
                 StepOutput(*theirs.run(merged_ids(sampled, special, text_vocab)))
-            ).row
+            ).token
             theirs.crop(len(timed.ids))
 
         return times_ms(run, self.device, self.repeats, self.warm_up_steps)

@@ -76,7 +76,7 @@ ENCODING_COLUMNS = {
     "ttfa_ms": "commit to the first PCM sample ready, median",
     "ttfa_ms_p95": "95th percentile",
     "encode_ms": "of the speech encoder at the commit: the tail, or the complete question; median",
-    "rows_at_commit": "rows prefilled at the commit, median",
+    "tokens_at_commit": "rows prefilled at the commit, median",
     "changed_codes": "codes changed by the encoding at the commit, mean",
 }
 
@@ -117,7 +117,7 @@ def measure_exact_encoding(
                 "ttfa_ms": p50,
                 "ttfa_ms_p95": p95,
                 "encode_ms": statistics.median(encode),
-                "rows_at_commit": statistics.median(values["rows_at_commit"][0] for values in counted),
+                "tokens_at_commit": statistics.median(values["tokens_at_commit"][0] for values in counted),
                 "changed_codes": statistics.fmean(changed),
             }
         )

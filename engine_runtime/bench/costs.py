@@ -68,7 +68,7 @@ class LMCosts:
         formats, weight_bytes = weight_numbers(stages)
         return cls(stages.lm_config, formats, weight_bytes, stages.lm.cache.pool.element_size())
 
-    def step_bytes(self, cached_rows: int, tails: Tails) -> int:
+    def step_bytes(self, cached_tokens: int, tails: Tails) -> int:
         """Bytes that one decode step must read: the weights and the keys and values of all cached rows, once
         each. Norms are not quantized."""
         config = self.config
@@ -85,7 +85,7 @@ class LMCosts:
                 weights += count * tail_layer + head + config.hidden_size * self.weight_bytes
         per_row = 2 * config.num_key_value_heads * config.head_dim * self.kv_bytes
         embedding = config.hidden_size * self.weight_bytes
-        return weights + embedding + layers * cached_rows * per_row
+        return weights + embedding + layers * cached_tokens * per_row
 
     @property
     def stored_bytes(self) -> int:

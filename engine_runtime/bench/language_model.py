@@ -22,15 +22,15 @@ from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.measuring import BenchError, p50_p95
 from engine_runtime.cuda.stopwatch import times_ms
 from engine_runtime.errors import ExecutorError
-from engine_runtime.lm.generation import Generation, Row
+from engine_runtime.lm.generation import Generation, Token
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.table import Cell, Section
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 
-PREFILL_ROWS = (64, 512, 2048)
-CACHED_ROWS = (512, 2048, 4096, 8192)
+PREFILL_TOKENS = (64, 512, 2048)
+CACHED_TOKENS = (512, 2048, 4096, 8192)
 _NOISE = 0.05
 """Both are measured, and reading alone can be a few percent faster than the copy: an H200 copied 4.13 to
 4.3 TB/s in different runs."""
@@ -41,7 +41,7 @@ _VALID = (
 )
 
 PREFILL_COLUMNS = {
-    "rows": "rows of one prefill without history, audio tail only (an engine runs both)",
+    "tokens": "tokens of one prefill without history, audio tail only (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
     "tokens_per_s": "rows / ms",
@@ -52,7 +52,7 @@ PREFILL_COLUMNS = {
     "valid": _VALID,
 }
 STEP_COLUMNS = {
-    "cached_rows": "rows before the first step; steps of speech, sampling included, without the text tail "
+    "cached_tokens": "rows before the first step; steps of speech, sampling included, without the text tail "
     "unless the model has subtitles (an engine runs both)",
     "ms": "median",
     "ms_p95": "95th percentile",
@@ -90,7 +90,7 @@ class LMBench:
     @property
     def step_tails(self) -> Tails:
         """The tails that run in a decode step of speech."""
-        return self._run_tails(self.generation(self.rows_of_speech(1)).tails)
+        return self._run_tails(self.generation(self.tokens_of_speech(1)).tails)
 
     @property
     def device(self) -> torch.device:
@@ -100,20 +100,20 @@ class LMBench:
     def prefill(self) -> Section:
         """Measure prefills of every size that fits into the context."""
         section = Section("prefill", PREFILL_COLUMNS)
-        left_out = [rows for rows in PREFILL_ROWS if rows > self.stages.lm.max_rows]
-        for rows in PREFILL_ROWS:
+        left_out = [rows for rows in PREFILL_TOKENS if rows > self.stages.lm.max_tokens]
+        for rows in PREFILL_TOKENS:
             if rows not in left_out:
-                section.rows.append(self._possible(valid_row("rows", rows, self._prefill)))
+                section.rows.append(self._possible(valid_row("tokens", rows, self._prefill)))
         section.note = self._left_out(left_out)
         return section
 
     def step(self) -> Section:
         """Measure decode steps at every context length that fits, or at the longest possible one."""
         section = Section("decode step", STEP_COLUMNS)
-        most = self.stages.lm.max_rows - 1
-        left_out = [rows for rows in CACHED_ROWS if rows > most]
-        for rows in [rows for rows in CACHED_ROWS if rows <= most] or [most]:
-            section.rows.append(self._possible(valid_row("cached_rows", rows, self._step)))
+        most = self.stages.lm.max_tokens - 1
+        left_out = [rows for rows in CACHED_TOKENS if rows > most]
+        for rows in [rows for rows in CACHED_TOKENS if rows <= most] or [most]:
+            section.rows.append(self._possible(valid_row("cached_tokens", rows, self._step)))
         section.note = self._left_out(left_out)
         return section
 
@@ -127,7 +127,7 @@ class LMBench:
         if not sizes:
             return ""
         rows = ", ".join(map(str, sizes))
-        return f"not measured: {rows} rows; context and KV pool hold {self.stages.lm.max_rows}"
+        return f"not measured: {rows} tokens; context and KV pool hold {self.stages.lm.max_tokens}"
 
     def _prefill(self, rows: int) -> dict[str, Cell]:
         device_ms: list[float] = []
@@ -135,7 +135,7 @@ class LMBench:
         flops = self.costs.prefill_flops(rows, self.prefill_tails)
         rate = flops / p50 * 1000
         return {
-            "rows": rows,
+            "tokens": rows,
             "ms": p50,
             "ms_p95": p95,
             "tokens_per_s": rows / p50 * 1000,
@@ -145,19 +145,19 @@ class LMBench:
             "device_ms": _median(device_ms[-self.repeats :]),
         }
 
-    def _step(self, cached_rows: int) -> dict[str, Cell]:
+    def _step(self, cached_tokens: int) -> dict[str, Cell]:
         device_ms: list[float] = []
         sampling_ms: list[float] = []
-        times, tails = self.step_times(cached_rows, device_ms, sampling_ms)
+        times, tails = self.step_times(cached_tokens, device_ms, sampling_ms)
         p50, p95 = p50_p95(times)
-        read = self.costs.step_bytes(cached_rows, tails)
+        read = self.costs.step_bytes(cached_tokens, tails)
         floor = read / self.ceilings.copy_bytes_per_s * 1000
         return {
-            "cached_rows": cached_rows,
+            "cached_tokens": cached_tokens,
             "ms": p50,
             "ms_p95": p95,
             "tokens_per_s": 1000 / p50,
-            "sampling_ms": self._sampling_ms(cached_rows, p50, sampling_ms),
+            "sampling_ms": self._sampling_ms(cached_tokens, p50, sampling_ms),
             "gbytes": read / 1e9,
             "floor_ms": floor,
             "ratio": p50 / floor,
@@ -169,10 +169,10 @@ class LMBench:
 
         Device times, if the executor measures them, are appended to `device_ms`.
         """
-        lm, history = self.stages.lm, self.rows_of_speech(rows)
+        lm, history = self.stages.lm, self.tokens_of_speech(rows)
         ids, others = (
             self.stages.sequences.merged_ids(history),
-            self.stages.sequences.merged_ids([*history[:-1], Row(history[-1].text, 0)]),
+            self.stages.sequences.merged_ids([*history[:-1], Token(history[-1].text, 0)]),
         )
         logits: list[Tensor] = []
 
@@ -189,31 +189,31 @@ class LMBench:
                 raise BenchError("Logits do not depend on the last row.", "No times are reported.")
         return times
 
-    def sampling_in_step_ms(self, cached_rows: int) -> float:
+    def sampling_in_step_ms(self, cached_tokens: int) -> float:
         """What sampling adds to a step of an executor that samples; 0 for one that returns logits, and where
         the difference is within the noise."""
         if not self.stages.lm.executor.can_sample:
             return 0.0
-        step_ms = float(np.median(self.step_times(cached_rows)[0]))
-        return self._sampling_ms(cached_rows, step_ms, [])
+        step_ms = float(np.median(self.step_times(cached_tokens)[0]))
+        return self._sampling_ms(cached_tokens, step_ms, [])
 
-    def _sampling_ms(self, cached_rows: int, step_ms: float, on_host_ms: list[float]) -> float:
+    def _sampling_ms(self, cached_tokens: int, step_ms: float, on_host_ms: list[float]) -> float:
         if not self.stages.lm.executor.can_sample:
             return float(np.median(on_host_ms))
         # Below the noise the step without sampling may take longer.
-        return max(step_ms - float(np.median(self._unsampled_times(cached_rows))), 0.0)
+        return max(step_ms - float(np.median(self._unsampled_times(cached_tokens))), 0.0)
 
-    def _unsampled_times(self, cached_rows: int) -> list[float]:
+    def _unsampled_times(self, cached_tokens: int) -> list[float]:
         """Milliseconds per decode step as in `step_times`, each of which returns its logits."""
-        lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
+        lm, history = self.stages.lm, self.tokens_of_speech(cached_tokens)
         tails, ids = self.generation(history).tails, self.stages.sequences.merged_ids(history)
 
         outputs: list[StepOutput] = []
 
         def run() -> None:
             outputs[:] = [lm.decode(sequence, ids[-1], tails, exclusive_gpu=True)]
-            if sequence.num_rows == lm.max_rows:
-                lm.blocks.rollback(sequence, cached_rows)
+            if sequence.num_tokens == lm.max_tokens:
+                lm.blocks.rollback(sequence, cached_tokens)
 
         with self.sequence() as sequence:
             lm.prefill(sequence, ids, tails)
@@ -223,35 +223,35 @@ class LMBench:
 
     def step_times(
         self,
-        cached_rows: int,
+        cached_tokens: int,
         device_ms: list[float] | None = None,
         sampling_ms: list[float] | None = None,
     ) -> tuple[list[float], Tails]:
         """Milliseconds per decode step after this many rows, and the tails that ran; `device_ms` as in
         `prefill_times`, times of sampling on the host are appended to `sampling_ms`. Raises BenchError if all
         steps return the same."""
-        lm, history = self.stages.lm, self.rows_of_speech(cached_rows)
+        lm, history = self.stages.lm, self.tokens_of_speech(cached_tokens)
         generation = self.generation(history)
-        sampled: list[Row] = []
+        sampled: list[Token] = []
         heads: list[Tensor] = []
 
         def run() -> None:
             token_id = self.stages.sequences.merged_ids(sampled[-1:])[0]
             output = lm.decode(sequence, token_id, generation.tails, generation.sampling, exclusive_gpu=True)
             decoded = time.perf_counter()
-            sampled.append(generation.sample(output).row)
+            sampled.append(generation.sample(output).token)
             if sampling_ms is not None:
                 sampling_ms.append((time.perf_counter() - decoded) * 1000)
             self._note_device(device_ms)
-            if sequence.num_rows == lm.max_rows:
-                lm.blocks.rollback(sequence, cached_rows)
+            if sequence.num_tokens == lm.max_tokens:
+                lm.blocks.rollback(sequence, cached_tokens)
             if output.audio_logits is not None:  # None if the executor samples
                 heads.append(output.audio_logits)
 
         with self.sequence() as sequence:
             ids = self.stages.sequences.merged_ids(history)
             output = lm.prefill(sequence, ids, generation.tails, generation.sampling)
-            sampled.append(generation.sample(output).row)
+            sampled.append(generation.sample(output).token)
             times = times_ms(run, self.device, self.repeats, self.warm_up_steps)
         if len({row.audio for row in sampled}) < 2:
             raise BenchError(
@@ -272,17 +272,17 @@ class LMBench:
         if device_ms is not None and isinstance(executor, TrtllmExecutor) and executor.last_step_ms:
             device_ms.append(executor.last_step_ms)
 
-    def generation(self, history: list[Row]) -> Generation:
+    def generation(self, history: list[Token]) -> Generation:
         """A spoken reply that samples its codes and does not end early, configured as in a turn."""
         executor = self.stages.lm.executor
         return self._generation(history, str(executor.device), True, executor.can_sample)
 
-    def plain_generation(self, history: list[Row]) -> Generation:
+    def plain_generation(self, history: list[Token]) -> Generation:
         """The same, sampling on the device from the logits of both heads."""
         return self._generation(history, str(self.device), False, False)
 
     def _generation(
-        self, history: list[Row], device: str, skip_unused_tails: bool, samples_on_device: bool
+        self, history: list[Token], device: str, skip_unused_tails: bool, samples_on_device: bool
     ) -> Generation:
         lm, config = self.stages.bundle.lm, self.stages.lm_config
         steps = self.repeats + self.warm_up_steps + 1
@@ -299,13 +299,13 @@ class LMBench:
             device=device,
         )
 
-    def rows_of_speech(self, count: int) -> list[Row]:
+    def tokens_of_speech(self, count: int) -> list[Token]:
         """Rows of random speech; the speech continues after the last one."""
         special = self.stages.bundle.lm.special_ids
         codes = np.random.default_rng(self.seed).integers(0, special.eosp, count)
         # NOTE: audio_pad is also the id of a code; at the end of a prompt it would mean text.
         codes[-1] = (special.audio_pad + 1) % special.eosp
-        return [Row(special.modality_pad, int(code)) for code in codes]
+        return [Token(special.modality_pad, int(code)) for code in codes]
 
     @contextmanager
     def sequence(self) -> Iterator[Sequence]:

@@ -69,19 +69,19 @@ class _Roofline:
             return self.spec.fp8
         return self.spec.fp32 if self.dtype == torch.float32 else self.spec.bf16
 
-    def step_ms(self, cached_rows: int) -> float:
-        return self._read_ms(cached_rows, self.step_tails)
+    def step_ms(self, cached_tokens: int) -> float:
+        return self._read_ms(cached_tokens, self.step_tails)
 
     def prefill_ms(self, rows: int) -> float:
         compute_s = self.costs.prefill_flops(rows, self.prefill_tails) / (OVER_BOOST * self.matrix_rate)
         return max(compute_s * 1000, self._read_ms(0, self.prefill_tails))
 
-    def reply_ms(self, times: TimesFromCommit, rows_at_commit: int) -> float:
+    def reply_ms(self, times: TimesFromCommit, tokens_at_commit: int) -> float:
         """Floor of the language model's part of a reply."""
-        return self.prefill_ms(rows_at_commit) + times.steps * self.step_ms(0)
+        return self.prefill_ms(tokens_at_commit) + times.steps * self.step_ms(0)
 
-    def _read_ms(self, cached_rows: int, tails: Tails) -> float:
-        return self.costs.step_bytes(cached_rows, tails) / self.spec.bandwidth * 1000
+    def _read_ms(self, cached_tokens: int, tails: Tails) -> float:
+        return self.costs.step_bytes(cached_tokens, tails) / self.spec.bandwidth * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,10 @@ class Prediction:
             self._add_ceilings(section)
         there = self._roofline(self.spec)
         here = None if self.own is None else self._roofline(self.own)
-        for title, column, name in (("prefill", "rows", "prefill"), ("decode step", "cached_rows", "step")):
+        for title, column, name in (
+            ("prefill", "tokens", "prefill"),
+            ("decode step", "cached_tokens", "step"),
+        ):
             for row in self.tables.get(title, {}).get("rows", ()):
                 if row.get("ms") is not None:
                     rows, measured = int(row[column]), float(row["ms"])
@@ -161,20 +164,20 @@ class Prediction:
         self, section: Section, replies: BenchReport, there: _Roofline, here: _Roofline | None
     ) -> None:
         counted = replies.runs[replies.warm_up :]
-        rows_at_commit = round(replies.metrics["rows_at_commit"].mean)
+        tokens_at_commit = round(replies.metrics["tokens_at_commit"].mean)
         reply_s = replies.metrics["reply_s"].mean
         for name, all_times, unit in (
             ("TTFA", [reply.to_first for reply in counted], 1.0),
             ("RTF", [reply.complete for reply in counted], 1000 * reply_s),
         ):
-            floor = statistics.fmean(there.reply_ms(times, rows_at_commit) for times in all_times)
+            floor = statistics.fmean(there.reply_ms(times, tokens_at_commit) for times in all_times)
             measured = statistics.fmean(times.wall_ms for times in all_times)
             expected = None
             if here is not None:
                 by_lm = statistics.fmean(
                     times.stages.get("prefill", 0.0) + times.stages.get("step", 0.0) for times in all_times
                 )
-                own_floor = statistics.fmean(here.reply_ms(times, rows_at_commit) for times in all_times)
+                own_floor = statistics.fmean(here.reply_ms(times, tokens_at_commit) for times in all_times)
                 expected = (measured - by_lm + by_lm * floor / own_floor) / unit
             self._add(section, name, floor / unit, measured / unit, expected)
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from engine_runtime.bench.teacher_forcing import (
     HEADS,
-    ROWS_PER_REPLY,
+    TOKENS_PER_REPLY,
     Agreement,
     Dialog,
     Head,
@@ -251,7 +251,7 @@ def compare_with_reference(
     open_reference: OpenReference,
     asked: Sequence[Dialog],
     *,
-    rows_per_reply: int = ROWS_PER_REPLY,
+    rows_per_reply: int = TOKENS_PER_REPLY,
     run: Callable[[Engine, Sequence[Lesson]], Iterable[Recorded]] = record,
 ) -> tuple[Agreement, str]:
     """Let an engine hold conversations, close it, and compare its logits with those of the reference. Returns

@@ -40,8 +40,8 @@ DEFINITIONS = {
     "exact_encode_ms": "encoding the complete question again at the commit (--exact-encoding)",
     "changed_codes": "codes changed by --exact-encoding at the commit",
     "prefill_ms": "one prefill call of the language model",
-    "prefill_rows": "rows of one prefill call",
-    "rows_at_commit": "rows left to prefill when the user's turn ends",
+    "prefill_tokens": "tokens of one prefill call",
+    "tokens_at_commit": "rows left to prefill when the user's turn ends",
     "prefill_tokens_per_s": "rows of all prefill calls of one reply / their time",
     "step_ms": "one decode step of the language model, sampling included",
     "sampling_ms": "the part of it that samples on the host",
@@ -64,7 +64,7 @@ _STAGE_TIMES = {
     "vocoder": "vocoder_ms",
 }
 _STAGE_ATTRIBUTES = {
-    "prefill": {"rows": "prefill_rows", "rows_at_commit": "rows_at_commit"},
+    "prefill": {"tokens": "prefill_tokens", "tokens_at_commit": "tokens_at_commit"},
     "step": {"sampling_ms": "sampling_ms"},
 }
 
@@ -244,7 +244,7 @@ def _stage_values(events: Sequence[TimingEvent]) -> dict[str, list[float]]:
                 values.setdefault(name, []).append(float(event.attributes[attribute]))
     prefill_ms, steps_ms = sum(values.get("prefill_ms", [])), values.get("step_ms", [])
     if prefill_ms > 0:
-        values["prefill_tokens_per_s"] = [sum(values.get("prefill_rows", [])) / prefill_ms * 1000]
+        values["prefill_tokens_per_s"] = [sum(values.get("prefill_tokens", [])) / prefill_ms * 1000]
     if sum(steps_ms) > 0:
         values["decode_tokens_per_s"] = [len(steps_ms) / sum(steps_ms) * 1000]
     return values

@@ -148,21 +148,21 @@ VARIANT_COLUMNS = {
     "work": "prefill of this many rows, or decode step after this many rows; as in the tables above",
     "ms": "median wall time",
     "ms_p95": "95th percentile",
-    "tokens_per_s": "rows of the prefill, or the one of the step / ms",
+    "tokens_per_s": "tokens of the prefill, or the one of the step / ms",
     "device_ms": "median GPU time, by events on the engine's own stream",
     "ratio": "of a step: ms / time to read its bytes at the measured copy bandwidth",
     "valid": "yes, or why no time is reported",
 }
-_ROWS_OF = {"prefill": "rows", "decode step": "cached_rows"}
+_TOKENS_OF = {"prefill": "tokens", "decode step": "cached_tokens"}
 
 
 def side_by_side(stages: Mapping[str, Mapping[str, Any]]) -> Section:
     """`stages` maps a variant to its tables by title; "error" is the reason why tables are missing."""
     section = Section("language model, side by side", VARIANT_COLUMNS)
     for variant, tables in stages.items():
-        for title, rows_name in _ROWS_OF.items():
+        for title, column in _TOKENS_OF.items():
             for row in tables.get(title, {}).get("rows", ()):
-                work = f"{title.removeprefix('decode ')} {row[rows_name]}"
+                work = f"{title.removeprefix('decode ')} {row[column]}"
                 cells: dict[str, Cell] = {"variant": variant, "work": work}
                 section.rows.append(cells | {name: row.get(name) for name in list(VARIANT_COLUMNS)[2:]})
         if error := tables.get("error"):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LEAST_TOP1 = 0.90
 LEAST_COSINE = 0.99
-ROWS_PER_REPLY = 48
+TOKENS_PER_REPLY = 48
 Head = Literal["text", "audio"]
 HEADS: tuple[Head, Head] = ("text", "audio")
 Phase = Literal["prefill", "decode"]
@@ -132,7 +132,7 @@ def dialogs(spoken: Mapping[str, Pcm], typed: Sequence[str]) -> list[Dialog]:
     return found
 
 
-def teach(engine: Engine, asked: Iterable[Dialog], rows_per_reply: int = ROWS_PER_REPLY) -> list[Lesson]:
+def teach(engine: Engine, asked: Iterable[Dialog], rows_per_reply: int = TOKENS_PER_REPLY) -> list[Lesson]:
     """The conversations with the engine's own replies; one without any reply is left out. VerifyError if none
     is left."""
     lessons = [_lesson(engine, dialog, rows_per_reply) for dialog in asked]
@@ -155,11 +155,11 @@ def _lesson(engine: Engine, dialog: Dialog, rows_per_reply: int) -> Lesson:
             run_alone(turn.push(question))
         for _ in run_alone(turn.commit(dialog.reply, params)):
             pass
-    prompt, most = engine.stages.prompt, engine.stages.lm.max_rows
+    prompt, most = engine.stages.prompt, engine.stages.lm.max_tokens
     rows, opening = [*prompt.system(dialog.reply)], len(prompt.open_reply(dialog.reply))
     steps, start, turn_number = list[Step](), 0, 0
     for exchange in conversation.exchanges:
-        if len(exchange.reply) <= opening or len(rows) + exchange.num_rows > most:
+        if len(exchange.reply) <= opening or len(rows) + exchange.num_tokens > most:
             continue
         turn_number += 1
         reply = len(rows) + len(exchange.user) + opening

@@ -129,27 +129,27 @@ class TransformersLM:
 
     def reset(self) -> None:
         """Empty the cache."""
-        self._cache, self.num_rows = self._new_cache(config=self._layers.config), 0
+        self._cache, self.num_tokens = self._new_cache(config=self._layers.config), 0
 
     def crop(self, rows: int) -> None:
         """Truncate the cache to this many rows."""
-        self._cache.crop(rows - self.num_rows)  # negative: number of rows to remove
-        self.num_rows = rows
+        self._cache.crop(rows - self.num_tokens)  # negative: number of rows to remove
+        self.num_tokens = rows
 
     @torch.inference_mode()
     def run(self, ids: list[int]) -> tuple[Tensor, Tensor]:
         """Append rows (merged ids); returns text and audio logits of the last one. Several rows require an
         empty cache."""
         device = self._embedding.device
-        if len(ids) > 1 and self.num_rows:
+        if len(ids) > 1 and self.num_tokens:
             raise ComparisonError("Several rows at once require an empty cache.")
         x = self._embedding[torch.tensor(ids, device=device)][None]
-        positions = torch.arange(self.num_rows, self.num_rows + len(ids), device=device)
+        positions = torch.arange(self.num_tokens, self.num_tokens + len(ids), device=device)
         rotary = self._layers.rotary(x, positions)
         x = self._stack(self._trunk, x, positions, rotary)
         text = self._stack(self._text, x, positions, rotary)[0, -1:]
         audio = self._stack(self._audio, x, positions, rotary)[0, -1:]
-        self.num_rows += len(ids)
+        self.num_tokens += len(ids)
         model = self._model
         text_logits = model.text_lm_head(model.model.text_norm(text))[0].float()
         return text_logits, model.audio_lm_head(model.model.audio_norm(audio))[0].float()

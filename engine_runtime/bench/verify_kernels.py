@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from engine_runtime.codec.vocoder.vocoder import Vocoder
     from engine_runtime.engine import Engine
 
-ROWS_PER_REPLY = 32
+TOKENS_PER_REPLY = 32
 MOST_REPLIES = 8
 """Questions that are asked, and sequences of a batched step, at most."""
 MOST_ERROR = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.06}
@@ -103,9 +103,9 @@ def _limits(engine: Engine) -> tuple[float, float]:
 
 
 def _forced_reply(engine: Engine, question: Pcm) -> ForcedReply:
-    """The question with the engine's own reply of ROWS_PER_REPLY codes, also of random weights."""
+    """The question with the engine's own reply of TOKENS_PER_REPLY codes, also of random weights."""
     conversation, sampling = engine.new_conversation(), engine.bundle.lm.sampling_speech.seeded()
-    params = replace(sampling, do_sample=True, min_new=ROWS_PER_REPLY + 1, max_new=ROWS_PER_REPLY)
+    params = replace(sampling, do_sample=True, min_new=TOKENS_PER_REPLY + 1, max_new=TOKENS_PER_REPLY)
     turn = run_alone(engine.open_turn(conversation, 1))
     run_alone(turn.push(question))
     for _ in run_alone(turn.commit(Modality.SPEECH, params)):
@@ -138,7 +138,7 @@ def plain_language_model(engine: Engine, replies: SequenceOf[ForcedReply]) -> Pa
     executor = CudaExecutor(
         _network(engine),
         cache,
-        max_seq_len=section.context_rows,
+        max_seq_len=section.context_tokens,
         uses_triton=False,
         uses_graphs=False,
         multiplies_fp8=False,
@@ -166,7 +166,7 @@ def _network(engine: Engine) -> Network:
         formats=options.formats,
         dtype=getattr(torch, options.lm_dtype),
         device=device,
-        max_seq_len=stages.bundle.lm.context_rows,
+        max_seq_len=stages.bundle.lm.context_tokens,
     )
 
 
@@ -279,7 +279,7 @@ def _decode(
 ) -> None:
     """Run the replies in batched steps, from the reference's cache of the prompts."""
     sequences = [_copied_prompt(tested, reference, one) for one in taught]
-    for row in range(ROWS_PER_REPLY):
+    for row in range(TOKENS_PER_REPLY):
         due = [number for number, one in enumerate(taught) if one.reply.start + row < len(one.reply.ids)]
         requests = [
             StepRequest(sequences[n], [taught[n].reply.ids[taught[n].reply.start + row]]) for n in due
@@ -290,7 +290,7 @@ def _decode(
         for number, output in zip(due, outputs, strict=True):
             errors.add_logits(taught[number].logits[1 + row], output)
     for sequence, one in zip(sequences, taught, strict=True):
-        rows = one.reply.start, sequence.num_rows
+        rows = one.reply.start, sequence.num_tokens
         errors.add_cache(_rows(reference.cache, one.sequence, *rows), _rows(tested.cache, sequence, *rows))
         tested.blocks.release(sequence)
 

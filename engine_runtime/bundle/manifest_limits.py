@@ -10,7 +10,7 @@ from engine_runtime.models.limits import CODES, FLOW_CONFIG, ID, MEL, RATE, Inte
 LM: Limits = {
     "tokens_per_block": Integer(1, 1_024),
     "kv_blocks": Integer(1, 1 << 20),
-    "context_rows": Integer(1, 1 << 20),
+    "context_tokens": Integer(1, 1 << 20),
 }
 SPECIAL_IDS: Limits = dict.fromkeys(
     (

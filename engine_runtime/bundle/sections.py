@@ -72,7 +72,7 @@ class LMSection:
     weights: tuple[Path, ...]
     tokens_per_block: int
     kv_blocks: int
-    context_rows: int
+    context_tokens: int
     config: dict[str, Any]
     special_ids: SpecialIds
     prompt: PromptTexts
@@ -91,7 +91,7 @@ class LMSection:
     @property
     def context_blocks(self) -> int:
         """KV blocks of the whole context of a conversation."""
-        return -(-self.context_rows // self.tokens_per_block)
+        return -(-self.context_tokens // self.tokens_per_block)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Reply: generates one reply, one decode step at a time.
 
-In: the committed rows of a conversation. Out: per `advance`, the events that became ready: text as soon as
+In: the committed tokens of a conversation. Out: per `advance`, the events that became ready: text as soon as
 its characters are complete, speech as soon as token2mel and vocoder can compute a chunk. What uses a device
-is work of a task (work.py): one row needs a step, some rows a packet of the flow and the vocoder. `rows` are
-the rows of the reply (reply_rows.py), `given` the position up to which they were delivered. If the bundle
-has a declining reply, the first rows are held until it is decided which of the two is given (declining.py);
-they are those that the first packet of speech needs, so that this costs no time. Engine thread.
+is work of a task (work.py): one token needs a step, some tokens a packet of the flow and the vocoder.
+`tokens` are the tokens of the reply (reply_tokens.py), `given` the position up to which they were delivered.
+If the bundle has a declining reply, the first tokens are held until it is decided which of the two is given
+(declining.py); they are those that the first packet of speech needs, so that this costs no time. Engine
+thread.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.conversation.declining import (
     certainty_of,
     correct_subtitles,
-    declining_rows,
+    declining_tokens,
     is_declined,
 )
-from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
 from engine_runtime.hardware import used_memory
 from engine_runtime.lm.chat_template import IncrementalText
-from engine_runtime.lm.generation import GeneratedRow, Generation, Mode, Row
+from engine_runtime.lm.generation import GeneratedToken, Generation, Mode, Token
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
@@ -48,7 +49,7 @@ from engine_runtime.work import Task
 def prefill(
     stages: Stages,
     sequence: Sequence,
-    rows: list[Row],
+    tokens: list[Token],
     tails: Tails,
     timing: TimingBus,
     turn_id: int,
@@ -56,15 +57,15 @@ def prefill(
     phase: Literal["listen", "commit"],
     sampling: SamplingMetadata | None = None,
 ) -> Task[StepOutput]:
-    """Prefill the `rows` missing from `sequence`, with a trace span; returns the output of the last row,
+    """Prefill the `tokens` missing from `sequence`, with a trace span; returns the output of the last token,
     which only a commit reads."""
     with timing.span("prefill", turn_id, phase=phase) as attributes:
         output, num_new = yield from stages.sequences.prefill(
-            sequence, rows, tails, sampling, wants_output=phase == "commit"
+            sequence, tokens, tails, sampling, wants_output=phase == "commit"
         )
-        attributes["rows"], attributes["cached_rows"] = num_new, len(rows) - num_new
+        attributes["tokens"], attributes["cached_tokens"] = num_new, len(tokens) - num_new
         if phase == "commit":
-            attributes["rows_at_commit"] = num_new
+            attributes["tokens_at_commit"] = num_new
     return output
 
 
@@ -87,10 +88,10 @@ class _Clock:
 
 @dataclass(slots=True)
 class Reply:
-    """Generates the rows of one reply, and its speech and text.
+    """Generates the tokens of one reply, and its speech and text.
 
-    `prompt` is all rows before the reply, which its first step prefills into `sequence`; `limit` is the
-    number of rows that the context can hold.
+    `prompt` is all tokens before the reply, which its first step prefills into `sequence`; `limit` is the
+    number of tokens that the context can hold.
     """
 
     stages: Stages
@@ -98,12 +99,12 @@ class Reply:
     turn_id: int
     modality: Modality
     params: SamplingParams
-    prompt: list[Row]
+    prompt: list[Token]
     sequence: Sequence
     limit: int
     committed_ns: int
     generation: Generation = field(init=False)
-    rows: ReplyRows = field(init=False)
+    tokens: ReplyTokens = field(init=False)
     given: ReplyPosition = field(default_factory=ReplyPosition)
     """Position up to which the reply was delivered."""
     finish_reason: FinishReason | None = None
@@ -117,23 +118,23 @@ class Reply:
     _ending: FinishReason | None = None
     """Why generation ended; None while it continues."""
     _chunk_index: int = 0
-    _last: GeneratedRow | None = None
-    """The latest row of the language model, None before the first."""
-    _rated_rows: int = 0
-    """Number of the first rows from which it is decided whether to decline; 0: never."""
-    _held: list[GeneratedRow] = field(default_factory=list)
-    """First rows that wait for that decision."""
-    _declining: deque[GeneratedRow] | None = None
+    _last: GeneratedToken | None = None
+    """The latest token of the language model, None before the first."""
+    _rated_tokens: int = 0
+    """Number of the first tokens from which it is decided whether to decline; 0: never."""
+    _held: list[GeneratedToken] = field(default_factory=list)
+    """First tokens that wait for that decision."""
+    _declining: deque[GeneratedToken] | None = None
     """What is left of the declining reply; None if the model's own is given."""
     _certainty: float | None = None
-    """That of the first rows of the model's own reply."""
+    """That of the first tokens of the model's own reply."""
 
     def __post_init__(self) -> None:
         stages, lm = self.stages, self.stages.bundle.lm
         # A reply of a set length is a measurement or a warm-up: it runs every step.
         if lm.declining is not None and self.params.min_new < self.params.max_new:
             flow = stages.bundle.flow
-            self._rated_rows = flow.packets[0] + flow.look_ahead_codes
+            self._rated_tokens = flow.packets[0] + flow.look_ahead_codes
         self.generation = Generation(
             self.prompt,
             self.params,
@@ -142,28 +143,28 @@ class Reply:
             audio_vocab=stages.lm_config.audio_vocab,
             want_subtitles=lm.subtitles,
             predict_turn_end=lm.detects_turn_end,
-            rated_rows=self._rated_rows,
+            rated_tokens=self._rated_tokens,
             skip_unused_tails=True,
             samples_on_device=stages.lm.executor.can_sample,
             device=str(stages.lm.executor.device),
         )
-        self.rows = ReplyRows(self.modality, lm.special_ids, stages.samples_per_code)
+        self.tokens = ReplyTokens(self.modality, lm.special_ids, stages.samples_per_code)
         self._clock = _Clock(self.committed_ns)
         self._text = IncrementalText(stages.tokenizer)
 
     def advance(self) -> Task[list[ReplyEvent]]:
-        """Generate the next row or, after the last, wait for pending speech; returns the events that became
+        """Generate the next token or, after the last, wait for pending speech; returns the events that became
         ready. The last event is a ReplyDone, and `finish_reason` is set."""
         start_ns = self.timing.clock_ns()
         if self._clock.predicted_ns is not None:
             self._clock.waited_ns, self._clock.predicted_ns = start_ns - self._clock.predicted_ns, None
         if self._ending is None:
             events: list[ReplyEvent] = []
-            rows = yield from self._next_rows(events)
+            tokens = yield from self._next_tokens(events)
             events += self._arrivals(start_ns)
-            for row in rows:
-                self.rows.append(row)
-                yield from self._say(row, start_ns, events)
+            for token in tokens:
+                self.tokens.append(token)
+                yield from self._say(token, start_ns, events)
             self._ending = self._ending_now
             if self._ending is not None:
                 yield from self._end(start_ns, events)
@@ -197,9 +198,9 @@ class Reply:
             attributes["declined"] = 1
         elapsed_ns = self.timing.clock_ns() - clock.committed_ns
         self.timing.emit("reply", self.turn_id, clock.committed_ns, elapsed_ns, **attributes)
-        rows = self.rows
+        tokens = self.tokens
         return ReplyDone(
-            self.turn_id, self.modality, reason, rows.text.strip(), tuple(rows.codes), clock.samples
+            self.turn_id, self.modality, reason, tokens.text.strip(), tuple(tokens.codes), clock.samples
         )
 
     def stop(self) -> None:
@@ -214,45 +215,45 @@ class Reply:
         elif isinstance(event, ReplyText):
             self.given = ReplyPosition(samples, characters + len(event.text))
 
-    def _next_rows(self, events: list[ReplyEvent]) -> Task[list[GeneratedRow]]:
-        """The next rows to be given, none while they are held; the prediction is added to `events`."""
+    def _next_tokens(self, events: list[ReplyEvent]) -> Task[list[GeneratedToken]]:
+        """The next tokens to be given, none while they are held; the prediction is added to `events`."""
         if self._declining is not None:
             return [self._declining.popleft()]
-        self._last = yield from self._next_row()
+        self._last = yield from self._next_token()
         events += self._predict(self._last)
         self._held.append(self._last)
-        if self._last.index + 1 < self._rated_rows and self._ending_now is None:
+        if self._last.index + 1 < self._rated_tokens and self._ending_now is None:
             return []
-        rows, self._held = self._held, []
+        tokens, self._held = self._held, []
         section = self.stages.bundle.lm.declining
-        if section is None or self._last.index >= self._rated_rows:
-            return rows
-        self._certainty = certainty_of(rows)
-        if not is_declined(section, rows, self.params):
+        if section is None or self._last.index >= self._rated_tokens:
+            return tokens
+        self._certainty = certainty_of(tokens)
+        if not is_declined(section, tokens, self.params):
             if self.modality is Modality.SPEECH:
-                correct_subtitles(section, rows)
-            return rows
+                correct_subtitles(section, tokens)
+            return tokens
         most = min(self.params.max_new, self.limit - len(self.prompt))
-        self._declining = deque(declining_rows(section, self.rows.special, self.modality))
+        self._declining = deque(declining_tokens(section, self.tokens.special, self.modality))
         while len(self._declining) > most:
             self._declining.pop()
         return [self._declining.popleft()]
 
     @property
     def _ending_now(self) -> FinishReason | None:
-        """Why generation ends with the latest row; None while it continues."""
+        """Why generation ends with the latest token; None while it continues."""
         if self._declining is not None:
             if self._declining:
                 return None
-            return "stop" if self.rows.rows[-1].is_stop else "length"
+            return "stop" if self.tokens.tokens[-1].is_stop else "length"
         is_full = (
-            self.sequence.num_rows >= self.limit
-            or len(self.rows.codes) + len(self._held) >= self.stages.max_codes
+            self.sequence.num_tokens >= self.limit
+            or len(self.tokens.codes) + len(self._held) >= self.stages.max_codes
         )
         return self.generation.finish_reason or ("length" if is_full else None)
 
-    def _next_row(self) -> Task[GeneratedRow]:
-        """Prefill the prompt or run the last row, and sample the next one."""
+    def _next_token(self) -> Task[GeneratedToken]:
+        """Prefill the prompt or run the last token, and sample the next one."""
         generation, timing, sequence = self.generation, self.timing, self.sequence
         tails, sampling, last = generation.tails, generation.sampling, self._last
         if last is None:
@@ -273,35 +274,35 @@ class Reply:
             "step", self.turn_id, index=last.index + 1, mode=generation.mode.value
         ) as attributes:
             output = yield from self.stages.sequences.decode(
-                sequence, last.row, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
+                sequence, last.token, tails, sampling, generation.sampling_ahead, exclusive_gpu=has_gpu
             )
             decoded_ns = timing.clock_ns()
-            row = generation.sample(output)
+            token = generation.sample(output)
             attributes["sampling_ms"] = (timing.clock_ns() - decoded_ns) / 1e6
-        return row
+        return token
 
-    def _predict(self, row: GeneratedRow) -> Iterator[TurnEndPrediction]:
-        """What the first row says about the end of the user's turn."""
+    def _predict(self, token: GeneratedToken) -> Iterator[TurnEndPrediction]:
+        """What the first token says about the end of the user's turn."""
         probability = self.generation.turn_end_probability
-        if row.index == 0 and probability is not None:
+        if token.index == 0 and probability is not None:
             self._clock.predicted_ns = self.timing.clock_ns()
             yield TurnEndPrediction(self.turn_id, probability)
 
-    def _say(self, row: GeneratedRow, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
-        """Add a row to the reply, and its events to `events`."""
-        if row.mode is Mode.TEXT:
-            if not row.is_stop:
-                events += self._write(row.row.text, is_subtitle=False)
+    def _say(self, token: GeneratedToken, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
+        """Add a token to the reply, and its events to `events`."""
+        if token.mode is Mode.TEXT:
+            if not token.is_stop:
+                events += self._write(token.token.text, is_subtitle=False)
             return
-        if row.subtitle is not None:
-            events += self._write(row.subtitle, is_subtitle=True)
-        if self.rows.is_code(row):
+        if token.subtitle is not None:
+            events += self._write(token.subtitle, is_subtitle=True)
+        if self.tokens.is_code(token):
             if self.modality is Modality.SPEECH:
                 if self._voice is None:
                     while self._leaving is not None:  # earlier speech comes first
                         yield from self._await_arrivals(start_ns, events)
                     self._voice = self._new_voice()
-                ready = yield from self._voice.push(row.row.audio)
+                ready = yield from self._voice.push(token.token.audio)
                 if self._voice.has_begun:
                     self._has_begun = True
                     self.stages.speaking.add(self._voice)
@@ -312,13 +313,13 @@ class Reply:
     def _write(self, token_id: int, *, is_subtitle: bool) -> Iterator[ReplyText]:
         text = self._text.push(token_id)
         if text:
-            yield ReplyText(self.turn_id, text, is_subtitle, self.rows.add_text(text))
+            yield ReplyText(self.turn_id, text, is_subtitle, self.tokens.add_text(text))
 
     def _end(self, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
-        """Add the remaining events after the last row."""
+        """Add the remaining events after the last token."""
         text = self._text.finish()
         if text:
-            start = self.rows.add_text(text, is_late=True)
+            start = self.tokens.add_text(text, is_late=True)
             events.append(ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start))
         yield from self._end_speech(start_ns, events)
 

@@ -14,7 +14,7 @@ from typing import Any
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.conversation.history import Exchange
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.types import Modality
 
 FORMAT = 1
@@ -39,12 +39,12 @@ class ConversationSnapshot:
     exchanges: tuple[Exchange, ...]
 
     def document(self) -> dict[str, Any]:
-        """Plain values; a row is [text id, audio id]."""
+        """Plain values; a token is [text id, audio id]."""
         exchanges = [
             {
                 "turn_id": exchange.turn_id,
-                "user": [list(row) for row in exchange.user],
-                "reply": [list(row) for row in exchange.reply],
+                "user": [list(token) for token in exchange.user],
+                "reply": [list(token) for token in exchange.reply],
                 "text": exchange.text,
                 "speech_maximum": exchange.speech_maximum,
             }
@@ -88,8 +88,8 @@ class ConversationSnapshot:
                 bundle=bundle.name,
             )
         sizes = int(bundle.lm.config["text_vocab"]), int(bundle.lm.config["audio_vocab"])
-        rows = (row for exchange in self.exchanges for row in (*exchange.user, *exchange.reply))
-        is_known = all(0 <= row.text < sizes[0] and 0 <= row.audio < sizes[1] for row in rows)
+        tokens = (token for exchange in self.exchanges for token in (*exchange.user, *exchange.reply))
+        is_known = all(0 <= token.text < sizes[0] and 0 <= token.audio < sizes[1] for token in tokens)
         if not is_known or not 0 <= self.num_forgotten <= len(self.exchanges):
             raise HistoryError("The history of the conversation is damaged.", "Begin a new one.")
 
@@ -110,13 +110,13 @@ def vocabulary_of(bundle: Bundle) -> str:
 def _exchange(entry: dict[str, Any]) -> Exchange:
     maximum = entry["speech_maximum"]
     return Exchange(
-        _rows(entry["user"]),
-        _rows(entry["reply"]),
+        _tokens(entry["user"]),
+        _tokens(entry["reply"]),
         str(entry["text"]),
         None if maximum is None else float(maximum),
         int(entry["turn_id"]),
     )
 
 
-def _rows(pairs: list[list[int]]) -> tuple[Row, ...]:
-    return tuple(Row(int(text), int(audio)) for text, audio in pairs)
+def _tokens(pairs: list[list[int]]) -> tuple[Token, ...]:
+    return tuple(Token(int(text), int(audio)) for text, audio in pairs)

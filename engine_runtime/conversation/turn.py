@@ -1,12 +1,12 @@
 """Conversation and Turn: the history, and one user turn with its reply, from the first speech to the last
 sample.
 
-The history consists of rows and is independent of the KV cache: after a cancel, an error, a change of
-modality or an eviction, `Sequence` is aligned to these rows again and only the difference is prefilled.
+The history consists of tokens and is independent of the KV cache: after a cancel, an error, a change of
+modality or an eviction, `Sequence` is aligned to these tokens again and only the difference is prefilled.
 
 In: PCM (or typed text) as it arrives, then a commit. Out: reply events. While the user speaks, new codes are
-prefilled at once, so that only the few closing rows of the turn remain at the commit. Codes may change until
-then (user_input.py); rows are prefilled again from the first difference.
+prefilled at once, so that only the few closing tokens of the turn remain at the commit. Codes may change
+until then (user_input.py); tokens are prefilled again from the first difference.
 
 States: listening -> replying -> done, from any of them to cancelled; `reopen` leads back to listening. Engine
 thread. Another thread stops a reply by the cancel scope of its commit, after the current decode step at the
@@ -37,11 +37,11 @@ from engine_runtime.conversation.context_window import num_dropped, reply_reserv
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
 from engine_runtime.conversation.reply_events import ReplyEvents
-from engine_runtime.conversation.reply_rows import ReplyPosition, ReplyRows
+from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
 from engine_runtime.lm.chat_template import Prompt
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.lm.sampler import reply_seed
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
@@ -63,7 +63,7 @@ class Conversation:
         exchanges: all exchanges, oldest first; an interrupted reply up to the point that was heard.
         num_forgotten: number of the oldest exchanges dropped from the model's context
             (conversation/context_window.py).
-        sequence: the rows that the KV cache holds.
+        sequence: the tokens that the KV cache holds.
         turn: the latest turn.
         seed: seed of the replies where no other is given.
         num_commits: replies requested so far, without those reverted by a reopen.
@@ -89,21 +89,21 @@ class Conversation:
         """The latest reply was reverted: the next one gets its seed."""
         self.num_commits -= 1
 
-    def history(self) -> list[Row]:
-        """Rows of the system turn and of the kept exchanges."""
+    def history(self) -> list[Token]:
+        """Tokens of the system turn and of the kept exchanges."""
         kept = self.exchanges[self.num_forgotten :]
         said = chain.from_iterable((*exchange.user, *exchange.reply) for exchange in kept)
         return [*self.prompt.system(self.modality), *said]
 
-    def plan(self, current: list[Row], reserve: int) -> list[Row]:
-        """All rows that the model should see, with `current` (the user's turn so far) at the end.
+    def plan(self, current: list[Token], reserve: int) -> list[Token]:
+        """All tokens that the model should see, with `current` (the user's turn so far) at the end.
 
-        Drops the oldest exchanges if fewer than `reserve` rows would remain for the rest of the turn and its
-        reply. Raises ContextLengthError, having dropped nothing, if `current` does not fit at all.
+        Drops the oldest exchanges if fewer than `reserve` tokens would remain for the rest of the turn and
+        its reply. Raises ContextLengthError, having dropped nothing, if `current` does not fit at all.
         """
-        kept = [exchange.num_rows for exchange in self.exchanges[self.num_forgotten :]]
-        system_rows = len(self.prompt.system(self.modality))
-        self.num_forgotten += num_dropped(system_rows, kept, len(current), reserve, self.limit)
+        kept = [exchange.num_tokens for exchange in self.exchanges[self.num_forgotten :]]
+        system_tokens = len(self.prompt.system(self.modality))
+        self.num_forgotten += num_dropped(system_tokens, kept, len(current), reserve, self.limit)
         return [*self.history(), *current]
 
     def replace(self, old: Exchange | None, new: Exchange | None) -> None:
@@ -174,8 +174,8 @@ class Turn:
         cancelled reply still ends with a ReplyDone."""
         self._input = UserInput(stages, timing, turn_id)
         self._reply: Reply | None = None
-        self._rows: ReplyRows | None = None
-        """The rows of the reply, kept after it ended; None until it begins."""
+        self._tokens: ReplyTokens | None = None
+        """The tokens of the reply, kept after it ended; None until it begins."""
         self._heard: ReplyPosition | None = None
         """Position up to which the reply was heard, set by the latest `truncate`."""
         self._cut_at: ReplyPosition | None = None
@@ -244,7 +244,7 @@ class Turn:
         self._input.ask_again(question)
         yield from self._prefill_open_turn()
         pad = self._stages.bundle.lm.special_ids.modality_pad
-        return sum(row.text == pad for row in question.user)
+        return sum(token.text == pad for token in question.user)
 
     @property
     def question(self) -> Question:
@@ -282,7 +282,7 @@ class Turn:
         yield from self._input.end()
         self._state = _State.REPLYING
         self._commit = CancelScope(scope)
-        self._reply = self._rows = None
+        self._reply = self._tokens = None
         return self._conversation.next_draws(params)
 
     def reopen(self) -> None:
@@ -299,10 +299,10 @@ class Turn:
         conversation.return_draws()
         self._commit.cancel()
         self._stop_reply()
-        self._reply = self._rows = self._exchange = None
+        self._reply = self._tokens = self._exchange = None
         self._state = _State.LISTENING
-        rows = [*conversation.history(), *self._input.rows()]
-        self._stages.sequences.roll_back(conversation.sequence, rows)
+        tokens = [*conversation.history(), *self._input.tokens()]
+        self._stages.sequences.roll_back(conversation.sequence, tokens)
 
     def cancel(self) -> None:
         """Drop the turn, or stop its reply, and free its KV blocks: at once, or after the operation in
@@ -315,7 +315,7 @@ class Turn:
         """Stop the reply, complete or not, and keep the part that was heard: the codes whose audio had
         started after `samples_played` samples, or the `characters_shown` of a text reply.
 
-        Text and KV cache are truncated at the same row. A later call can only shorten the reply further;
+        Text and KV cache are truncated at the same token. A later call can only shorten the reply further;
         while listening it acts as `cancel`.
         """
         self._heard = ReplyPosition(samples_played, characters_shown)
@@ -347,7 +347,7 @@ class Turn:
         if self._reply is None:
             self._reply = self._new_reply(modality, params, timing, committed_ns)
         reply = self._reply
-        self._rows = reply.rows
+        self._tokens = reply.tokens
         events = yield from reply.advance()
         if reply.finish_reason is not None:
             self._finish(reply)
@@ -364,7 +364,7 @@ class Turn:
     def _new_reply(
         self, modality: Modality, params: SamplingParams, timing: TimingBus, committed_ns: int
     ) -> Reply:
-        """Close the user's turn and create its reply, whose first step prefills the closing rows."""
+        """Close the user's turn and create its reply, whose first step prefills the closing tokens."""
         conversation, stages = self._conversation, self._stages
         conversation.modality = modality
         current = [*self.question.user, *stages.prompt.open_reply(modality)]
@@ -385,13 +385,19 @@ class Turn:
     def _prefill_open_turn(self) -> Task[None]:
         """Prefill the user's turn so far."""
         conversation = self._conversation
-        rows = conversation.plan(self._input.rows(), self._default_reserve(conversation.modality))
+        tokens = conversation.plan(self._input.tokens(), self._default_reserve(conversation.modality))
         yield from prefill(
-            self._stages, conversation.sequence, rows, BOTH_TAILS, self._timing, self.turn_id, phase="listen"
+            self._stages,
+            conversation.sequence,
+            tokens,
+            BOTH_TAILS,
+            self._timing,
+            self.turn_id,
+            phase="listen",
         )
 
     def _default_reserve(self, modality: Modality) -> int:
-        """Rows to reserve while listening: the end of the turn, and the reply."""
+        """Tokens to reserve while listening: the end of the turn, and the reply."""
         lm, prompt = self._stages.bundle.lm, self._stages.prompt
         params = lm.sampling_speech if modality is Modality.SPEECH else lm.sampling_text
         closing = len(prompt.end_speech()) + len(prompt.end_turn()) + len(prompt.open_reply(modality))
@@ -399,13 +405,13 @@ class Turn:
 
     def _finish(self, reply: Reply) -> None:
         """Add the complete reply to the history."""
-        self._remember(reply.rows)
+        self._remember(reply.tokens)
         self._reply, self._state = None, _State.DONE
 
-    def _remember(self, rows: ReplyRows) -> None:
+    def _remember(self, tokens: ReplyTokens) -> None:
         """Store the exchange with this reply in the history."""
-        reply = rows.as_turn(self._stages.prompt)
-        text = rows.text.strip()
+        reply = tokens.as_turn(self._stages.prompt)
+        text = tokens.text.strip()
         question = self.question
         self._replace_exchange(
             Exchange(question.user, tuple(reply), text, question.speech_maximum, self.turn_id)
@@ -428,17 +434,17 @@ class Turn:
         self._cut_at = heard
         if heard is None and self._reply is not None:
             heard = self._reply.given
-        if self._rows is not None and heard is not None:
-            self._rows = self._rows.up_to(heard)
-            if self._rows.rows:
-                self._remember(self._rows)
+        if self._tokens is not None and heard is not None:
+            self._tokens = self._tokens.up_to(heard)
+            if self._tokens.tokens:
+                self._remember(self._tokens)
             else:
                 self._replace_exchange(None)
         self._drop()
         return True
 
     def _drop(self) -> None:
-        """Close the turn; its rows that are not history leave the cache."""
+        """Close the turn; its tokens that are not history leave the cache."""
         self._state = _State.CANCELLED
         self._is_stop_wanted = True
         self._stop_reply()

@@ -1,6 +1,6 @@
-"""User input: what the user says or types in a turn, as rows of the chat layout.
+"""User input: what the user says or types in a turn, as tokens of the chat layout.
 
-In: PCM as it arrives and typed texts in any order, or the question of an earlier turn. Out: the rows so far
+In: PCM as it arrives and typed texts in any order, or the question of an earlier turn. Out: the tokens so far
 and, at the end, the complete question. What is typed and what is said between two texts are turns of the chat
 layout, one after the other. Encoding is work of a task (work.py). Codes may change while the user speaks
 (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the end. Engine thread.
@@ -15,7 +15,7 @@ import numpy as np
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizerStream
 from engine_runtime.conversation.history import Question
 from engine_runtime.errors import AudioInputError
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Codes, Pcm
@@ -40,7 +40,7 @@ class UserInput:
         self._has_pcm = False
         """Whether anything of the present speech was pushed."""
         self._text: str | None = None
-        self._earlier: list[Row] = []
+        self._earlier: list[Token] = []
         """What was said and typed before the present speech or text."""
         self._earlier_maximum: float | None = None
 
@@ -85,14 +85,14 @@ class UserInput:
         self._earlier += question.user
         self._earlier_maximum = question.speech_maximum
 
-    def rows(self) -> list[Row]:
-        """Rows of the turn so far."""
+    def tokens(self) -> list[Token]:
+        """Tokens of the turn so far."""
         prompt = self._stages.prompt
         if self._text is not None:
             return [*self._earlier, *prompt.user_text(self._text)]
         if self._earlier and not self._has_pcm:
             return list(self._earlier)
-        return [*self._earlier, *prompt.open_user_speech(), *prompt.code_rows(self._codes)]
+        return [*self._earlier, *prompt.open_user_speech(), *prompt.code_tokens(self._codes)]
 
     def end(self) -> Task[None]:
         """Complete the question. Raises AudioInputError if it is empty.
@@ -100,7 +100,7 @@ class UserInput:
         The stream is not changed, so that speech can continue and the turn end again.
         """
         maximum = self._earlier_maximum
-        last: list[Row] = []
+        last: list[Token] = []
         if self._text is not None:
             last = self._typed_turn(self._text)
         elif self._has_pcm and (last := self._spoken_turn((yield from self._all_codes()))):
@@ -122,14 +122,14 @@ class UserInput:
         self._codes, self._has_pcm = [], False
         self._spoken = [] if keeps_speech else None
 
-    def _typed_turn(self, text: str) -> list[Row]:
+    def _typed_turn(self, text: str) -> list[Token]:
         prompt = self._stages.prompt
         return [*prompt.user_text(text), *prompt.end_turn()]
 
-    def _spoken_turn(self, codes: list[int]) -> list[Row]:
+    def _spoken_turn(self, codes: list[int]) -> list[Token]:
         """Empty without codes."""
         prompt = self._stages.prompt
-        speech = [*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech()]
+        speech = [*prompt.open_user_speech(), *prompt.code_tokens(codes), *prompt.end_speech()]
         return [*speech, *prompt.end_turn()] if codes else []
 
     def release(self) -> None:

@@ -104,7 +104,7 @@ def demand_of(
         rounds_tails=options.rounds_tails,
         multiplies_fp8=multiplies_fp8,
         max_batch_size=options.max_batch_size,
-        max_seq_len=section.context_rows,
+        max_seq_len=section.context_tokens,
         prefill_bytes=more_tokens * _activation_bytes(config, native),
     )
 

@@ -38,7 +38,7 @@ class BlockManager:
     def __init__(self, num_blocks: int, tokens_per_block: int) -> None:
         if num_blocks < 1 or tokens_per_block < 1:
             raise OutOfBlocksError(
-                "A KV pool of {num_blocks} blocks of {tokens_per_block} rows is empty.",
+                "A KV pool of {num_blocks} blocks of {tokens_per_block} tokens is empty.",
                 "Set kv_blocks and tokens_per_block of the bundle to 1 or more.",
                 num_blocks=num_blocks,
                 tokens_per_block=tokens_per_block,
@@ -78,20 +78,20 @@ class BlockManager:
         blocks, hashes = self._matching_blocks(ids)
         for block in blocks:
             self._acquire(block)
-        rows = len(blocks) * self.tokens_per_block
-        sequence.block_table, sequence.hashes, sequence.ids = blocks, hashes, list(ids[:rows])
-        sequence.text_rows = sequence.audio_rows = sequence.prompt_rows = rows
-        return rows
+        tokens = len(blocks) * self.tokens_per_block
+        sequence.block_table, sequence.hashes, sequence.ids = blocks, hashes, list(ids[:tokens])
+        sequence.text_computed = sequence.audio_computed = sequence.prompt_tokens = tokens
+        return tokens
 
-    def reserve(self, sequence: Sequence, first_row: int, end_row: int) -> list[BlockCopy]:
-        """Make positions [first_row, end_row) writable by this sequence alone; all or nothing.
+    def reserve(self, sequence: Sequence, first_token: int, end_token: int) -> list[BlockCopy]:
+        """Make positions [first_token, end_token) writable by this sequence alone; all or nothing.
 
         New blocks are appended; a shared block in the range is replaced by a copy; a block that was indexed
         by hash leaves the index, because its content will change. Raises OutOfBlocksError, having changed
         nothing.
         """
-        first_block = first_row // self.tokens_per_block
-        total_blocks = -(-end_row // self.tokens_per_block)
+        first_block = first_token // self.tokens_per_block
+        total_blocks = -(-end_token // self.tokens_per_block)
         table = sequence.block_table
         written = enumerate(table[first_block:], first_block)
         shared = [index for index, block in written if self._ref_count[block] > 1]
@@ -124,7 +124,7 @@ class BlockManager:
         """Index the full, complete blocks of the sequence by content hash, so that other sequences can reuse
         them."""
         size = self.tokens_per_block
-        for index in range(len(sequence.hashes), sequence.complete_rows // size):
+        for index in range(len(sequence.hashes), sequence.complete_tokens // size):
             previous = sequence.hashes[-1] if sequence.hashes else b""
             digest = _chain(previous, sequence.ids[index * size : (index + 1) * size])
             sequence.hashes.append(digest)
@@ -135,22 +135,22 @@ class BlockManager:
                 self._block_of[digest] = block
                 self._hash_of[block] = digest
 
-    def rollback(self, sequence: Sequence, num_rows: int) -> None:
-        """Drop all positions after the first `num_rows` and free their blocks, and those reserved for later
+    def rollback(self, sequence: Sequence, num_tokens: int) -> None:
+        """Drop all positions after the first `num_tokens` and free their blocks, and those reserved for later
         positions."""
-        if not 0 <= num_rows <= sequence.num_rows:
-            raise RuntimeError(f"cannot roll a sequence of {sequence.num_rows} rows back to {num_rows}")
-        kept_blocks = -(-num_rows // self.tokens_per_block)
+        if not 0 <= num_tokens <= sequence.num_tokens:
+            raise RuntimeError(f"cannot roll a sequence of {sequence.num_tokens} tokens back to {num_tokens}")
+        kept_blocks = -(-num_tokens // self.tokens_per_block)
         # Last block first: cached blocks are evicted oldest first, and a prefix is of no use without its
         # beginning.
         for block in reversed(sequence.block_table[kept_blocks:]):
             self._drop(block)
         del sequence.block_table[kept_blocks:]
-        del sequence.hashes[num_rows // self.tokens_per_block :]
-        del sequence.ids[num_rows:]
-        sequence.text_rows = min(sequence.text_rows, num_rows)
-        sequence.audio_rows = min(sequence.audio_rows, num_rows)
-        sequence.prompt_rows = min(sequence.prompt_rows, num_rows)
+        del sequence.hashes[num_tokens // self.tokens_per_block :]
+        del sequence.ids[num_tokens:]
+        sequence.text_computed = min(sequence.text_computed, num_tokens)
+        sequence.audio_computed = min(sequence.audio_computed, num_tokens)
+        sequence.prompt_tokens = min(sequence.prompt_tokens, num_tokens)
 
     def release(self, sequence: Sequence) -> None:
         """Free every block of the sequence; it is empty afterwards."""
@@ -165,9 +165,9 @@ class BlockManager:
             ids=list(sequence.ids),
             block_table=list(sequence.block_table),
             hashes=list(sequence.hashes),
-            text_rows=sequence.text_rows,
-            audio_rows=sequence.audio_rows,
-            prompt_rows=sequence.prompt_rows,
+            text_computed=sequence.text_computed,
+            audio_computed=sequence.audio_computed,
+            prompt_tokens=sequence.prompt_tokens,
         )
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:

@@ -1,9 +1,9 @@
-"""Prompt: from the turns of a conversation to rows, and from text ids back to text.
+"""Prompt: from the turns of a conversation to tokens, and from text ids back to text.
 
-In: roles, text, speech codes. Out: rows of (text id, audio id) in the chat layout of the model:
+In: roles, text, speech codes. Out: tokens of (text id, audio id) in the chat layout of the model:
 
     turn          <|im_start|>{role}\\n content <|im_end|>\\n
-    text row      (id, audio_pad)
+    text token      (id, audio_pad)
     speech        (sosp, audio_pad), (modality_pad, code) ..., (modality_pad, eosp)
     reply opens   <|im_start|>{assistant}\\n, and for speech (sosp, audio_pad)
 
@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from engine_runtime.bundle.bundle import PromptTexts, SpecialIds
 from engine_runtime.errors import BundleError
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.types import Modality
 
 REPLACEMENT = "\ufffd"
@@ -164,62 +164,62 @@ class IncrementalText:
 
 
 class Prompt:
-    """Rows of the chat layout."""
+    """Tokens of the chat layout."""
 
     def __init__(self, tokenizer: TextTokenizer, special: SpecialIds, texts: PromptTexts) -> None:
         self._tokenizer, self._special, self._texts = tokenizer, special, texts
-        self._code_row = cache(partial(Row, special.modality_pad))
-        self._end_turn = self._as_rows([special.im_end, *tokenizer.encode("\n")])
+        self._code_token = cache(partial(Token, special.modality_pad))
+        self._end_turn = self._as_tokens([special.im_end, *tokenizer.encode("\n")])
         self._open_reply = self._open(texts.assistant_role)
-        self._open_speech = [*self._open(texts.user_role), *self._as_rows([special.sosp])]
+        self._open_speech = [*self._open(texts.user_role), *self._as_tokens([special.sosp])]
         system_texts = {Modality.SPEECH: texts.system_speech, Modality.TEXT: texts.system_text}
         self._system = {
             modality: [*self._open("system", text), *self._end_turn]
             for modality, text in system_texts.items()
         }
 
-    def text_rows(self, text: str) -> list[Row]:
-        """Rows of plain text."""
-        return self._as_rows(self._tokenizer.encode(text))
+    def text_tokens(self, text: str) -> list[Token]:
+        """Tokens of plain text."""
+        return self._as_tokens(self._tokenizer.encode(text))
 
-    def code_rows(self, codes: Iterable[int]) -> list[Row]:
-        """Rows of speech codes."""
-        return [*map(self._code_row, map(int, codes))]
+    def code_tokens(self, codes: Iterable[int]) -> list[Token]:
+        """Tokens of speech codes."""
+        return [*map(self._code_token, map(int, codes))]
 
-    def system(self, modality: Modality) -> list[Row]:
+    def system(self, modality: Modality) -> list[Token]:
         """The system turn that asks for replies of this modality."""
         return list(self._system[modality])
 
-    def user_text(self, text: str) -> list[Row]:
+    def user_text(self, text: str) -> list[Token]:
         """A typed user turn without its end."""
         return self._open(self._texts.user_role, text)
 
-    def open_user_speech(self) -> list[Row]:
-        """Beginning of a spoken user turn; code rows follow."""
+    def open_user_speech(self) -> list[Token]:
+        """Beginning of a spoken user turn; code tokens follow."""
         return list(self._open_speech)
 
-    def end_speech(self) -> list[Row]:
-        """The row after the last code."""
-        return [Row(self._special.modality_pad, self._special.eosp)]
+    def end_speech(self) -> list[Token]:
+        """The token after the last code."""
+        return [Token(self._special.modality_pad, self._special.eosp)]
 
-    def end_turn(self) -> list[Row]:
+    def end_turn(self) -> list[Token]:
         """End of any turn."""
         return list(self._end_turn)
 
-    def open_reply(self, modality: Modality) -> list[Row]:
+    def open_reply(self, modality: Modality) -> list[Token]:
         """Beginning of the reply; the model continues from here."""
         return [
             *self._open_reply,
-            *(self._as_rows([self._special.sosp]) if modality is Modality.SPEECH else ()),
+            *(self._as_tokens([self._special.sosp]) if modality is Modality.SPEECH else ()),
         ]
 
-    def text_turn(self, text: str) -> list[Row]:
+    def text_turn(self, text: str) -> list[Token]:
         """A complete text reply."""
-        return [*self.open_reply(Modality.TEXT), *self.text_rows(text), *self._end_turn]
+        return [*self.open_reply(Modality.TEXT), *self.text_tokens(text), *self._end_turn]
 
-    def _open(self, role: str, content: str = "") -> list[Row]:
+    def _open(self, role: str, content: str = "") -> list[Token]:
         encode = self._tokenizer.encode
-        return self._as_rows([self._special.im_start, *encode(f"{role}\n"), *encode(content)])
+        return self._as_tokens([self._special.im_start, *encode(f"{role}\n"), *encode(content)])
 
-    def _as_rows(self, ids: Iterable[int]) -> list[Row]:
-        return [Row(token_id, self._special.audio_pad) for token_id in ids]
+    def _as_tokens(self, ids: Iterable[int]) -> list[Token]:
+        return [Token(token_id, self._special.audio_pad) for token_id in ids]

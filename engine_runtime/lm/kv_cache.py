@@ -51,8 +51,8 @@ class KVCache:
         self.pool = stored if is_block_major else stored.transpose(0, 1)
         self.blocks = stored.view(-1, *shape[3:])
         """K and V blocks of all layers. [.., kv_heads, tokens_per_block, head_dim]"""
-        trunk_rows = tokens_per_block if keep_trunk else 0
-        self.trunk = torch.zeros((num_blocks, trunk_rows, config.hidden_size), dtype=dtype, device=device)
+        trunk_tokens = tokens_per_block if keep_trunk else 0
+        self.trunk = torch.zeros((num_blocks, trunk_tokens, config.hidden_size), dtype=dtype, device=device)
 
     def layer_offset(self, layer: int) -> int:
         """What a layer adds to the offset of a block."""

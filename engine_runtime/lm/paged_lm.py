@@ -42,7 +42,7 @@ class PagedLM:
         self.notes: tuple[Problem, ...] = ()
 
     @property
-    def max_rows(self) -> int:
+    def max_tokens(self) -> int:
         """Positions of the longest sequence that one conversation can hold."""
         return min(self.executor.limits.max_seq_len, self.blocks.num_blocks * self.blocks.tokens_per_block)
 
@@ -91,7 +91,7 @@ class PagedLM:
                 is_prefill=True,
                 wants_output=wants_output and is_last,
             )
-        sequence.prompt_rows = sequence.num_rows
+        sequence.prompt_tokens = sequence.num_tokens
 
     def decode(
         self,
@@ -112,7 +112,7 @@ class PagedLM:
 
         Raises OutOfBlocksError, ContextLengthError or ExecutorError; the sequences are unchanged then.
         """
-        before = [request.sequence.num_rows for request in requests]
+        before = [request.sequence.num_tokens for request in requests]
         try:
             scheduled = tuple(self._schedule(request) for request in requests)
             if len(requests) > 1 and all(request.ahead is not None for request in requests):
@@ -121,8 +121,8 @@ class PagedLM:
         # BaseException: an interrupt between reserve and append would leave blocks that belong to no
         # position.
         except BaseException:
-            for request, rows in zip(requests, before, strict=True):
-                self.blocks.rollback(request.sequence, rows)
+            for request, tokens in zip(requests, before, strict=True):
+                self.blocks.rollback(request.sequence, tokens)
             raise
         for request in requests:
             self._append(request)
@@ -142,7 +142,7 @@ class PagedLM:
         own = sequence.common_prefix(ids)
         # The usual case while the user speaks: tokens are appended piece by piece, and hashing all of the
         # conversation each time would find nothing.
-        only_grows = 0 < own == sequence.num_rows
+        only_grows = 0 < own == sequence.num_tokens
         if not only_grows and own < len(ids) and self.blocks.match(ids) > own:
             self.blocks.release(sequence)
             return self.blocks.adopt(sequence, ids)
@@ -156,7 +156,7 @@ class PagedLM:
     def _open_last_block(self, sequence: Sequence) -> list[int]:
         """Remove the positions of the last, partly filled block, which must be run again; returns their
         ids."""
-        start = sequence.num_rows // self.blocks.tokens_per_block * self.blocks.tokens_per_block
+        start = sequence.num_tokens // self.blocks.tokens_per_block * self.blocks.tokens_per_block
         ids = sequence.ids[start:]
         self.blocks.rollback(sequence, start)
         return ids
@@ -164,24 +164,24 @@ class PagedLM:
     def _schedule(self, request: StepRequest) -> ScheduledSequence:
         """Reserve the blocks of the new tokens."""
         sequence = request.sequence
-        past, total = sequence.num_rows, sequence.num_rows + len(request.token_ids)
+        past, total = sequence.num_tokens, sequence.num_tokens + len(request.token_ids)
         if total > self.executor.limits.max_seq_len:
             raise ContextLengthError(
-                "The conversation needs {total} rows, but the model supports at most {max_seq_len}.",
+                "The conversation needs {total} tokens, but the model supports at most {max_seq_len}.",
                 "Start a new conversation or send a shorter message.",
                 total=total,
                 max_seq_len=self.executor.limits.max_seq_len,
             )
-        # From `complete_rows` on, not from `past`: a deferred tail is still to be written for the positions
+        # From `complete_tokens` on, not from `past`: a deferred tail is still to be written for the positions
         # between.
-        self.cache.copy(self.blocks.reserve(sequence, min(past, sequence.complete_rows), total))
+        self.cache.copy(self.blocks.reserve(sequence, min(past, sequence.complete_tokens), total))
         return ScheduledSequence(
             token_ids=request.token_ids,
             first_position=past,
             block_table=sequence.block_table,
-            text_rows=sequence.text_rows,
-            audio_rows=sequence.audio_rows,
-            prompt_rows=sequence.prompt_rows,
+            text_computed=sequence.text_computed,
+            audio_computed=sequence.audio_computed,
+            prompt_tokens=sequence.prompt_tokens,
             is_prefill=request.is_prefill,
             tails=request.tails,
             sampling=request.sampling,
@@ -192,11 +192,11 @@ class PagedLM:
         """Reserve the slot of the position after those of this step, of all sequences or of those up to the
         first without room. What is not used stays with its sequence, and leaves it in a rollback."""
         for request, one in zip(requests, scheduled, strict=True):
-            if one.num_rows >= self.executor.limits.max_seq_len:
+            if one.num_tokens >= self.executor.limits.max_seq_len:
                 return
             try:
                 # No copies: a block that is still shared holds none of its positions yet.
-                self.blocks.reserve(request.sequence, one.num_rows, one.num_rows + 1)
+                self.blocks.reserve(request.sequence, one.num_tokens, one.num_tokens + 1)
             except OutOfBlocksError:
                 return
             one.ahead = request.ahead
@@ -206,7 +206,7 @@ class PagedLM:
         sequence, computes_both = request.sequence, not self.executor.supports_deferred_tails
         sequence.ids.extend(request.token_ids)
         if request.tails.text or computes_both:
-            sequence.text_rows = sequence.num_rows
+            sequence.text_computed = sequence.num_tokens
         if request.tails.audio or computes_both:
-            sequence.audio_rows = sequence.num_rows
+            sequence.audio_computed = sequence.num_tokens
         self.blocks.seal(sequence)

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from engine_runtime.types import SamplingParams
 
-_ROWS = 64
-"""`highest` views the scores as this many rows and compares the column maxima first."""
+_TOKENS = 64
+"""`highest` views the scores as this many tokens and compares the column maxima first."""
 _FIRST_CANDIDATES, _GROWTH = 64, 16
 """Number of top scores that top-p without top-k examines first, and the growth factor of each retry."""
 
@@ -45,7 +45,7 @@ class Sampler:
         return self._seen
 
     def note(self, token_id: int) -> None:
-        """Add the id that was written to the row."""
+        """Add the id that was written to the token."""
         if self._penalized:
             self._seen[token_id] = True
             self._noted.append(token_id)
@@ -102,18 +102,18 @@ def candidates(scores: Tensor, k: int, p: float) -> Tensor:
 
 def highest(scores: Tensor, k: int) -> Tensor:
     """Ids of every score that is not below the k-th highest and not -inf, ascending. int64 [n]"""
-    columns = -(-scores.numel() // _ROWS)
+    columns = -(-scores.numel() // _TOKENS)
     if k > columns:
         least = scores.topk(k).values[-1] if k < scores.numel() else -torch.inf
         return ((scores >= least) & (scores > -torch.inf)).nonzero().flatten()
-    table = F.pad(scores, (0, columns * _ROWS - scores.numel()), value=-torch.inf).view(_ROWS, columns)
+    table = F.pad(scores, (0, columns * _TOKENS - scores.numel()), value=-torch.inf).view(_TOKENS, columns)
     best = table.amax(0)
     # The k-th highest score is not below the k-th highest column maximum, so it lies in one of these columns.
     held = (best >= best.topk(k).values[-1]).nonzero().flatten()
     part = table[:, held]
     least = part.flatten().topk(k).values[-1]
-    rows, places = ((part >= least) & (part > -torch.inf)).nonzero(as_tuple=True)
-    return rows * columns + held[places]
+    tokens, places = ((part >= least) & (part > -torch.inf)).nonzero(as_tuple=True)
+    return tokens * columns + held[places]
 
 
 def _most_likely(ids: Tensor, scores: Tensor, p: float, mass: Tensor | None = None) -> Tensor:

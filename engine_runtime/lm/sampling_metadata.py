@@ -32,12 +32,12 @@ class ReplySampling:
 
 @dataclass(slots=True)
 class SamplingMetadata:
-    """What an executor needs to sample the ids of one row, by the rules of lm/sampler.py.
+    """What an executor needs to sample the ids of one token, by the rules of lm/sampler.py.
 
     Attributes:
         reply: the same object at every step of one reply.
         draw_text, draw_audio: the uniform samples of this step, in [0, 1).
-        last_text, last_audio: the ids of the row that is run, which are subject to the penalty from now on.
+        last_text, last_audio: the ids of the token that is run, which are subject to the penalty from now on.
         bans_eosp: whether the end of speech is still banned.
         wants_subtitle: whether to return the most likely text id in addition to the sampled one.
     """

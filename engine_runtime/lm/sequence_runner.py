@@ -17,11 +17,11 @@ from typing import Protocol
 
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
-from engine_runtime.lm.generation import Row, merged_ids
+from engine_runtime.lm.generation import Token, merged_ids
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import MAX_JOINT_ROWS, ExecutorLimits, StepOutput, Tails
+from engine_runtime.lm.step import MAX_JOINT_TOKENS, ExecutorLimits, StepOutput, Tails
 from engine_runtime.work import Stage, Task, Work
 
 
@@ -61,24 +61,24 @@ class SequenceRunner:
         for sequence in self.sequences:
             self.release(sequence)
 
-    def merged_ids(self, rows: Iterable[Row]) -> list[int]:
+    def merged_ids(self, tokens: Iterable[Token]) -> list[int]:
         """Merged ids of positions, as the language model reads them."""
-        return merged_ids(rows, self._special, self._text_vocab)
+        return merged_ids(tokens, self._special, self._text_vocab)
 
     def prefill(
         self,
         sequence: Sequence,
-        rows: list[Row],
+        tokens: list[Token],
         tails: Tails,
         sampling: SamplingMetadata | None = None,
         *,
         wants_output: bool = True,
     ) -> Task[tuple[StepOutput, int]]:
-        """Make the cache hold exactly `rows`; returns the output of the last one, which may be empty unless
+        """Make the cache hold exactly `tokens`; returns the output of the last one, which may be empty unless
         it is wanted, and the number of positions computed. Nobody else may change the sequence meanwhile.
         Errors as in `PagedLM.prefill`.
         """
-        ids, lm = self.merged_ids(rows), self._lm
+        ids, lm = self.merged_ids(tokens), self._lm
         # The last token is always run, because its logits are needed.
         held = lm.align(sequence, ids[:-1])
         for request in lm.prefill_requests(sequence, ids[held:], tails, sampling, wants_output=wants_output):
@@ -88,7 +88,7 @@ class SequenceRunner:
     def decode(
         self,
         sequence: Sequence,
-        row: Row,
+        token: Token,
         tails: Tails,
         sampling: SamplingMetadata | None = None,
         ahead: SamplingMetadata | None = None,
@@ -96,7 +96,7 @@ class SequenceRunner:
         exclusive_gpu: bool = False,
     ) -> Task[StepOutput]:
         """Run one token of a reply. `ahead`: see ScheduledSequence. Errors as in `PagedLM.step`."""
-        request = StepRequest(sequence, self.merged_ids((row,)), tails, sampling, ahead=ahead)
+        request = StepRequest(sequence, self.merged_ids((token,)), tails, sampling, ahead=ahead)
         return (yield from self._result_of(StepWork(self, request, exclusive_gpu)))
 
     def _result_of(self, work: StepWork) -> Task[StepOutput]:
@@ -135,9 +135,9 @@ class SequenceRunner:
         """Whether this step is already in flight."""
         return self._lm.is_in_flight(request)
 
-    def roll_back(self, sequence: Sequence, rows: list[Row]) -> None:
-        """Truncate the cached sequence to its common prefix with `rows`; computes nothing."""
-        self._lm.blocks.rollback(sequence, sequence.common_prefix(self.merged_ids(rows)))
+    def roll_back(self, sequence: Sequence, tokens: list[Token]) -> None:
+        """Truncate the cached sequence to its common prefix with `tokens`; computes nothing."""
+        self._lm.blocks.rollback(sequence, sequence.common_prefix(self.merged_ids(tokens)))
 
     def _evict_others(self, sequences: list[Sequence]) -> None:
         """Free the blocks of idle sequences, except these."""
@@ -172,7 +172,7 @@ class StepWork(Work[StepOutput]):
     @property
     def batch_key(self) -> Hashable:
         """A short prefill joins decode steps; nothing joins steps that are in flight."""
-        is_long = len(self.request.token_ids) > MAX_JOINT_ROWS
+        is_long = len(self.request.token_ids) > MAX_JOINT_TOKENS
         return is_long, self.is_in_flight, id(self.runner)
 
     @property
@@ -182,8 +182,8 @@ class StepWork(Work[StepOutput]):
     def fits(self, batch: Seq[StepWork]) -> bool:
         """The tokens of a joint prefill are limited like those of a single one."""
         limits = self.runner.limits
-        num_rows = sum(len(work.request.token_ids) for work in (*batch, self))
-        return len(batch) < limits.max_batch_size and num_rows <= limits.max_num_tokens
+        num_tokens = sum(len(work.request.token_ids) for work in (*batch, self))
+        return len(batch) < limits.max_batch_size and num_tokens <= limits.max_num_tokens
 
     def run(self) -> StepOutput:
         (output,) = self.runner.step([self])

@@ -19,7 +19,7 @@ from torch import Tensor
 from engine_runtime.errors import ExecutorError
 from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
 
-MAX_JOINT_ROWS = 16
+MAX_JOINT_TOKENS = 16
 """New tokens of a sequence that is prefilled beside decode steps; longer prefills run alone."""
 
 
@@ -71,9 +71,9 @@ class ScheduledSequence:
         token_ids: merged ids of the new tokens, at least one.
         first_position: position of the first new token; all positions before it are in the cache.
         block_table: block i holds positions [i * tokens_per_block, (i + 1) * tokens_per_block); covers all.
-        text_rows, audio_rows: positions whose K/V of that tail is written; a tail that is run first fills
-            those from there to `first_position`.
-        prompt_rows: positions at the end of the last prefill.
+        text_computed, audio_computed: positions whose K/V of that tail is written; a tail that is run first
+            fills those from there to `first_position`.
+        prompt_tokens: positions at the end of the last prefill.
         is_prefill: tokens of a prompt; otherwise a decode step of exactly one token.
         sampling: sample the next ids on the device in place of returning logits.
         wants_output: whether the output is read; otherwise an executor may leave it empty, and not wait.
@@ -86,9 +86,9 @@ class ScheduledSequence:
     token_ids: Sequence[int]
     first_position: int
     block_table: Sequence[int]
-    text_rows: int
-    audio_rows: int
-    prompt_rows: int
+    text_computed: int
+    audio_computed: int
+    prompt_tokens: int
     is_prefill: bool
     tails: Tails = BOTH_TAILS
     sampling: SamplingMetadata | None = None
@@ -96,14 +96,14 @@ class ScheduledSequence:
     ahead: SamplingMetadata | None = None
 
     @property
-    def num_rows(self) -> int:
+    def num_tokens(self) -> int:
         """Positions of the sequence after the step."""
         return self.first_position + len(self.token_ids)
 
     @property
-    def reserved_rows(self) -> int:
+    def reserved_tokens(self) -> int:
         """Fewest positions that the block table covers, that of an overlapped step included."""
-        return self.num_rows + (self.ahead is not None)
+        return self.num_tokens + (self.ahead is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class BatchCheck:
             )
         tables = []
         for scheduled in batch.sequences:
-            _check_rows(scheduled, limits)
+            _check_tokens(scheduled, limits)
             tables.append(self._checked_table(scheduled))
             if scheduled.sampling is not None and not self._can_sample:
                 raise ExecutorError(
@@ -158,12 +158,12 @@ class BatchCheck:
 
     def _checked_table(self, scheduled: ScheduledSequence) -> NDArray[np.int64]:
         table, limits = scheduled.block_table, self._limits
-        needed = -(-scheduled.reserved_rows // limits.tokens_per_block)
+        needed = -(-scheduled.reserved_tokens // limits.tokens_per_block)
         if not needed <= len(table) <= limits.max_blocks:
             raise ExecutorError(
-                "block_table: {count} blocks for {reserved_rows} rows; expected {needed} to {max_blocks}",
+                "block_table: {count} blocks for {reserved_tokens} tokens; expected {needed} to {max_blocks}",
                 count=len(table),
-                reserved_rows=scheduled.reserved_rows,
+                reserved_tokens=scheduled.reserved_tokens,
                 needed=needed,
                 max_blocks=limits.max_blocks,
             )
@@ -178,22 +178,24 @@ class BatchCheck:
                 num_blocks=limits.num_blocks,
             )
         if len(set(table)) != len(table):
-            raise ExecutorError("block_table: a block is listed twice; K/V of different rows would overwrite")
+            raise ExecutorError(
+                "block_table: a block is listed twice; K/V of different tokens would overwrite"
+            )
         if len(self._tables) >= _MOST_TABLES:
             self._tables.clear()
         self._tables[id(table)] = list(table), np.array(table)
         return self._tables[id(table)][1]
 
 
-def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
+def _check_tokens(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
     ids, first = scheduled.token_ids, scheduled.first_position
     if not ids:
-        raise ExecutorError("token_ids: a step needs at least one row")
+        raise ExecutorError("token_ids: a step needs at least one token")
     if not scheduled.is_prefill and len(ids) != 1:
-        raise ExecutorError("token_ids: a decode step takes exactly 1 row, got {count}", count=len(ids))
+        raise ExecutorError("token_ids: a decode step takes exactly 1 token, got {count}", count=len(ids))
     if len(ids) > limits.max_num_tokens:
         raise ExecutorError(
-            "token_ids: {count} rows exceed max_num_tokens {max_num_tokens}",
+            "token_ids: {count} tokens exceed max_num_tokens {max_num_tokens}",
             count=len(ids),
             max_num_tokens=limits.max_num_tokens,
         )
@@ -206,17 +208,22 @@ def _check_rows(scheduled: ScheduledSequence, limits: ExecutorLimits) -> None:
             text_vocab=limits.text_vocab,
             audio_vocab=limits.audio_vocab,
         )
-    if first < 0 or scheduled.reserved_rows > limits.max_seq_len:
+    if first < 0 or scheduled.reserved_tokens > limits.max_seq_len:
         raise ExecutorError(
-            "first_position: {first} does not fit {reserved_rows} new rows and a sequence of at most "
+            "first_position: {first} does not fit {reserved_tokens} new tokens and a sequence of at most "
             "{max_seq_len}",
             first=first,
-            reserved_rows=scheduled.reserved_rows - first,
+            reserved_tokens=scheduled.reserved_tokens - first,
             max_seq_len=limits.max_seq_len,
         )
-    for name, rows in (("text_rows", scheduled.text_rows), ("audio_rows", scheduled.audio_rows)):
-        if not 0 <= rows <= first:
-            raise ExecutorError("{name}: {rows} must be in 0..{first}", name=name, rows=rows, first=first)
+    for name, tokens in (
+        ("text_computed", scheduled.text_computed),
+        ("audio_computed", scheduled.audio_computed),
+    ):
+        if not 0 <= tokens <= first:
+            raise ExecutorError(
+                "{name}: {tokens} must be in 0..{first}", name=name, tokens=tokens, first=first
+            )
 
 
 def _check_written_blocks(
@@ -224,7 +231,7 @@ def _check_written_blocks(
 ) -> None:
     """No block that a sequence writes belongs to another one."""
     written = [
-        table[min(scheduled.text_rows, scheduled.audio_rows) // limits.tokens_per_block :]
+        table[min(scheduled.text_computed, scheduled.audio_computed) // limits.tokens_per_block :]
         for scheduled, table in zip(batch.sequences, tables, strict=True)
     ]
     uses = np.bincount(np.concatenate(tables))

@@ -1,14 +1,14 @@
 """Scheduler: runs the tasks of many conversations, and equal kinds of work together.
 
 In: tasks with deadlines. Out: their results. `run_once` takes the most urgent work, adds the work of other
-tasks that can run in the same call (decode steps of all speakers, prefill rows of all listeners, ...), runs
+tasks that can run in the same call (decode steps of all speakers, prefill tokens of all listeners, ...), runs
 the call and gives every task its result; a task that needs more work waits again.
 
 Deadlines order the work: a task that is due earlier goes first, whatever its stage, so nothing starves.
 Others join a call in the same order: a forward of the language model always, since it reads all weights for
-any number of rows, and so what has arrived; other calls if they are due soon or where that is cheap, so that
-they do not delay the urgent one. If a batched call fails, each work is tried alone, and only the task whose
-work fails gets the error. No lock is held. Engine thread.
+any number of tokens, and so what has arrived; other calls if they are due soon or where that is cheap, so
+that they do not delay the urgent one. If a batched call fails, each work is tried alone, and only the task
+whose work fails gets the error. No lock is held. Engine thread.
 
 The decode step of all that wait may already be in flight (lm/executor.py). Other works that are due soon are
 called while it runs; then its results are taken; then comes another forward, which all share.

@@ -217,8 +217,8 @@ def exchange_timings(
                 "prefill",
                 at_ms + index * 160,
                 max(2.4, chance.gauss(5.2, 0.9)),
-                rows=2,
-                cached_rows=2 * index,
+                tokens=2,
+                cached_tokens=2 * index,
             )
         commit = end + 640 + chance.uniform(0, 12)
         answer: dict[str, float | int | str] = {
@@ -231,7 +231,9 @@ def exchange_timings(
         emit("endpointing", end, commit - end, reason="possible", silence_ms=640.0)
     emit("commit", commit, 0)
     rows = chance.randint(4, 9) if exchange.source != "text" else chance.randint(10, 16)
-    clock = emit("prefill", commit + 2, 4 + rows * 1.1, rows=rows, rows_at_commit=rows, phase="commit") + 1
+    clock = (
+        emit("prefill", commit + 2, 4 + rows * 1.1, tokens=rows, tokens_at_commit=rows, phase="commit") + 1
+    )
     if not spoken:
         for index in range(9):
             clock = emit("step", clock, max(3.0, chance.gauss(4.2, 0.5)), index=index, mode="text") + 0.3

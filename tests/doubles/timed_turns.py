@@ -17,10 +17,10 @@ def spoken_turn(turn_id: int = 1, at_ms: float = 1000.0) -> list[TimingEvent]:
     """Last speech sample at `at_ms`, commit 600 later, first sample 200 after that, hold 25, device 15."""
     commit = at_ms + 600
     return [
-        event("prefill", at_ms - 500, 12, turn_id, rows=16, cached_rows=0),
+        event("prefill", at_ms - 500, 12, turn_id, tokens=16, cached_tokens=0),
         event("endpointing", at_ms, 600, turn_id),
         event("commit", commit, 0, turn_id),
-        event("prefill", commit + 5, 20, turn_id, rows=6, rows_at_commit=6, phase="commit"),
+        event("prefill", commit + 5, 20, turn_id, tokens=6, tokens_at_commit=6, phase="commit"),
         event("step", commit + 30, 10, turn_id, index=0),
         event("step", commit + 45, 10, turn_id, index=1),
         event("token2mel", commit + 60, 90, turn_id, chunk=0, frames=20, audio_ms=400),

@@ -26,7 +26,7 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.engine import Engine, share_encoder
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError
 from engine_runtime.hardware import AcceleratorError
-from engine_runtime.lm.generation import Generation, Row, speech_codes
+from engine_runtime.lm.generation import Generation, Token, speech_codes
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch, StepOutput
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -53,7 +53,7 @@ def bundle(random_bundle: Path) -> Bundle:
 
 
 def plain_reply(
-    bundle: Bundle, engine: Engine, rows: list[Row], params: SamplingParams = GREEDY
+    bundle: Bundle, engine: Engine, rows: list[Token], params: SamplingParams = GREEDY
 ) -> tuple[list[int], list[int]]:
     """Codes and text ids after `rows` by the plain network, with the complete sequence at every step."""
     config = MossLMConfig.from_dict(bundle.lm.config)
@@ -68,8 +68,8 @@ def plain_reply(
         with torch.inference_mode():
             text, audio = model(torch.tensor([rows]))
         made.append(generation.sample(StepOutput(text[0, -1], audio[0, -1])))
-        rows.append(made[-1].row)
-    texts = [row.row.text for row in made if row.mode.value == "text" and not row.is_stop]
+        rows.append(made[-1].token)
+    texts = [row.token.text for row in made if row.mode.value == "text" and not row.is_stop]
     return list(speech_codes(made, bundle.lm.special_ids)), texts
 
 
@@ -78,14 +78,14 @@ def said(engine: Engine, text_ids: list[int]) -> str:
     return engine.stages.tokenizer.decode(text_ids).rstrip("\ufffd").strip()
 
 
-def committed_rows(engine: Engine, question: Pcm | str, reply: Modality) -> list[Row]:
+def committed_rows(engine: Engine, question: Pcm | str, reply: Modality) -> list[Token]:
     """The rows of a first turn, put together by hand."""
     prompt = engine.stages.prompt
     if isinstance(question, str):
         user = prompt.user_text(question)
     else:
         codes = engine.stages.speech_tokenizer.encode(question)
-        user = [*prompt.open_user_speech(), *prompt.code_rows(codes), *prompt.end_speech()]
+        user = [*prompt.open_user_speech(), *prompt.code_tokens(codes), *prompt.end_speech()]
     return [*prompt.system(reply), *user, *prompt.end_turn(), *prompt.open_reply(reply)]
 
 
@@ -144,9 +144,9 @@ def test_speech_is_prefilled_while_it_arrives(engine: Engine) -> None:
     exchange(engine, engine.new_conversation(), speech(6.0))
     prefills = [event.attributes for event in seen if event.name == "prefill"]
     assert [entry["phase"] for entry in prefills] == ["listen"] * (len(prefills) - 1) + ["commit"]
-    at_commit = int(prefills[-1]["rows_at_commit"])
-    assert at_commit == prefills[-1]["rows"]
-    assert at_commit + int(prefills[-1]["cached_rows"]) == len(
+    at_commit = int(prefills[-1]["tokens_at_commit"])
+    assert at_commit == prefills[-1]["tokens"]
+    assert at_commit + int(prefills[-1]["cached_tokens"]) == len(
         committed_rows(engine, speech(6.0), Modality.SPEECH)
     )
     prompt = engine.stages.prompt
@@ -176,7 +176,7 @@ def test_a_follow_up_reuses_the_turns_before_and_equals_a_full_prefill(
     first_prefill = next(event.attributes for event in seen if event.name == "prefill")
     prompt = engine.stages.prompt
     cut = 1 + len(prompt.end_speech()) + len(prompt.end_turn())
-    assert int(first_prefill["cached_rows"]) == len(history) - cut
+    assert int(first_prefill["cached_tokens"]) == len(history) - cut
     rows = committed_rows(engine, speech(1.1, 2), Modality.SPEECH)
     rows = [*history, *rows[len(engine.stages.prompt.system(Modality.SPEECH)) :]]
     assert list(warm.codes) == plain_reply(bundle, engine, rows)[0]
@@ -190,7 +190,7 @@ def test_alternating_modalities_equal_a_conversation_without_a_cache(bundle: Bun
         question = speech(1.2, number)
         rows = committed_rows(engine, question, modality)[len(engine.stages.prompt.system(modality)) :]
         last = done(exchange(engine, conversation, question, modality, turn_id=number))
-        before = conversation.history()[: -conversation.exchanges[-1].num_rows]
+        before = conversation.history()[: -conversation.exchanges[-1].num_tokens]
         codes, texts = plain_reply(bundle, engine, [*before, *rows])
         if modality is Modality.SPEECH:
             assert list(last.codes) == codes
@@ -289,13 +289,13 @@ def test_warming_up_reports_too_little_memory(engine: Engine, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_a_conversation_longer_than_the_context(bundle: Bundle) -> None:
-    short = replace(bundle, lm=replace(bundle.lm, context_rows=256))
+    short = replace(bundle, lm=replace(bundle.lm, context_tokens=256))
     engine = Engine.load(short)
     conversation = engine.new_conversation()
     for number in range(14):
         last = done(exchange(engine, conversation, speech(1.5, number), turn_id=number))
         assert len(last.codes) == 20
-        assert conversation.sequence.num_rows <= 256
+        assert conversation.sequence.num_tokens <= 256
         kept = conversation.exchanges[conversation.num_forgotten :]
         rows = committed_rows(engine, speech(1.5, number), Modality.SPEECH)
         system = len(engine.stages.prompt.system(Modality.SPEECH))
@@ -309,11 +309,11 @@ def test_a_conversation_longer_than_the_context(bundle: Bundle) -> None:
 
 @pytest.mark.slow
 def test_the_context_is_a_hard_stop_for_a_reply(bundle: Bundle) -> None:
-    engine = Engine.load(replace(bundle, lm=replace(bundle.lm, context_rows=128)))
+    engine = Engine.load(replace(bundle, lm=replace(bundle.lm, context_tokens=128)))
     conversation = engine.new_conversation()
     events = exchange(engine, conversation, speech(1.5), params=SamplingParams(min_new=500, max_new=500))
     assert done(events).finish_reason == "length"
-    assert conversation.sequence.num_rows == 128
+    assert conversation.sequence.num_tokens == 128
     assert len(sound(events)) == done(events).audio_samples > 0
 
 
@@ -324,7 +324,7 @@ def test_a_question_leaves_room_for_the_longest_reply_of_its_modality(
 ) -> None:
     lm = replace(
         bundle.lm,
-        context_rows=256,
+        context_tokens=256,
         sampling_speech=SamplingParams(min_new=8, max_new=8),
         sampling_text=SamplingParams(min_new=20, max_new=20),
     )
@@ -547,7 +547,7 @@ def test_an_exchange_of_elsewhere_is_history(bundle: Bundle, engine: Engine, que
     prompt = engine.stages.prompt
     assert list(remembered.reply) == [
         *prompt.open_reply(Modality.TEXT),
-        *prompt.text_rows("five"),
+        *prompt.text_tokens("five"),
         *prompt.end_turn(),
     ]
     codes, _ = plain_reply(
@@ -607,7 +607,7 @@ def test_exchanges_of_elsewhere_are_added_at_any_place(engine: Engine) -> None:
 def test_how_many_conversations_fit_into_memory(
     bundle: Bundle, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows, blocks = min(engine.stages.lm.max_rows, bundle.lm.context_rows), engine.stages.lm.blocks
+    rows, blocks = min(engine.stages.lm.max_tokens, bundle.lm.context_tokens), engine.stages.lm.blocks
     in_cache = blocks.num_blocks // -(-rows // blocks.tokens_per_block)
     assert engine.conversation_limits == {"KV cache": in_cache}
     with monkeypatch.context() as patch:
@@ -625,7 +625,7 @@ def test_how_many_replies_have_caches_of_the_flow(engine: Engine, monkeypatch: p
 
 
 def test_the_pool_is_large_enough_for_the_conversations(bundle: Bundle) -> None:
-    at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
+    at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_tokens // bundle.lm.tokens_per_block)
     for options, expected in (
         (EngineOptions(), at_least),
         (EngineOptions(conversations=1), at_least),
@@ -639,7 +639,7 @@ def test_the_pool_is_large_enough_for_the_conversations(bundle: Bundle) -> None:
 def test_without_a_number_as_many_conversations_as_fit(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_rows // bundle.lm.tokens_per_block)
+    at_least = bundle.lm.kv_blocks // -(-bundle.lm.context_tokens // bundle.lm.tokens_per_block)
     asked: list[EngineOptions] = []
 
     def fitting(of: Bundle, options: EngineOptions) -> int:
@@ -658,11 +658,11 @@ def test_without_a_number_as_many_conversations_as_fit(
 
 
 def test_a_shorter_context_makes_room_for_more_conversations(bundle: Bundle) -> None:
-    with Engine.load(bundle) as engine, Engine.load(bundle, EngineOptions(context_rows=256)) as shorter:
-        assert shorter.bundle.lm.context_rows == 256 < engine.bundle.lm.context_rows
+    with Engine.load(bundle) as engine, Engine.load(bundle, EngineOptions(context_tokens=256)) as shorter:
+        assert shorter.bundle.lm.context_tokens == 256 < engine.bundle.lm.context_tokens
         assert shorter.conversation_limits["KV cache"] >= 2 * engine.conversation_limits["KV cache"]
-    with Engine.load(bundle, EngineOptions(context_rows=1 << 20)) as engine:
-        assert engine.bundle.lm.context_rows == bundle.lm.context_rows, "no more than the bundle allows"
+    with Engine.load(bundle, EngineOptions(context_tokens=1 << 20)) as engine:
+        assert engine.bundle.lm.context_tokens == bundle.lm.context_tokens, "no more than the bundle allows"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_gpu_offers_each_format_with_and_without_compressed_tails(monkeypatch:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("total_gb", "context_rows", "changes", "expected"),
+    ("total_gb", "context_tokens", "changes", "expected"),
     [
         (85, 8_704, {}, 22),
         (85, 1_024, {}, 92),
@@ -81,7 +81,7 @@ def test_a_gpu_offers_each_format_with_and_without_compressed_tails(monkeypatch:
 )
 def test_as_many_conversations_as_fit(
     total_gb: int,
-    context_rows: int,
+    context_tokens: int,
     changes: dict[str, Any],
     expected: int | None,
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +93,7 @@ def test_as_many_conversations_as_fit(
     monkeypatch.setattr(loading, "uses_triton", lambda kernels, device: True)
     monkeypatch.setattr(loading, "has_fp8_matmul", lambda device, dtype: True)
     bundle = describe("moss-speech")
-    bundle = replace(bundle, lm=replace(bundle.lm, context_rows=context_rows))
+    bundle = replace(bundle, lm=replace(bundle.lm, context_tokens=context_tokens))
     options = EngineOptions(device="cuda", max_batch_size=64, captures_batches=True, random_weights=0)
     options = replace(options, **changes)
     found = fitting_conversations(bundle, options)
@@ -102,7 +102,7 @@ def test_as_many_conversations_as_fit(
         return
 
     # The check before loading passes.
-    blocks = -(-context_rows // bundle.lm.tokens_per_block)
+    blocks = -(-context_tokens // bundle.lm.tokens_per_block)
     config = MossLMConfig.from_dict(bundle.lm.config)
     chosen = replace(options, conversations=found, kv_blocks=found * blocks)
     monkeypatch.setattr(loading, "bound", lambda device, limit: total - 10**9)

@@ -60,7 +60,7 @@ def test_a_compute_capability_that_no_gpu_has_is_refused(text: str) -> None:
         {"flow_steps": MOST_FLOW_STEPS + 1},
         {"prefill_tokens": 63},
         {"kv_blocks": 0},
-        {"context_rows": 255},
+        {"context_tokens": 255},
         {"conversations": 0},
         {"gpu_memory_gb": float("nan")},
         {"gpu_memory_gb": -24.0},

@@ -25,6 +25,6 @@ def test_a_span_is_measured_by_the_clock_of_the_bus() -> None:
     bus = TimingBus(lambda: next(times))
     heard: list[TimingEvent] = []
     bus.subscribe(heard.append)
-    with bus.span("step", 3, rows=1) as attributes:
-        attributes["rows"] = 2
-    assert (heard[0].start_ns, heard[0].duration_ns, heard[0].attributes) == (1_000, 3_000, {"rows": 2})
+    with bus.span("step", 3, tokens=1) as attributes:
+        attributes["tokens"] = 2
+    assert (heard[0].start_ns, heard[0].duration_ns, heard[0].attributes) == (1_000, 3_000, {"tokens": 2})

@@ -97,7 +97,7 @@ def describe_bundle(tokenizer: Tokenizer, codebook: int = CODEBOOK) -> dict[str,
             "weights": "lm.safetensors",
             "tokens_per_block": 16,
             "kv_blocks": 128,
-            "context_rows": 1024,
+            "context_tokens": 1024,
             "subtitles": False,
             "config": {
                 "hidden_size": 64,

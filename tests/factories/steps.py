@@ -12,15 +12,15 @@ from engine_runtime.tensorrt.llm.step_tensors import StepInputBuilder
 
 def next_row(paged: PagedLM, sequence: Sequence, ids: list[int]) -> ScheduledSequence:
     """A valid step of `ids` after the rows of `sequence`, its blocks reserved; one id is a decode step."""
-    past = sequence.num_rows
+    past = sequence.num_tokens
     paged.blocks.reserve(sequence, past, past + len(ids))
     return ScheduledSequence(
         token_ids=ids,
         first_position=past,
         block_table=sequence.block_table,
-        text_rows=sequence.text_rows,
-        audio_rows=sequence.audio_rows,
-        prompt_rows=sequence.prompt_rows,
+        text_computed=sequence.text_computed,
+        audio_computed=sequence.audio_computed,
+        prompt_tokens=sequence.prompt_tokens,
         is_prefill=len(ids) > 1,
     )
 

@@ -17,7 +17,7 @@ from engine_runtime.executors.fused_weights import FusedNetwork
 from engine_runtime.executors.torch.executor import TorchExecutor
 from engine_runtime.executors.torch.linear import Linear
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.generation import Row, merged_id
+from engine_runtime.lm.generation import Token, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
@@ -120,12 +120,12 @@ def make_cuda_paged(
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block))
 
 
-def as_rows(tensor: torch.Tensor) -> list[Row]:
+def as_tokens(tensor: torch.Tensor) -> list[Token]:
     """Rows of a stored [n, 2] tensor."""
-    return [Row(*pair) for pair in tensor.tolist()]
+    return [Token(*pair) for pair in tensor.tolist()]
 
 
 def as_ids(tensor: torch.Tensor, model: MossLM) -> list[int]:
     """Merged ids of a stored [n, 2] tensor."""
     special = load_special_ids()
-    return [merged_id(row, special, model.config.text_vocab) for row in as_rows(tensor)]
+    return [merged_id(row, special, model.config.text_vocab) for row in as_tokens(tensor)]

@@ -48,13 +48,13 @@ def watched_model(
 
 
 def calibrate(
-    bundle: Path, checkpoint: Checkpoint, device: str = "cpu", reply_rows: int = REPLY_ROWS
+    bundle: Path, checkpoint: Checkpoint, device: str = "cpu", reply_tokens: int = REPLY_ROWS
 ) -> Calibration:
     """What the products see over PROMPTS."""
     calibrator = Calibrator()
     model = watched_model(bundle, checkpoint, calibrator, device)
     return calibrator.run(
-        model, PROMPTS, model=identity(checkpoint), reply_rows=reply_rows, total=len(PROMPTS)
+        model, PROMPTS, model=identity(checkpoint), reply_tokens=reply_tokens, total=len(PROMPTS)
     )
 
 

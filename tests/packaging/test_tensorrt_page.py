@@ -22,8 +22,8 @@ from tests.factories.engine_folder import EngineWorld
 QUESTION = Path(__file__).resolve().parents[1] / "data" / "speech" / "question.wav"
 SHORTER = {
     "fetch": ("--from", "RELEASED"),
-    "quantize": ("--wavs", "wavs", "--questions", "wavs", "--prompts", "4", "--reply-rows", "3"),
-    "verify": ("--wavs", "wavs", "--rows", "40"),
+    "quantize": ("--wavs", "wavs", "--questions", "wavs", "--prompts", "4", "--reply-tokens", "3"),
+    "verify": ("--wavs", "wavs", "--tokens", "40"),
     "bench": ("--runs", "1", "--warm-up", "0", "--repeats", "1"),
 }
 """What a command gets in addition, so that it takes seconds. The last of two equal options counts."""

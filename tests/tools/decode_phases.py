@@ -80,7 +80,7 @@ def _measure(engine: Engine, ceilings: Ceilings, rows: int, weight_format: str) 
     assert isinstance(executor, CudaExecutor)
     bench = LMBench(stages, ceilings, repeats=1)
     with bench.sequence() as sequence:
-        ids = stages.sequences.merged_ids(bench.rows_of_speech(rows + 1))
+        ids = stages.sequences.merged_ids(bench.tokens_of_speech(rows + 1))
         stages.lm.prefill(sequence, ids[:-1], _SPEECH)
         stages.lm.decode(sequence, ids[-1], _SPEECH)  # leaves its inputs in the buffers of the executor
         shape = StepShape(bucket_of(rows + 1, executor.limits.max_seq_len), text=False, audio=True)
@@ -120,7 +120,7 @@ def _measure_common(engine: Engine, ceilings: Ceilings, rows: int, count: int, w
         for _ in range(2):
             outputs = stages.lm.step([one.request(one.generation) for one in speakers])
             for one, output in zip(speakers, outputs, strict=True):
-                one.rows.append(one.generation.sample(output).row)
+                one.rows.append(one.generation.sample(output).token)
         if len({code for one in speakers for code in one.codes}) < 2:
             raise BenchError("Every decode step returns the same code.", "No times are shown.")
         batched, tails = executor._batched, speakers[0].generation.tails

@@ -48,7 +48,11 @@ def single(engine: Engine, ceilings: Ceilings) -> Iterator[tuple[str, float, str
     """What was measured, its value, and a remark, of one conversation."""
     lm = LMBench(engine.stages, ceilings, repeats=20)
     for row in lm.step().rows:
-        yield f"step at {row['cached_rows']}, ms", _number(row["ms"]), f"{_number(row['ratio']):.2f} x floor"
+        yield (
+            f"step at {row['cached_tokens']}, ms",
+            _number(row["ms"]),
+            f"{_number(row['ratio']):.2f} x floor",
+        )
     recording = read_question(sample_paths()[0], engine.input_sample_rate)
     question = question_of(recording, 5.0, engine.input_sample_rate)
     params = replace(
@@ -68,7 +72,7 @@ def batched(engine: Engine, ceilings: Ceilings) -> Iterator[tuple[str, float, st
     """The same of several conversations."""
     batches = tuple((count, 1024) for count in REPLIES)
     for row in measure_batched_decode(LMBench(engine.stages, ceilings, repeats=40), batches).rows:
-        what = f"step {row['sequences']} x {row['cached_rows']}, ms"
+        what = f"step {row['sequences']} x {row['cached_tokens']}, ms"
         yield what, _number(row.get("ms")), f"{_number(row.get('ratio')):.2f} x floor {row['valid']}"
     yield from _codec(engine, (1, 8))
 
@@ -149,7 +153,7 @@ def main() -> None:
                 options,
                 max_batch_size=max(REPLIES),
                 conversations=max(REPLIES),
-                context_rows=1152,
+                context_tokens=1152,
                 captures_batches=arguments.what == "users",
             )
             engine, load_s = Engine.load(bundle, options), 0.0

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from engine_runtime.lm.generation import GeneratedRow, Generation, Row, merged_id
+from engine_runtime.lm.generation import GeneratedToken, Generation, Token, merged_id
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
-from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_rows, load_special_ids
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_tokens, load_special_ids
 
 SPECIAL = load_special_ids()
 NAMED_SAMPLINGS = {
@@ -55,7 +55,7 @@ def converse(model: MossLM, cuda: PagedLM, plain: PagedLM, seed: int, tolerance:
             assert_same(cuda.decode(mine, token, tails), plain.decode(other, token, tails), tolerance)
         action = choose.randrange(4)
         if action == 0:
-            kept = choose.randrange(1, mine.num_rows + 1)
+            kept = choose.randrange(1, mine.num_tokens + 1)
             cuda.blocks.rollback(mine, kept)
             plain.blocks.rollback(other, kept)
         elif action == 1:
@@ -78,9 +78,9 @@ def reply(
     params: SamplingParams,
     *,
     predict_turn_end: bool = False,
-) -> list[GeneratedRow]:
+) -> list[GeneratedToken]:
     """A complete reply; ids are sampled by the executor if it can, apart from the first of a prediction."""
-    rows, special = as_rows(prompt), load_special_ids()
+    rows, special = as_tokens(prompt), load_special_ids()
     generation = Generation(
         rows,
         params,
@@ -93,7 +93,7 @@ def reply(
         samples_on_device=paged.executor.can_sample,
     )
     sequence = Sequence()
-    made: list[GeneratedRow] = []
+    made: list[GeneratedToken] = []
     ids = [merged_id(row, special, model.config.text_vocab) for row in rows]
     logits = paged.prefill(sequence, ids, generation.tails, generation.sampling)
     while True:
@@ -102,23 +102,23 @@ def reply(
         made.append(generation.sample(logits))
         if generation.finish_reason is not None:
             return made
-        token = merged_id(made[-1].row, special, model.config.text_vocab)
+        token = merged_id(made[-1].token, special, model.config.text_vocab)
         logits = paged.decode(sequence, token, generation.tails, generation.sampling, exclusive_gpu=True)
 
 
 def replies_together(
     model: MossLM, paged: PagedLM, prompts: list[torch.Tensor], samplings: list[SamplingParams]
-) -> list[list[GeneratedRow]]:
+) -> list[list[GeneratedToken]]:
     """The replies of `reply`, each generated in steps that it shares with the others.
 
     One reply joins per step, so that a step runs the prefill of one beside the decode rows of the others, at
     different lengths and with different tails.
     """
     special, text_vocab = load_special_ids(), model.config.text_vocab
-    made: list[list[GeneratedRow]] = [[] for _ in prompts]
+    made: list[list[GeneratedToken]] = [[] for _ in prompts]
     generations = [
         Generation(
-            as_rows(prompt),
+            as_tokens(prompt),
             params,
             special,
             text_vocab=text_vocab,
@@ -137,7 +137,7 @@ def replies_together(
         requests = []
         for index in running:
             generation, rows = generations[index], made[index]
-            last = [rows[-1].row] if rows else as_rows(prompts[index])
+            last = [rows[-1].token] if rows else as_tokens(prompts[index])
             ids = [merged_id(row, special, text_vocab) for row in last]
             request = StepRequest(sequences[index], ids, generation.tails, generation.sampling)
             request.is_prefill, request.ahead = not rows, generation.sampling_ahead if rows else None
@@ -154,12 +154,12 @@ class Speaker:
 
     model: MossLM
     paged: PagedLM
-    prompt: list[Row]
+    prompt: list[Token]
     params: SamplingParams
     want_subtitles: bool = False
     looks_ahead: bool = True
     sequence: Sequence = field(default_factory=Sequence)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Token] = field(default_factory=list)
     subtitles: list[int | None] = field(default_factory=list)
     generation: Generation = field(init=False)
 
@@ -189,7 +189,7 @@ class Speaker:
     def take(self, output: StepOutput) -> None:
         """Sample from the output of the request."""
         made = self.generation.sample(output)
-        self.rows.append(made.row)
+        self.rows.append(made.token)
         self.subtitles.append(made.subtitle)
 
     @property

@@ -11,7 +11,7 @@ would miss its target. Out: a line for each measurement, as soon as it is there,
 each replica and the processor time of the processes, in cores; at last the ratio.
 
     python -m tests.tools.replica_scaling --users 192,160 --question-seconds 5-10 --reply-tokens 62-125 \
-        -- --bundle moss-speech --random-weights 0 --device cuda --conversations 96 --context-rows 1024
+        -- --bundle moss-speech --random-weights 0 --device cuda --conversations 96 --context-tokens 1024
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ them stands below a line that says of which file it is, of which table, which co
 that part) and which rows, by what their first column says (again all without it); a part of the report is
 named if several have a table of that title:
 
-    <!-- results/h200.json: weights: fp8 / decode step: cached_rows, ms, ratio -->
+    <!-- results/h200.json: weights: fp8 / decode step: cached_tokens, ms, ratio -->
     <!-- results/pauses.json: with the detector: ends by, wait_ms | balanced | balanced, 8 turns -->
 
 Out: the file with each such table as it is in the result. A test fails where one differs, and for a file that

@@ -155,8 +155,8 @@ def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:
 
 
 _UNITS = {
-    Metric.PREFILL_ROWS: "rows",
-    Metric.ROWS_AT_COMMIT: "rows",
+    Metric.PREFILL_TOKENS: "rows",
+    Metric.TOKENS_AT_COMMIT: "rows",
     Metric.RTF_TOTAL: "",
     Metric.RTF_STEADY: "",
     Metric.FIRST_CHUNK_RATIO: "",
@@ -167,8 +167,8 @@ _UNITS = {
 def _name(metric: Metric) -> str:
     names = {
         Metric.PREFILL: translate("Definitions", "Prefill"),
-        Metric.PREFILL_ROWS: translate("Definitions", "Prefill rows"),
-        Metric.ROWS_AT_COMMIT: translate("Definitions", "Rows at commit"),
+        Metric.PREFILL_TOKENS: translate("Definitions", "Prefill rows"),
+        Metric.TOKENS_AT_COMMIT: translate("Definitions", "Rows at commit"),
         Metric.STEP: translate("Definitions", "Decode step"),
         Metric.TOKEN2MEL: translate("Definitions", "token2mel"),
         Metric.VOCODER: translate("Definitions", "Vocoder"),
@@ -192,10 +192,10 @@ def _text(metric: Metric) -> str:
             "Definitions",
             "One prefill call of the language model, while you speak and at the commit of the turn.",
         ),
-        Metric.PREFILL_ROWS: translate(
+        Metric.PREFILL_TOKENS: translate(
             "Definitions", "Rows of a prefill call, one per speech code or text token."
         ),
-        Metric.ROWS_AT_COMMIT: translate(
+        Metric.TOKENS_AT_COMMIT: translate(
             "Definitions",
             "Rows left to prefill when the turn is committed; the others were done while you spoke.",
         ),

@@ -72,7 +72,7 @@ _PLOTS: dict[str, PlotStyle] = {
     "prefill": PlotStyle(
         (
             CurveStyle(Metric.PREFILL, LatencyStage.PREFILL, "o"),
-            CurveStyle(Metric.PREFILL_ROWS, Tone.MUTED, "s", dashed=True, on_right=True),
+            CurveStyle(Metric.PREFILL_TOKENS, Tone.MUTED, "s", dashed=True, on_right=True),
         ),
         smallest=10.0,
     ),

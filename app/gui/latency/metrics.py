@@ -157,8 +157,8 @@ class Metric(str, Enum):
     unit."""
 
     PREFILL = "prefill_ms"
-    PREFILL_ROWS = "prefill_rows"
-    ROWS_AT_COMMIT = "rows_at_commit"
+    PREFILL_TOKENS = "prefill_tokens"
+    TOKENS_AT_COMMIT = "tokens_at_commit"
     STEP = "step_ms"
     TOKEN2MEL = "token2mel_ms"
     VOCODER = "vocoder_ms"
@@ -187,14 +187,14 @@ _DURATIONS = {
 
 
 _ATTRIBUTES = {
-    "prefill": {"rows": Metric.PREFILL_ROWS, "rows_at_commit": Metric.ROWS_AT_COMMIT},
+    "prefill": {"tokens": Metric.PREFILL_TOKENS, "tokens_at_commit": Metric.TOKENS_AT_COMMIT},
     "vocoder": {"audio_ms": Metric.CHUNK_AUDIO},
 }
 
 
 _PER_CALL = {
     Metric.PREFILL,
-    Metric.PREFILL_ROWS,
+    Metric.PREFILL_TOKENS,
     Metric.STEP,
     Metric.TOKEN2MEL,
     Metric.VOCODER,

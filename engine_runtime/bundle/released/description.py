@@ -44,7 +44,7 @@ TEXT_SAMPLING = SamplingParams(
 )
 
 TOKENS_PER_BLOCK = 32
-CONTEXT_ROWS = 8192
+CONTEXT_TOKENS = 8192
 """Below the 10,240 rows of the fine-tuning; rows of the KV pool, as no more than one conversation is held."""
 
 # The codec: constructor arguments in the released code, and values of its config.yaml.
@@ -88,8 +88,8 @@ def describe_lm(
     eosp = table.integer("eosp_token_id")
     return {
         "tokens_per_block": TOKENS_PER_BLOCK,
-        "kv_blocks": CONTEXT_ROWS // TOKENS_PER_BLOCK,
-        "context_rows": min(CONTEXT_ROWS, table.integer("max_position_embeddings")),
+        "kv_blocks": CONTEXT_TOKENS // TOKENS_PER_BLOCK,
+        "context_tokens": min(CONTEXT_TOKENS, table.integer("max_position_embeddings")),
         "config": {
             "hidden_size": table.integer("hidden_size"),
             "intermediate_size": table.integer("intermediate_size"),

@@ -38,7 +38,7 @@ from engine_runtime.executors.cuda.weights import Network
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
 from engine_runtime.lm.step import (
-    MAX_JOINT_ROWS,
+    MAX_JOINT_TOKENS,
     ExecutorLimits,
     ScheduledSequence,
     StepOutput,
@@ -49,7 +49,7 @@ from engine_runtime.lm.step import (
 
 def plan_forwards(sequences: Sequence[ScheduledSequence], capacity: int) -> list[list[int]]:
     """Indices of the sequences of each forward, decode rows first; a forward of one sequence runs alone."""
-    short = [i for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) <= MAX_JOINT_ROWS]
+    short = [i for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) <= MAX_JOINT_TOKENS]
     forwards: list[list[int]] = []
     room = 0
     for index in sorted(short, key=lambda index: len(sequences[index].token_ids)):
@@ -59,7 +59,7 @@ def plan_forwards(sequences: Sequence[ScheduledSequence], capacity: int) -> list
             room = capacity
         forwards[-1].append(index)
         room -= rows
-    forwards += [[i] for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) > MAX_JOINT_ROWS]
+    forwards += [[i] for i, scheduled in enumerate(sequences) if len(scheduled.token_ids) > MAX_JOINT_TOKENS]
     return forwards
 
 
@@ -117,7 +117,7 @@ class BatchedSteps:
         is_sampled = any(scheduled.sampling is not None for scheduled in sequences)
         return BatchShape(
             rows=padded_size(sum(len(scheduled.token_ids) for scheduled in sequences)),
-            bucket=bucket_of(max(scheduled.num_rows for scheduled in sequences), self._limits.max_seq_len),
+            bucket=bucket_of(max(scheduled.num_tokens for scheduled in sequences), self._limits.max_seq_len),
             text=text,
             audio=audio,
             # Rows of listeners run both tails, alone or beside decode steps: the same capture serves.

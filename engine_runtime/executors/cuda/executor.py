@@ -290,7 +290,7 @@ class CudaExecutor:
         usable = (backend for backend in self._backends if exclusive_gpu or not backend.needs_exclusive_gpu)
         backend = next(usable)
         if backend.has_buckets:
-            shape = replace(shape, bucket=bucket_of(scheduled.num_rows, self.limits.max_seq_len))
+            shape = replace(shape, bucket=bucket_of(scheduled.num_tokens, self.limits.max_seq_len))
         self._capture_or_run(backend, shape)
         if not (shape.text or shape.audio):
             self._inputs.note_use()  # no caller waits for a result
@@ -321,7 +321,7 @@ class CudaExecutor:
 
     def _run_rows(self, scheduled: ScheduledSequence, shape: StepShape) -> None:
         """Run the rows of a prefill."""
-        past, count, total = scheduled.first_position, len(scheduled.token_ids), scheduled.num_rows
+        past, count, total = scheduled.first_position, len(scheduled.token_ids), scheduled.num_tokens
         ids = torch.tensor(scheduled.token_ids)
         size = self._graphed_size(count)
         if size is None:
@@ -367,8 +367,8 @@ class CudaExecutor:
     def _tails_to_run(self, scheduled: ScheduledSequence) -> list[tuple[Tail, int]]:
         """The tails to run, each with its number of written rows."""
         tails = (
-            (self.network.text, scheduled.tails.text, scheduled.text_rows),
-            (self.network.audio, scheduled.tails.audio, scheduled.audio_rows),
+            (self.network.text, scheduled.tails.text, scheduled.text_computed),
+            (self.network.audio, scheduled.tails.audio, scheduled.audio_computed),
         )
         return [(tail, rows) for tail, runs, rows in tails if runs]
 

@@ -88,7 +88,7 @@ def load_lm(
         formats=options.formats,
         dtype=dtype,
         device=device,
-        max_seq_len=section.context_rows,
+        max_seq_len=section.context_tokens,
     )
     if device.type == "cuda":
         torch.cuda.empty_cache()  # memory of quantizing the largest weights
@@ -105,7 +105,7 @@ def load_lm(
     executor = CudaExecutor(
         network,
         cache,
-        max_seq_len=section.context_rows,
+        max_seq_len=section.context_tokens,
         max_num_tokens=options.prefill_tokens or PREFILL_TOKENS,
         uses_triton=has_kernels,
         kernel_configs=kernel_configs,

@@ -24,7 +24,7 @@ from engine_runtime.executors.cuda.skinny_gemm import RowFormat
 from engine_runtime.executors.cuda.weights import LayerWeights, Network
 from engine_runtime.hardware import kernel_capability
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step import MAX_JOINT_ROWS
+from engine_runtime.lm.step import MAX_JOINT_TOKENS
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.quantization import FP8
 
@@ -104,7 +104,7 @@ class AttentionLayout:
             "IN_FLIGHT": self.num_in_flight,
             "RING_AT": _RING_AT,
             "MAX_PART_TILES": _MAX_PART_TILES,
-            "MAX_NEW_ROWS": MAX_JOINT_ROWS,
+            "MAX_NEW_ROWS": MAX_JOINT_TOKENS,
             "MAX_SPLITS": BATCH_SPLITS,
             "EPS": f"{config.rms_norm_eps!r}f",
             "Q_STRIDE": config.head_dim * 2 + 16,  # the heads' rows start in different banks

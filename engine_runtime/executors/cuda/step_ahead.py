@@ -88,14 +88,14 @@ class StepAhead:
 
 def _following(scheduled: ScheduledSequence) -> ScheduledSequence:
     """The next token of a sequence, its id unknown."""
-    tails, position = scheduled.tails, scheduled.num_rows
+    tails, position = scheduled.tails, scheduled.num_tokens
     return ScheduledSequence(
         token_ids=[0],
         first_position=position,
         block_table=scheduled.block_table,
-        text_rows=position if tails.text else scheduled.text_rows,
-        audio_rows=position if tails.audio else scheduled.audio_rows,
-        prompt_rows=scheduled.prompt_rows,
+        text_computed=position if tails.text else scheduled.text_computed,
+        audio_computed=position if tails.audio else scheduled.audio_computed,
+        prompt_tokens=scheduled.prompt_tokens,
         is_prefill=False,
         tails=tails,
         sampling=scheduled.ahead,

@@ -147,7 +147,7 @@ class TorchExecutor:
         if self._single_row is not None and self._single_row.accepts(batch):
             return [self._checked(self._single_row.run(batch.sequences[0]))]
         spans = [
-            self._span(scheduled.block_table, scheduled.first_position, scheduled.num_rows)
+            self._span(scheduled.block_table, scheduled.first_position, scheduled.num_tokens)
             for scheduled in batch.sequences
         ]
         packed = _Packed.of(spans)
@@ -159,8 +159,8 @@ class TorchExecutor:
         for scheduled, span, x_of in zip(batch.sequences, spans, rows, strict=True):
             if not (scheduled.tails.text and scheduled.tails.audio):
                 self._keep_trunk(x_of, span)
-        text = [s.text_rows if s.tails.text else None for s in batch.sequences]
-        audio = [s.audio_rows if s.tails.audio else None for s in batch.sequences]
+        text = [s.text_computed if s.tails.text else None for s in batch.sequences]
+        audio = [s.audio_computed if s.tails.audio else None for s in batch.sequences]
         text_logits = self._tail(self._network.text, self.limits.text_vocab, batch, spans, rows, text)
         audio_logits = self._tail(self._network.audio, self.limits.audio_vocab, batch, spans, rows, audio)
         return [StepOutput(*pair) for pair in zip(text_logits, audio_logits, strict=True)]

@@ -82,8 +82,8 @@ class SingleRow:
         if len(batch.sequences) > 1 or len(scheduled.token_ids) > 1:
             return False
         first, tails = scheduled.first_position, scheduled.tails
-        return (scheduled.text_rows == first or not tails.text) and (
-            scheduled.audio_rows == first or not tails.audio
+        return (scheduled.text_computed == first or not tails.text) and (
+            scheduled.audio_computed == first or not tails.audio
         )
 
     # the consumer of the logits checks them; the exponential of a SiLU may overflow, as it should

@@ -24,7 +24,7 @@ from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokeniz
 from engine_runtime.errors import ExportError
 from engine_runtime.executors.torch.linear import Linear
 from engine_runtime.lm.chat_template import Prompt, TextTokenizer
-from engine_runtime.lm.generation import Generation, Row
+from engine_runtime.lm.generation import Generation, Token
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner
@@ -182,18 +182,18 @@ class Calibrator:
         prompts: Iterable[CalibrationPrompt],
         *,
         model: str,
-        reply_rows: int,
+        reply_tokens: int,
         total: int,
         progress: Progress | None = None,
     ) -> Calibration:
         """Lead a language model that was loaded with `wrap` through `total` prompts and its replies.
 
-        `model` names the weights, `reply_rows` is the longest reply. QuantizeError without prompts,
+        `model` names the weights, `reply_tokens` is the longest reply. QuantizeError without prompts,
         ExecutorError if a value is not finite.
         """
         count = rows = 0
         for count, prompt in enumerate(prompts, start=1):
-            rows += answering.answer(prompt, reply_rows)
+            rows += answering.answer(prompt, reply_tokens)
             if progress is not None:
                 progress(count / total)
         if not count:
@@ -220,24 +220,24 @@ class AnsweringModel:
         self._layout = Prompt(TextTokenizer(bundle.text_tokenizer, special, vocab), special, bundle.lm.prompt)
         self._sequences = SequenceRunner(lm, special, vocab)
 
-    def rows(self, prompt: CalibrationPrompt) -> list[Row]:
+    def rows(self, prompt: CalibrationPrompt) -> list[Token]:
         """All rows before the reply."""
         layout, question = self._layout, prompt.question
         if isinstance(question, str):
             user = layout.user_text(question)
         else:
             codes = self._speech_tokenizer.encode(question)
-            user = [*layout.open_user_speech(), *layout.code_rows(codes), *layout.end_speech()]
+            user = [*layout.open_user_speech(), *layout.code_tokens(codes), *layout.end_speech()]
         return [*layout.system(prompt.reply), *user, *layout.end_turn(), *layout.open_reply(prompt.reply)]
 
-    def answer(self, prompt: CalibrationPrompt, reply_rows: int) -> int:
+    def answer(self, prompt: CalibrationPrompt, reply_tokens: int) -> int:
         """Prefill a prompt and decode the reply, both tails at every row; returns the rows that were run."""
         section, lm = self._section, self.lm
-        rows = self.rows(prompt)[: section.context_rows - reply_rows]
+        rows = self.rows(prompt)[: section.context_tokens - reply_tokens]
         sampling = section.sampling_speech if prompt.reply is Modality.SPEECH else section.sampling_text
         generation = Generation(
             rows,
-            replace(sampling.seeded(), max_new=max(1, min(reply_rows, sampling.max_new))),
+            replace(sampling.seeded(), max_new=max(1, min(reply_tokens, sampling.max_new))),
             section.special_ids,
             text_vocab=self.config.text_vocab,
             audio_vocab=self.config.audio_vocab,
@@ -246,10 +246,10 @@ class AnsweringModel:
         sequence = Sequence()
         try:
             logits = lm.prefill(sequence, self._sequences.merged_ids(rows))
-            while reply_rows and generation.finish_reason is None:
-                row = generation.sample(logits).row
+            while reply_tokens and generation.finish_reason is None:
+                row = generation.sample(logits).token
                 (token_id,) = self._sequences.merged_ids((row,))
                 logits = lm.decode(sequence, token_id)
-            return sequence.num_rows
+            return sequence.num_tokens
         finally:
             lm.blocks.release(sequence)

@@ -50,13 +50,13 @@ class LanguageModel:
     """The source model: every tensor located, none read.
 
     Attributes:
-        context_rows: the longest conversation.
+        context_tokens: the longest conversation.
         fingerprint: identifies the weights; None for a checkpoint that is not part of a bundle.
     """
 
     name: str
     config: MossLMConfig
-    context_rows: int
+    context_tokens: int
     weights: Mapping[str, StoredTensor]
     fingerprint: str | None
 
@@ -91,7 +91,7 @@ def find_language_model(folder: Path) -> LanguageModel:
             )
         config = MossLMConfig.from_dict(bundle.lm.config)
         fingerprint = lm_fingerprint(bundle)
-        return _found(bundle.name, config, bundle.lm.context_rows, bundle.lm.weights, fingerprint)
+        return _found(bundle.name, config, bundle.lm.context_tokens, bundle.lm.weights, fingerprint)
     if not folder.is_dir():
         raise BundleError(
             "There is no folder {folder}.",
@@ -134,15 +134,15 @@ def _released(folder: Path) -> LanguageModel:
     pad = {"modality_pad": section["special_ids"]["modality_pad"]}
     config = MossLMConfig.from_dict(section["config"] | pad)
     files = tuple(folder / name for name in layout.find_shards(folder))
-    return _found(folder.resolve().name, config, section["context_rows"], files, None)
+    return _found(folder.resolve().name, config, section["context_tokens"], files, None)
 
 
 def _found(
-    name: str, config: MossLMConfig, context_rows: int, files: tuple[Path, ...], fingerprint: str | None
+    name: str, config: MossLMConfig, context_tokens: int, files: tuple[Path, ...], fingerprint: str | None
 ) -> LanguageModel:
     with torch.device("meta"), Uninitialized():
         shapes = {key: tuple(tensor.shape) for key, tensor in MossLM(config).state_dict().items()}
-    return LanguageModel(name, config, context_rows, find_tensors(files, shapes), fingerprint)
+    return LanguageModel(name, config, context_tokens, find_tensors(files, shapes), fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Conversion:
     def start(cls, model: LanguageModel, directory: Path, dtype: Dtype | None = None) -> Conversion:
         """Check before writing: ExportError for a folder with other content or without write permission, or a
         full disk. `dtype` None keeps that of the model."""
-        config = CheckpointConfig.of(model.config, dtype or model.dtype, model.context_rows)
+        config = CheckpointConfig.of(model.config, dtype or model.dtype, model.context_tokens)
         metadata = {"format": "pt", "source": _source_of(model)}
         file = TensorFile(directory / WEIGHTS, expected_tensors(config), metadata)
         conversion = cls(model, config, directory, file)

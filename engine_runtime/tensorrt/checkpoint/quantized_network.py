@@ -163,7 +163,7 @@ def load_paged(
     num_blocks, size = num_blocks or section.kv_blocks, section.tokens_per_block
     cache = KVCache(config, num_blocks, size, dtype=network.embedding.dtype, device=device)
     most = prefill_tokens or PREFILL_TOKENS
-    executor = TorchExecutor(network, cache, max_seq_len=section.context_rows, max_num_tokens=most)
+    executor = TorchExecutor(network, cache, max_seq_len=section.context_tokens, max_num_tokens=most)
     return PagedLM(executor, cache, BlockManager(num_blocks, size))
 
 

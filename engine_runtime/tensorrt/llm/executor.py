@@ -178,8 +178,10 @@ class TrtllmExecutor:
         """Run a step; one output for each sequence, in the order of the batch."""
         self._check(batch)
         for scheduled in batch.sequences:
-            if min(scheduled.text_rows, scheduled.audio_rows) < scheduled.first_position:
-                raise ExecutorError("text_rows, audio_rows: an engine cannot fill the rows of a skipped tail")
+            if min(scheduled.text_computed, scheduled.audio_computed) < scheduled.first_position:
+                raise ExecutorError(
+                    "text_computed, audio_computed: an engine cannot fill the rows of a skipped tail"
+                )
         order = packing_order(batch.sequences)
         logits = self.run(self._builder.fill([batch.sequences[index] for index in order]))
         outputs: dict[int, StepOutput] = {}

@@ -129,7 +129,7 @@ def load_engine(
         config,
         cache,
         memory,
-        max_seq_len=min(engine.max_seq_len, capacity.seq_len, bundle.lm.context_rows),
+        max_seq_len=min(engine.max_seq_len, capacity.seq_len, bundle.lm.context_tokens),
         max_num_tokens=most_rows,
         max_batch_size=min(_batch_size(engine, options), capacity.batch_size, most_rows),
         uses_graphs=options.graphs,
@@ -148,8 +148,8 @@ def capture_decode(paged: PagedLM) -> None:
 
     NOTE: only while no sequence holds a block: the steps overwrite the cache.
     """
-    for past in range(0, paged.max_rows, ROWS_PER_GRAPH):
-        sequence = Sequence(ids=[0] * past, text_rows=past, audio_rows=past, prompt_rows=past)
+    for past in range(0, paged.max_tokens, ROWS_PER_GRAPH):
+        sequence = Sequence(ids=[0] * past, text_computed=past, audio_computed=past, prompt_tokens=past)
         paged.blocks.reserve(sequence, 0, past + 1)
         row = ScheduledSequence([0], past, sequence.block_table, past, past, past, is_prefill=False)
         try:
@@ -192,14 +192,14 @@ def _notes(
             )
         )
     max_seq_len = limits.max_seq_len
-    if max_seq_len < bundle.lm.context_rows:
+    if max_seq_len < bundle.lm.context_tokens:
         notes.append(
             Problem(
                 "The engine holds conversations of {max_seq_len} rows, but bundle {bundle} allows {allowed}.",
                 "Build it with a larger max_seq_len for longer ones.",
                 max_seq_len=max_seq_len,
                 bundle=bundle.name,
-                allowed=bundle.lm.context_rows,
+                allowed=bundle.lm.context_tokens,
             )
         )
     if engine.lm_fingerprint is None:

@@ -117,16 +117,18 @@ class StepInputBuilder:
             if self._tables[index] != scheduled.block_table:
                 self._tables[index] = list(scheduled.block_table)
                 self._offsets[0, index] = block_offsets(scheduled.block_table, self._limits)[0, 0]
-        context_lengths = [one.prompt_rows if not one.is_prefill else len(one.token_ids) for one in sequences]
+        context_lengths = [
+            one.prompt_tokens if not one.is_prefill else len(one.token_ids) for one in sequences
+        ]
         values = {
             "input_ids": [id_ for one in sequences for id_ in one.token_ids],
-            "position_ids": [row for one in sequences for row in range(one.first_position, one.num_rows)],
+            "position_ids": [row for one in sequences for row in range(one.first_position, one.num_tokens)],
             "last_token_ids": list(accumulate(len(one.token_ids) for one in sequences)),
-            "sequence_length": [one.num_rows for one in sequences],
+            "sequence_length": [one.num_tokens for one in sequences],
             "context_lengths": context_lengths,
             "host_context_lengths": context_lengths,
             "host_past_key_value_lengths": [
-                one.num_rows if one.is_prefill else one.first_position for one in sequences
+                one.num_tokens if one.is_prefill else one.first_position for one in sequences
             ],
             "host_request_types": [CONTEXT if one.is_prefill else GENERATION for one in sequences],
         }

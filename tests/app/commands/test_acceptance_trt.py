@@ -26,8 +26,8 @@ from tests.factories.engine_folder import EngineWorld
 
 QUESTION = Path(__file__).resolve().parents[2] / "data" / "speech" / "question.wav"
 SHORTER = {
-    "quantize": ("--questions", "wavs", "--reply-rows=3"),
-    "verify": ("--wavs=wavs", "--rows=6"),
+    "quantize": ("--questions", "wavs", "--reply-tokens=3"),
+    "verify": ("--wavs=wavs", "--tokens=6"),
     "bench": ("--warm-up=0", "--repeats=1"),
 }
 """What a command gets in addition, so that it takes seconds."""

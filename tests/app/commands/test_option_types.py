@@ -47,8 +47,8 @@ def test_all_else_is_refused(text: str) -> None:
         "trt build x --check --opt-num-tokens -1",
         "trt codec --compute-capability ../x",
         "trt quantize x --to y --prompts 0",
-        "trt quantize x --to y --reply-rows -1",
-        "trt verify x --rows 0",
+        "trt quantize x --to y --reply-tokens -1",
+        "trt verify x --tokens 0",
     ],
 )
 def test_options_out_of_range_are_wrong_usage(words: str, capsys: pytest.CaptureFixture[str]) -> None:

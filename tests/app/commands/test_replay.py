@@ -36,7 +36,7 @@ def test_differences_are_lines_and_status_1(
     assert main(["replay", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "1. ReplyFinished.text: 'five' recorded, 'six' now",
-        "2. the reply has other codes (2 rows recorded, 0 rows now)",
+        "2. the reply has other codes (2 tokens recorded, 0 tokens now)",
         "turns: 2, not the same",
     ]
 

@@ -49,8 +49,8 @@ def engine_of(*words: str) -> EngineOptions:
 
 
 def test_the_engine_has_room_for_the_conversations() -> None:
-    options = engine_of("--conversations", "96", "--context-rows", "1024")
-    assert (options.conversations, options.context_rows, options.kv_blocks) == (96, 1024, None)
+    options = engine_of("--conversations", "96", "--context-tokens", "1024")
+    assert (options.conversations, options.context_tokens, options.kv_blocks) == (96, 1024, None)
     assert (options.max_batch_size, options.captures_batches) == (64, True)
     assert engine_of("--kv-blocks", "512").kv_blocks == 512
     assert engine_of().conversations is None, "as many as fit into memory"

@@ -110,8 +110,8 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(reply) == turn["reply"]["codes"] * 1920
     timings = turn["timings"]
     assert set(timings) == {
-        "prefill_ms", "prefill_rows", "rows_at_commit", "step_ms", "token2mel_ms", "vocoder_ms", "ttfa_ms",
-        "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "confirm_to_sound_ms",
+        "prefill_ms", "prefill_tokens", "tokens_at_commit", "step_ms", "token2mel_ms", "vocoder_ms",
+        "ttfa_ms", "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "confirm_to_sound_ms",
         "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
     }  # fmt: skip
     assert timings.pop("playback_hold_reason") in get_args(StartReason)
@@ -125,7 +125,7 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     assert sum(each["kind"] == "confirm" for each in decisions) == 1
     (rated,) = [each for each in decisions[2:] if each["kind"] == "pause"]
     assert 0 <= rated["probability"] <= 1
-    assert timings["prefill_rows"] > timings["rows_at_commit"]
+    assert timings["prefill_tokens"] > timings["tokens_at_commit"]
     names = {event["name"] for event in json.loads(files["trace.json"].read_text())["traceEvents"]}
     assert {"encode", "prefill", "step", "token2mel", "vocoder", "first_audio", "reply"} <= names
     assert read_wav(files["session.wav"])[0].size > len(reply)
@@ -153,7 +153,7 @@ def test_a_typed_question_is_answered_as_text(capsys: pytest.CaptureFixture[str]
     assert f"text, {turn['reply']['finish_reason']}" in map(str.strip, lines)
     assert lines[0] == "1. you      what is two plus three"
     assert turn["reply"]["text"]
-    assert turn["timings"]["prefill_rows"] > 10
+    assert turn["timings"]["prefill_tokens"] > 10
     assert turn["timings"]["vocoder_ms"] is None
 
 

@@ -55,7 +55,7 @@ def test_quantize(
             str(random_bundle),
         ]
         wavs = ["--wavs", str(recordings), "--questions", str(recordings), "--prompts", "4"]
-        texts = ["--texts", str(tmp_path / "texts.txt"), "--reply-rows", "3", "--json"]
+        texts = ["--texts", str(tmp_path / "texts.txt"), "--reply-tokens", "3", "--json"]
         status = main([*command, *wavs, *texts, *more])
         out = capsys.readouterr()
         document: dict[str, object] = json.loads(out.out.splitlines()[-1])

@@ -30,7 +30,7 @@ def words(random_bundle: Path, tmp_path: Path) -> list[str]:
         str(wavs),
         "--texts",
         str(texts),
-        "--rows",
+        "--tokens",
         "6",
     ]
 

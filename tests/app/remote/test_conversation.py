@@ -378,7 +378,7 @@ def test_the_stages_in_the_server_have_times_of_this_side() -> None:
 
 def test_what_is_no_stage_is_passed_over() -> None:
     rig = Rig()
-    good = {"name": "prefill", "start_ms": 2, "ms": 0.5, "rows": 7, "audio_ms": "x"}
+    good = {"name": "prefill", "start_ms": 2, "ms": 0.5, "tokens": 7, "audio_ms": "x"}
     bad = [
         {},
         "step",
@@ -395,7 +395,7 @@ def test_what_is_no_stage_is_passed_over() -> None:
     for stages in (7, [*bad, good]):
         rig.client.on_event({"type": "moss_voice.response.timings", "ttfa_ms": 1, "stages": stages})
     (stage,) = [event for event in rig.timings if event.thread == "server"]
-    assert (stage.name, stage.duration_ns, stage.attributes) == ("prefill", 500_000, {"rows": 7.0})
+    assert (stage.name, stage.duration_ns, stage.attributes) == ("prefill", 500_000, {"tokens": 7.0})
 
 
 def test_a_question_is_asked_again_in_its_place() -> None:

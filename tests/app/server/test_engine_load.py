@@ -39,7 +39,9 @@ def test_memory_and_speed_set_the_number_of_conversations() -> None:
     assert fast.rtf < 0.1
     slow = admission(ScriptedEngine(Script(chunks=1, chunk_s=0.001, step_s=0.01)))
     assert slow.conversations == 1, "however slow it is, one conversation is served"
-    with pytest.raises(MossVoiceError, match=r"KV cache of scripted holds 8 .* fewer than 9.*--context-rows"):
+    with pytest.raises(
+        MossVoiceError, match=r"KV cache of scripted holds 8 .* fewer than 9.*--context-tokens"
+    ):
         admission(ScriptedEngine(), 9)
 
 
@@ -63,4 +65,4 @@ def test_what_has_least_room_sets_the_number_of_conversations(caplog: pytest.Log
         MossVoiceError, match=r"speech encoder of scripted holds 5 .* fewer than 6"
     ) as refused:
         admission(engine, 6)
-    assert "--context-rows" not in str(refused.value)
+    assert "--context-tokens" not in str(refused.value)

@@ -16,13 +16,13 @@ def test_stages_start_after_the_request() -> None:
     """The request came 20 ms before the commit."""
     events = [
         event("commit", 1_000, 0),
-        event("prefill", 1_001, 30, rows=12, rows_at_commit=2, phase="commit"),
+        event("prefill", 1_001, 30, tokens=12, tokens_at_commit=2, phase="commit"),
         event("step", 1_031.25, 4.5, index=0, mode="audio"),
         event("first_audio", 1_000, 80),
         event("vocoder", 1_070, 8, audio_ms=400.0, chunk=0),
     ]
     assert described_stages(events, 100.0) == [
-        {"name": "prefill", "start_ms": 21.0, "ms": 30.0, "rows": 12, "rows_at_commit": 2},
+        {"name": "prefill", "start_ms": 21.0, "ms": 30.0, "tokens": 12, "tokens_at_commit": 2},
         {"name": "step", "start_ms": 51.25, "ms": 4.5},
         {"name": "vocoder", "start_ms": 90.0, "ms": 8.0, "audio_ms": 400.0},
     ]

@@ -28,7 +28,7 @@ from engine_runtime.types import Modality
 
 EVENTS = [
     TimingEvent("step", 1, 2_000_000, 500_000, "engine", {"index": 0, "mode": "audio"}),
-    TimingEvent("prefill", 1, 1_000_000, 750_000, "engine", {"rows": 12}),
+    TimingEvent("prefill", 1, 1_000_000, 750_000, "engine", {"tokens": 12}),
     TimingEvent("commit", 1, 1_900_000, 0, "engine"),
     TimingEvent("playback_buffer", 1, 3_000_000, 0, "dialog", {"level_ms": 321.5}),
 ]
@@ -41,18 +41,18 @@ def timing(name: str, ms: float, **attributes: float | int | str) -> Timing:
 def test_timings_of_a_turn_that_was_reopened() -> None:
     report = ConversationReport()
     first = [
-        timing("prefill", 5, phase="listen", rows=10, cached_rows=0),
+        timing("prefill", 5, phase="listen", tokens=10, cached_tokens=0),
         timing("commit", 0),
         timing("endpointing", 600, reason="likely", silence_ms=256.0),
-        timing("prefill", 3, phase="commit", rows=6, cached_rows=10, rows_at_commit=6),
+        timing("prefill", 3, phase="commit", tokens=6, cached_tokens=10, tokens_at_commit=6),
         timing("step", 90),
         timing("first_audio", 999),
     ]
     second = [
-        timing("prefill", 7, phase="listen", rows=4, cached_rows=10),
+        timing("prefill", 7, phase="listen", tokens=4, cached_tokens=10),
         timing("endpointing", 650, reason="silence", silence_ms=640.0),
         timing("commit", 0),
-        timing("prefill", 2, phase="commit", rows=5, cached_rows=14, rows_at_commit=5),
+        timing("prefill", 2, phase="commit", tokens=5, cached_tokens=14, tokens_at_commit=5),
         timing("step", 2),
         timing("step", 4),
         timing("token2mel", 10, chunk=0),
@@ -81,7 +81,7 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
                     "finish_reason": "stop", "cut": None,
                 },
                 "timings": {
-                    "prefill_ms": 14.0, "prefill_rows": 19, "rows_at_commit": 5, "step_ms": 3.0,
+                    "prefill_ms": 14.0, "prefill_tokens": 19, "tokens_at_commit": 5, "step_ms": 3.0,
                     "token2mel_ms": 10.0, "vocoder_ms": 20.0, "ttfa_ms": 123.457, "endpointing_ms": 650.0,
                     "playback_hold_ms": 30.0, "playback_hold_reason": "pace", "confirm_to_sound_ms": None,
                     "voice_to_voice_ms": 800.0, "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
@@ -152,8 +152,8 @@ def test_what_was_not_measured_is_null() -> None:
     report.add(TurnCommitted(1, 0.0))
     report.add(ReplyFinished(1, Modality.TEXT, 0.0, "five", 0, 0, "stop"))
     timings = report.document()["turns"][0]["timings"]
-    assert timings.pop("prefill_rows") == 0
-    assert timings.pop("rows_at_commit") == 0
+    assert timings.pop("prefill_tokens") == 0
+    assert timings.pop("tokens_at_commit") == 0
     assert set(timings.values()) == {None}
 
 
@@ -164,7 +164,7 @@ def test_csv_has_a_line_per_event_and_a_column_per_attribute(tmp_path: Path) -> 
     assert [row["name"] for row in rows] == ["prefill", "commit", "step", "playback_buffer"]
     assert rows[0] == {
         "name": "prefill", "turn_id": "1", "start_ms": "0.000", "duration_ms": "0.750", "thread": "engine",
-        "rows": "12", "index": "", "mode": "", "level_ms": "",
+        "tokens": "12", "index": "", "mode": "", "level_ms": "",
     }  # fmt: skip
     assert rows[2]["start_ms"] == "1.000"
 
@@ -175,7 +175,7 @@ def test_chrome_trace_has_spans_instants_and_a_counter(tmp_path: Path) -> None:
     assert [entry["ph"] for entry in entries] == ["M", "M", "X", "i", "X", "C"]
     assert {entry["args"]["name"]: entry["tid"] for entry in entries[:2]} == {"engine": 1, "dialog": 2}
     prefill, commit, step, level = entries[2:]
-    assert (prefill["ts"], prefill["dur"], prefill["args"]) == (0.0, 750.0, {"turn_id": 1, "rows": 12})
+    assert (prefill["ts"], prefill["dur"], prefill["args"]) == (0.0, 750.0, {"turn_id": 1, "tokens": 12})
     assert commit["ts"] == 900.0
     assert step["cat"] == "turn 1"
     assert level["args"] == {"ms": 321.5}

@@ -47,7 +47,7 @@ def test_a_recording_is_answered_turn_by_turn(load: Callable[[], Engine], tmp_pa
     for turn in document["turns"]:
         assert turn["reply"]["codes"] > 0
         assert turn["reply"]["audio_s"] == pytest.approx(turn["reply"]["codes"] * 0.08, abs=0.08)
-        assert turn["timings"]["rows_at_commit"] < turn["timings"]["prefill_rows"]
+        assert turn["timings"]["tokens_at_commit"] < turn["timings"]["prefill_tokens"]
         missing = [name for name, value in turn["timings"].items() if value is None]
         assert missing == [], missing
         assert turn["timings"]["voice_to_voice_ms"] > turn["timings"]["ttfa_ms"]

@@ -324,7 +324,7 @@ def test_events_wait_for_the_release_and_keep_their_order_and_their_times() -> N
     heard: list[TimingEvent] = []
     bus.subscribe(heard.append)
     held = HeldTimings(bus)
-    with held.span("prefill", 1, rows=3):
+    with held.span("prefill", 1, tokens=3):
         pass
     first = held.emit("step", 1, 20, 5)
     bus.emit("pause", 1, 30, 0)
@@ -333,6 +333,6 @@ def test_events_wait_for_the_release_and_keep_their_order_and_their_times() -> N
     held.release()
     last = held.emit("step", 1, 40, 5)
     assert [event.name for event in heard] == ["pause", "prefill", "step", "step"]
-    assert (heard[1].start_ns, heard[1].duration_ns, heard[1].attributes) == (0, 10, {"rows": 3})
+    assert (heard[1].start_ns, heard[1].duration_ns, heard[1].attributes) == (0, 10, {"tokens": 3})
     assert heard[2:] == [first, last]
     assert held.count("step") == 0

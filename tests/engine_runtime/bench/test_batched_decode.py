@@ -28,7 +28,7 @@ def bench(random_bundle: Path) -> LMBench:
 def test_a_row_for_each_batch_that_fits(bench: LMBench) -> None:
     before = bench.stages.lm.blocks.num_used
     section = measure_batched_decode(bench, ((1, 8), (3, 8), (2, 10**6)))
-    assert [(row["sequences"], row["cached_rows"], row["valid"]) for row in section.rows] == [
+    assert [(row["sequences"], row["cached_tokens"], row["valid"]) for row in section.rows] == [
         (1, 8, "yes"),
         (3, 8, "yes"),
     ]
@@ -37,19 +37,19 @@ def test_a_row_for_each_batch_that_fits(bench: LMBench) -> None:
     assert bench.stages.lm.blocks.num_used == before
 
 
-@pytest.mark.parametrize(("cached_rows", "average"), [(50, 50), (2, 6)])
+@pytest.mark.parametrize(("cached_tokens", "average"), [(50, 50), (2, 6)])
 def test_sequences_have_the_rows_of_the_floor_on_average(
-    bench: LMBench, monkeypatch: pytest.MonkeyPatch, cached_rows: int, average: float
+    bench: LMBench, monkeypatch: pytest.MonkeyPatch, cached_tokens: int, average: float
 ) -> None:
     """A sequence begins with two rows at least."""
     step, found = bench.stages.lm.step, []
 
     def noted(requests: list[StepRequest], **options: bool) -> list[StepOutput]:
-        found.append(requests[0].sequence.num_rows)
+        found.append(requests[0].sequence.num_tokens)
         return step(requests, **options)
 
     monkeypatch.setattr(bench.stages.lm, "step", noted)
-    measure_batched_decode(bench, ((1, cached_rows),))
+    measure_batched_decode(bench, ((1, cached_tokens),))
     timed = found[-bench.repeats :]
     assert abs(sum(timed) / len(timed) - average) <= 1
 

@@ -54,7 +54,7 @@ def test_transformers_blocks_yield_the_same_logits() -> None:
     ids = (96 + codes).tolist()
     theirs.run(ids[:16])
     for position in (16, 17, 16):
-        theirs.crop(position) if theirs.num_rows > position else None
+        theirs.crop(position) if theirs.num_tokens > position else None
         found = theirs.run(ids[position : position + 1])
         assert torch.allclose(found[0], text[0, position], atol=1e-5)
         assert torch.allclose(found[1], audio[0, position], atol=1e-5)

@@ -15,7 +15,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_on_a_cpu_the_course_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What malloc returns may be resident already: the process's own memory need not grow with what a test holds.
+    # What malloc returns may be resident already: the process's own memory need not grow with what a test
+    # holds.
     resident = iter((500_000_000, 564_000_000))
     memory = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(resident)))
     monkeypatch.setattr("engine_runtime.bench.memory_course.psutil.Process", lambda: memory)

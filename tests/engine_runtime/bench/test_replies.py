@@ -70,7 +70,7 @@ class ScriptedEngine:
     def push(self, pcm: Pcm) -> Task[int]:
         yield from ()
         self.pushed.append(len(pcm))
-        with self.timing.span("prefill", self.turn_id, rows=1):
+        with self.timing.span("prefill", self.turn_id, tokens=1):
             pass
         return 1
 
@@ -79,7 +79,7 @@ class ScriptedEngine:
         return self._events(reply)
 
     def _events(self, reply: Modality) -> Iterator[ReplyEvent]:
-        self.timing.emit("prefill", self.turn_id, 0, 2_000_000, rows=7, rows_at_commit=7, phase="commit")
+        self.timing.emit("prefill", self.turn_id, 0, 2_000_000, tokens=7, tokens_at_commit=7, phase="commit")
         for index, chunk in enumerate(np.array_split(self.pcm, 3)):
             time.sleep(self.chunk_s)
             self.timing.emit("token2mel", self.turn_id, 0, 3_000_000)
@@ -110,8 +110,8 @@ def test_times_are_those_of_the_counted_replies() -> None:
     assert metrics["rtf_steady"].min >= 0.02 / 0.8
     assert metrics["first_chunk_ratio"].min >= 0.01 / 0.4
     assert metrics["token2mel_ms"].p50 == 3
-    assert metrics["rows_at_commit"].mean == 7
-    assert metrics["prefill_rows"].max == 7
+    assert metrics["tokens_at_commit"].mean == 7
+    assert metrics["prefill_tokens"].max == 7
     assert metrics["reply_s"].mean == pytest.approx(1.2)
 
 

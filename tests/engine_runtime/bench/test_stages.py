@@ -71,9 +71,9 @@ def test_every_stage_has_its_table(engine: Engine, question: Pcm) -> None:
         assert set().union(*section.rows) <= set(section.columns)
     assert sections["load and memory"].rows[0]["load_s"] == 1.5
     assert "does not apply on a CPU" in sections["load and memory"].note
-    assert [row["rows"] for row in sections["prefill"].rows] == [64, 512]
+    assert [row["tokens"] for row in sections["prefill"].rows] == [64, 512]
     assert "2048 rows; context and KV pool hold 1024" in sections["prefill"].note
-    assert [row["cached_rows"] for row in sections["decode step"].rows] == [512]
+    assert [row["cached_tokens"] for row in sections["decode step"].rows] == [512]
     assert [row["steps"] for row in sections["flow"].rows] == [2, 2, 10, 10, 5, 5]
     assert [row["question"] for row in sections["question to reply"].rows] == ["while spoken", "at once"]
 
@@ -146,7 +146,7 @@ def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: py
 
 
 def test_a_row_that_does_not_fit_loses_no_other(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language_model, "CACHED_ROWS", (4, 40))
+    monkeypatch.setattr(language_model, "CACHED_TOKENS", (4, 40))
     bench = LMBench(engine.stages, CEILINGS, repeats=2)
     prefill = engine.stages.lm.prefill
 
@@ -198,15 +198,17 @@ def test_a_step_follows_the_one_before_it(engine: Engine, monkeypatch: pytest.Mo
     decode, rows = lm.decode, []
 
     def noting(sequence: Sequence, *words: Any, **options: Any) -> StepOutput:
-        rows.append(sequence.num_rows)
+        rows.append(sequence.num_tokens)
         return decode(sequence, *words, **options)
 
     monkeypatch.setattr(lm, "decode", noting)
     assert len(bench.step_times(8)[0]) == 4
     assert rows == [8, 9, 10, 11, 12]
     rows.clear()
-    bench.step_times(lm.max_rows - 2)
-    assert rows == [lm.max_rows - 2, lm.max_rows - 1] * 2 + [lm.max_rows - 2]  # back where the context ends
+    bench.step_times(lm.max_tokens - 2)
+    assert rows == [lm.max_tokens - 2, lm.max_tokens - 1] * 2 + [
+        lm.max_tokens - 2
+    ]  # back where the context ends
 
 
 def test_a_question_at_once_counts_what_comes_before_the_commit(engine: Engine, question: Pcm) -> None:
@@ -247,7 +249,9 @@ def test_definitions_stand_for_every_column() -> None:
         assert all(any(line.startswith(f"# {name}") for line in lines) for name in columns)
 
 
-def test_steps_that_pick_on_the_device_are_measured_alike(engine: Engine) -> None:
+def test_steps_that_pick_on_the_device_are_measured_alike(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The executor for GPUs, on the CPU, without a file."""
     stages, cpu = engine.stages, torch.device("cpu")
     config, section = stages.lm_config, engine.bundle.lm
@@ -257,23 +261,26 @@ def test_steps_that_pick_on_the_device_are_measured_alike(engine: Engine) -> Non
         formats=BlockFormats(trunk="int8"),
         dtype=torch.float32,
         device=cpu,
-        max_seq_len=section.context_rows,
+        max_seq_len=section.context_tokens,
     )
     cache = KVCache(config, section.kv_blocks, section.tokens_per_block)
-    executor = CudaExecutor(network, cache, max_seq_len=section.context_rows)
+    executor = CudaExecutor(network, cache, max_seq_len=section.context_tokens)
     lm = PagedLM(executor, cache, BlockManager(section.kv_blocks, section.tokens_per_block))
     options = replace(OPTIONS, weight_format="int8")
     bench = LMBench(replace(stages, lm=lm, options=options), CEILINGS, repeats=4)
     rows = bench.step().rows
-    assert [row["cached_rows"] for row in rows] == [512]
+    assert [row["cached_tokens"] for row in rows] == [512]
     per_row = 2 * 2 * 16 * 4 * 3
     norms = 4 * (3 * (2 * 64 + 2 * 16) + 64) + 4 * 64
     read = network.step_bytes(text=False, audio=True) + 512 * per_row + norms
     assert rows[0]["gbytes"] == pytest.approx(read / 1e9)
     assert rows[0]["tokens_per_s"] == pytest.approx(1000 / rows[0]["ms"])
     assert rows[0]["sampling_ms"] < rows[0]["ms"]
-    assert 0 <= bench.sampling_in_step_ms(512) < rows[0]["ms"]
-    assert [row["rows"] for row in bench.prefill().rows] == [64, 512]
+    assert [row["tokens"] for row in bench.prefill().rows] == [64, 512]
+    monkeypatch.setattr(LMBench, "step_times", lambda self, cached_tokens: ([5.0, 9.0, 6.0], []))
+    for unsampled_ms, sampling_ms in ((4.0, 2.0), (7.0, 0.0)):
+        monkeypatch.setattr(LMBench, "_unsampled_times", lambda self, count, ms=unsampled_ms: [ms] * 3)
+        assert bench.sampling_in_step_ms(512) == sampling_ms
 
 
 def table(rows_name: str, rows: int, **cells: object) -> dict[str, object]:
@@ -283,11 +290,11 @@ def table(rows_name: str, rows: int, **cells: object) -> dict[str, object]:
 def test_every_variant_and_what_has_no_time() -> None:
     stages = {
         "trtllm": {
-            "prefill": table("rows", 64, ms=9.0, ms_p95=9.5, device_ms=8.0, valid="yes", tflop=1.0),
-            "decode step": table("cached_rows", 512, valid="no: a step failed"),
+            "prefill": table("tokens", 64, ms=9.0, ms_p95=9.5, device_ms=8.0, valid="yes", tflop=1.0),
+            "decode step": table("cached_tokens", 512, valid="no: a step failed"),
             "flow": table("steps", 4, ms=1.0),
         },
-        "native": {"decode step": table("cached_rows", 512, ms=11.0, ms_p95=12.0, ratio=1.2, valid="yes")},
+        "native": {"decode step": table("cached_tokens", 512, ms=11.0, ms_p95=12.0, ratio=1.2, valid="yes")},
         "int4": {"error": "no memory"},
     }
     section = side_by_side(stages)

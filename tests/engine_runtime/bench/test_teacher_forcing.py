@@ -90,7 +90,7 @@ def test_what_gets_no_reply_is_left_out(engine: Engine, monkeypatch: pytest.Monk
 def test_turns_that_do_not_fit_together_are_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [Dialog("one", ("a", "b"))]
     (both,) = teach(engine, asked, rows_per_reply=6)
-    monkeypatch.setattr(type(engine.stages.lm), "max_rows", property(lambda lm: len(both.ids) - 1))
+    monkeypatch.setattr(type(engine.stages.lm), "max_tokens", property(lambda lm: len(both.ids) - 1))
     (one,) = teach(engine, asked, rows_per_reply=6)
     assert {step.turn for step in both.steps} == {1, 2}
     assert {step.turn for step in one.steps} == {1}

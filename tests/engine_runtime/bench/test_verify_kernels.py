@@ -45,7 +45,7 @@ def question() -> dict[str, Pcm]:
 
 @pytest.fixture
 def engine(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
-    monkeypatch.setattr(verify_kernels, "ROWS_PER_REPLY", 8)
+    monkeypatch.setattr(verify_kernels, "TOKENS_PER_REPLY", 8)
     return Engine.load(Bundle.open(random_bundle), EngineOptions())
 
 
@@ -90,7 +90,7 @@ def test_a_quantized_engine_is_compared_in_its_format(random_bundle: Path, quest
 def test_keys_and_values_in_fp8_are_compared_with_a_limit_of_their_own(
     random_bundle: Path, question: dict[str, Pcm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify_kernels, "ROWS_PER_REPLY", 8)
+    monkeypatch.setattr(verify_kernels, "TOKENS_PER_REPLY", 8)
     engine = Engine.load(Bundle.open(random_bundle), EngineOptions(kv_dtype="fp8"))
     verdict = compare(engine, question)
     assert verdict.is_aligned, verdict.checks

@@ -13,10 +13,10 @@ import torch
 from app.audio.wav import read_wav
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.sections import DecliningSection
-from engine_runtime.conversation.declining import declining_rows, is_declined
+from engine_runtime.conversation.declining import declining_tokens, is_declined
 from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
-from engine_runtime.lm.generation import GeneratedRow, Mode, Row
+from engine_runtime.lm.generation import GeneratedToken, Mode, Token
 from engine_runtime.lm.step import ScheduledBatch, StepOutput
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, SamplingParams
@@ -71,7 +71,7 @@ def answering(
 
 
 def held(engine: Engine) -> int:
-    """Rows that the first packet of speech needs."""
+    """Tokens that the first packet of speech needs."""
     return engine.bundle.flow.packets[0] + engine.bundle.flow.look_ahead_codes
 
 
@@ -83,28 +83,28 @@ def say(
     return list(run_alone(turn.commit(modality, params)))
 
 
-def row(certainty: float | None, *, is_stop: bool = False, mode: Mode = Mode.AUDIO) -> GeneratedRow:
-    return GeneratedRow(Row(0, 0), mode, 0, Row(0, 0), is_stop=is_stop, certainty=certainty)
+def token(certainty: float | None, *, is_stop: bool = False, mode: Mode = Mode.AUDIO) -> GeneratedToken:
+    return GeneratedToken(Token(0, 0), mode, 0, Token(0, 0), is_stop=is_stop, certainty=certainty)
 
 
-def test_one_row_in_doubt_is_enough() -> None:
+def test_one_token_in_doubt_is_enough() -> None:
     section = DecliningSection(0.9, (1,), (1,))
-    assert not is_declined(section, [row(0.9), row(1.0), row(None)], PARAMS)
-    assert is_declined(section, [row(0.95), row(0.89), row(1.0)], PARAMS)
+    assert not is_declined(section, [token(0.9), token(1.0), token(None)], PARAMS)
+    assert is_declined(section, [token(0.95), token(0.89), token(1.0)], PARAMS)
 
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_reply_that_ends_as_soon_as_it_may_is_none_where_an_answer_is_asked_for(mode: Mode) -> None:
     section = DecliningSection(0.9, (1,), (1,))
     ends = (
-        [row(1.0, mode=mode)] if mode is Mode.AUDIO else []
+        [token(1.0, mode=mode)] if mode is Mode.AUDIO else []
     )  # the end of speech comes before that of the turn
-    rows = [row(1.0, mode=mode), *ends, row(1.0, is_stop=True, mode=Mode.TEXT)]
+    tokens = [token(1.0, mode=mode), *ends, token(1.0, is_stop=True, mode=Mode.TEXT)]
     answer = replace(PARAMS, min_new=2)
-    assert is_declined(section, rows, answer)
-    assert not is_declined(section, rows, PARAMS)  # the caller allows an empty reply
-    assert not is_declined(section, [row(1.0, mode=mode), *rows], answer)
-    assert not is_declined(section, rows[:-1], answer)  # it goes on
+    assert is_declined(section, tokens, answer)
+    assert not is_declined(section, tokens, PARAMS)  # the caller allows an empty reply
+    assert not is_declined(section, [token(1.0, mode=mode), *tokens], answer)
+    assert not is_declined(section, tokens[:-1], answer)  # it goes on
 
 
 @pytest.mark.parametrize("step", [0, 3, 7])
@@ -128,7 +128,7 @@ def test_text_sound_and_history_are_those_of_the_declining_reply(engine: Engine,
     prompt = stages.prompt
     codes = [
         *prompt.open_reply(SPEECH),
-        *prompt.code_rows(DECLINED),
+        *prompt.code_tokens(DECLINED),
         *prompt.end_speech(),
         *prompt.end_turn(),
     ]
@@ -187,7 +187,7 @@ def test_a_reply_that_is_empty_against_the_will_of_the_caller_is_declined(engine
     engine, _ = scripted(declining(engine), reply_script(engine, []), DoubtfulScript)
     conversation = engine.new_conversation()
     assert done(say(engine, conversation)).codes == ()
-    # The first code is forced: the second row is the end of speech.
+    # The first code is forced: the second token is the end of speech.
     assert done(say(engine, conversation, params=replace(PARAMS, min_new=2))).codes == DECLINED
 
 
@@ -213,7 +213,7 @@ def test_a_reply_of_a_set_length_runs_every_step(engine: Engine, modality: Modal
 
 
 @pytest.mark.slow
-def test_a_reply_cancelled_while_its_first_rows_are_held_never_happened(engine: Engine) -> None:
+def test_a_reply_cancelled_while_its_first_tokens_are_held_never_happened(engine: Engine) -> None:
     engine, executor = answering(engine, {0})
     conversation = engine.new_conversation()
     turn = run_alone(engine.open_turn(conversation, 1))
@@ -242,13 +242,13 @@ def test_a_declining_reply_is_cut_where_it_was_heard_and_made_again_after_a_reop
     assert done(list(run_alone(turn.commit(SPEECH, PARAMS)))).codes == DECLINED
     turn.truncate(4 * engine.bundle.samples_per_code)
     prompt = engine.stages.prompt
-    rows = [
+    tokens = [
         *prompt.open_reply(SPEECH),
-        *prompt.code_rows(DECLINED[:4]),
+        *prompt.code_tokens(DECLINED[:4]),
         *prompt.end_speech(),
         *prompt.end_turn(),
     ]
-    assert list(conversation.exchanges[0].reply) == rows
+    assert list(conversation.exchanges[0].reply) == tokens
     check(engine)
 
 
@@ -266,13 +266,13 @@ def test_words_follow_the_voice_where_it_begins_to_decline(engine: Engine, same:
     assert last.text == ("the answer" if same < held(engine) else "no idea")
 
 
-def test_the_rows_of_a_text_reply_leave_out_what_is_no_word(engine: Engine) -> None:
+def test_the_tokens_of_a_text_reply_leave_out_what_is_no_word(engine: Engine) -> None:
     special = engine.bundle.lm.special_ids
     assert special.empty is not None
     section = DecliningSection(0.5, (1, 2, 3), (9, special.empty, 8))
-    rows = declining_rows(section, special, TEXT)
-    assert [made.row.text for made in rows] == [9, 8, special.im_end]
-    assert [made.is_stop for made in rows] == [False, False, True]
+    tokens = declining_tokens(section, special, TEXT)
+    assert [made.token.text for made in tokens] == [9, 8, special.im_end]
+    assert [made.is_stop for made in tokens] == [False, False, True]
 
 
 @pytest.fixture(autouse=True)

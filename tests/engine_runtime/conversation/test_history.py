@@ -12,7 +12,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.conversation.history import Exchange
 from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.types import Modality, SamplingParams
 from engine_runtime.work import run_alone
 from tests.tools.turns import ask, done, exchange, speech
@@ -92,12 +92,12 @@ def test_measurements_are_repeatable_without_a_seed(engine: Engine) -> None:
 
 def test_exchanges_are_replaced_where_they_are(engine: Engine) -> None:
     conversation = Conversation(engine.stages.prompt, 1024)
-    same = [Exchange((Row(1, 5),), (Row(2, 5),)) for _ in range(3)]
+    same = [Exchange((Token(1, 5),), (Token(2, 5),)) for _ in range(3)]
     for one in same:
         conversation.replace(None, one)
     conversation.replace(None, None)
     conversation.num_forgotten = 1
-    other = Exchange((Row(1, 5),), (Row(3, 5),))
+    other = Exchange((Token(1, 5),), (Token(3, 5),))
     conversation.replace(same[1], other)  # by identity: the others are equal
     assert [one is other for one in conversation.exchanges] == [False, True, False]
     conversation.replace(same[2], None)

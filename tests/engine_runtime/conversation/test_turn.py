@@ -20,7 +20,7 @@ from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
 from engine_runtime.hardware import AcceleratorError
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import (
@@ -91,10 +91,10 @@ def test_an_interrupted_reply_stays_as_far_as_it_was_handed_out(engine: Engine) 
     heard = len(sound(events)) // engine.bundle.samples_per_code
     assert 0 < heard < len(last.codes) < 60
     prompt, special = engine.stages.prompt, engine.bundle.lm.special_ids
-    codes = [row.audio for row in conversation.exchanges[0].reply if row.text == special.modality_pad]
+    codes = [token.audio for token in conversation.exchanges[0].reply if token.text == special.modality_pad]
     assert codes == [*last.codes[:heard], special.eosp]
     assert list(conversation.exchanges[0].reply[-len(prompt.end_turn()) :]) == prompt.end_turn()
-    assert conversation.sequence.num_rows <= len(conversation.history())
+    assert conversation.sequence.num_tokens <= len(conversation.history())
     assert done(exchange(engine, conversation, speech(1.0, 1))).codes
 
 
@@ -110,7 +110,7 @@ def test_an_interrupted_text_stays_as_far_as_it_was_shown(engine: Engine) -> Non
             shown += event.text
             if "plus" in shown:
                 turn.cancel()
-    text = engine.stages.tokenizer.decode(row.text for row in conversation.exchanges[0].reply)
+    text = engine.stages.tokenizer.decode(token.text for token in conversation.exchanges[0].reply)
     assert text.strip() == "assistant\n" + shown.strip()
 
 
@@ -287,7 +287,7 @@ def test_a_reply_that_ends_by_itself(engine: Engine) -> None:
     assert (last.finish_reason, last.codes, last.text) == ("stop", tuple(codes), "")
     assert last.audio_samples == len(sound(events)) == 7 * engine.bundle.samples_per_code
     prompt = engine.stages.prompt
-    expected = [*prompt.open_reply(Modality.SPEECH), *prompt.code_rows(codes), *prompt.end_speech()]
+    expected = [*prompt.open_reply(Modality.SPEECH), *prompt.code_tokens(codes), *prompt.end_speech()]
     reply = conversation.exchanges[0].reply
     assert list(reply) == [*expected, *prompt.end_turn()]
 
@@ -332,7 +332,7 @@ def test_a_reply_cut_by_its_length_is_closed_in_the_history(engine: Engine, cut_
     assert done(events).finish_reason == "length"
     assert len(sound(events)) == cut_at * engine.bundle.samples_per_code
     prompt = engine.stages.prompt
-    closing = [*prompt.code_rows([cut_at]), *prompt.end_speech(), *prompt.end_turn()]
+    closing = [*prompt.code_tokens([cut_at]), *prompt.end_speech(), *prompt.end_turn()]
     assert list(conversation.exchanges[0].reply[-len(closing) :]) == closing
 
 
@@ -388,7 +388,7 @@ def test_speech_inside_a_text_reply_is_no_sound(engine: Engine) -> None:
     events = list(run_alone(turn.commit(Modality.TEXT, replace(LONG, min_new=0))))
     assert done(events).text == "yes"
     assert (done(events).codes, len(sound(events))) == ((4,), 0)
-    assert Row(special.modality_pad, special.eosp) in conversation.exchanges[0].reply
+    assert Token(special.modality_pad, special.eosp) in conversation.exchanges[0].reply
 
 
 @pytest.mark.slow

@@ -101,8 +101,8 @@ def test_it_predicts_the_same_where_an_empty_reply_is_forbidden(engine: Engine) 
         pass
     prompt = engine.stages.prompt
     opening, ending = len(prompt.open_reply(Modality.TEXT)), len(prompt.end_turn())
-    (row,) = conversation.exchanges[-1].reply[opening:-ending]
-    assert row.text not in (special.im_end, special.endoftext)
+    (token,) = conversation.exchanges[-1].reply[opening:-ending]
+    assert token.text not in (special.im_end, special.endoftext)
 
 
 def test_a_reply_that_is_held_after_its_prediction_is_not_late(engine: Engine) -> None:

@@ -44,13 +44,13 @@ def with_subtitles(engine: Engine) -> Engine:
 def codes_in_history(engine: Engine, conversation: Conversation, place: int = -1) -> list[int]:
     """Speech codes of the reply that the history holds, which is closed properly."""
     prompt, special = engine.stages.prompt, engine.bundle.lm.special_ids
-    rows = list(conversation.exchanges[place].reply)
+    tokens = list(conversation.exchanges[place].reply)
     closing = [*prompt.end_speech(), *prompt.end_turn()]
-    assert rows[-len(closing) :] == closing
+    assert tokens[-len(closing) :] == closing
     opening = prompt.open_reply(Modality.SPEECH)
-    assert rows[: len(opening)] == opening
-    codes = [row.audio for row in rows[: -len(closing)] if row.text == special.modality_pad]
-    assert rows == [*opening, *prompt.code_rows(codes), *closing]
+    assert tokens[: len(opening)] == opening
+    codes = [token.audio for token in tokens[: -len(closing)] if token.text == special.modality_pad]
+    assert tokens == [*opening, *prompt.code_tokens(codes), *closing]
     return codes
 
 
@@ -78,9 +78,9 @@ def test_a_complete_reply_is_cut_to_the_codes_whose_audio_had_started(
     turn.truncate(codes * engine.bundle.samples_per_code + more)
     assert codes_in_history(engine, conversation) == CODES[:heard]
     assert turn.is_over
-    # The cache holds no row that is not history, and nearly all of those up to the last code.
+    # The cache holds no token that is not history, and nearly all of those up to the last code.
     ids = engine.stages.sequences.merged_ids(conversation.history())
-    held = conversation.sequence.num_rows
+    held = conversation.sequence.num_tokens
     assert conversation.sequence.ids == ids[:held]
     closing = len(engine.stages.prompt.end_speech()) + len(engine.stages.prompt.end_turn())
     assert held >= len(ids) - closing - 1
@@ -145,7 +145,7 @@ def test_a_text_reply_is_cut_to_what_was_shown(engine: Engine) -> None:
             shown += event.text
     turn.truncate(0, len(shown))
     assert conversation.exchanges[0].text == shown.strip() == "two plus"
-    text = engine.stages.tokenizer.decode(row.text for row in conversation.exchanges[0].reply)
+    text = engine.stages.tokenizer.decode(token.text for token in conversation.exchanges[0].reply)
     assert text.strip() == "assistant\n" + shown.strip()
     turn.truncate(99_999, 0)
     assert conversation.exchanges == []
@@ -301,9 +301,9 @@ def test_whenever_the_user_interrupts_the_history_is_what_was_heard(loaded: Engi
     copy = fresh.new_conversation()
     copy.exchanges = list(conversation.exchanges)
     question = engine.stages.prompt.user_text("and plus two?")
-    rows = [*conversation.history(), *question]
-    warm, num_new = run_alone(engine.stages.sequences.prefill(conversation.sequence, rows, BOTH_TAILS))
-    cold, num_cold = run_alone(fresh.stages.sequences.prefill(copy.sequence, rows, BOTH_TAILS))
+    tokens = [*conversation.history(), *question]
+    warm, num_new = run_alone(engine.stages.sequences.prefill(conversation.sequence, tokens, BOTH_TAILS))
+    cold, num_cold = run_alone(fresh.stages.sequences.prefill(copy.sequence, tokens, BOTH_TAILS))
     assert num_new <= num_cold
     for left, right in ((warm.text_logits, cold.text_logits), (warm.audio_logits, cold.audio_logits)):
         assert left is not None

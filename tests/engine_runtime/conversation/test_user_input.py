@@ -17,7 +17,7 @@ from engine_runtime.conversation.history import Exchange
 from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import LanguageError
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.options import EngineOptions
@@ -66,15 +66,17 @@ def with_silence(seconds: float, seed: int = 0) -> Pcm:
 def user_codes(engine: Engine, conversation: Conversation, index: int = -1) -> list[int]:
     """Codes of a user turn in the history."""
     special = engine.bundle.lm.special_ids
-    rows = conversation.exchanges[index].user
-    return [row.audio for row in rows if row.text == special.modality_pad and row.audio < special.eosp]
+    tokens = conversation.exchanges[index].user
+    return [
+        token.audio for token in tokens if token.text == special.modality_pad and token.audio < special.eosp
+    ]
 
 
 def keys_and_values(engine: Engine, sequence: Sequence) -> torch.Tensor:
-    """What the KV cache holds of a sequence, [.., rows, ..]."""
+    """What the KV cache holds of a sequence, [.., tokens, ..]."""
     blocks = engine.stages.lm.cache.pool[torch.tensor(sequence.block_table)]
-    rows = blocks.movedim(4, 1).flatten(0, 1)
-    return rows[: sequence.num_rows]
+    tokens = blocks.movedim(4, 1).flatten(0, 1)
+    return tokens[: sequence.num_tokens]
 
 
 @pytest.mark.parametrize("seconds", [SHORT_S, 3.0])
@@ -101,13 +103,13 @@ def test_codes_that_a_revision_changed_are_prefilled_again(streamed: Engine) -> 
     conversation = streamed.new_conversation()
     turn = run_alone(streamed.open_turn(conversation, 1))
     ask(turn, question)
-    rows = [event.attributes["rows"] for event in seen if event.name == "prefill"]
-    assert max(int(count) for count in rows[1:]) > 5  # else as many as there are new codes
+    tokens = [event.attributes["tokens"] for event in seen if event.name == "prefill"]
+    assert max(int(count) for count in tokens[1:]) > 5  # else as many as there are new codes
     stream = tokenizer.stream()
     for start in range(0, question.size, 1280):
         run_alone(stream.push(question[start : start + 1280]))
     prompt = streamed.stages.prompt
-    wanted = [*conversation.history(), *prompt.open_user_speech(), *prompt.code_rows(stream.codes)]
+    wanted = [*conversation.history(), *prompt.open_user_speech(), *prompt.code_tokens(stream.codes)]
     check_cache(streamed, conversation, wanted)
 
 
@@ -131,22 +133,25 @@ def test_prefill_starts_at_the_first_code_that_differs(random_bundle: Path) -> N
     assert encoded.attributes == {"exact": 1, "codes": len(new), "changed_codes": changed}
     prompt = exact.stages.prompt
     after = [*prompt.end_speech(), *prompt.end_turn(), *prompt.open_reply(Modality.SPEECH)]
-    commit = next(event for event in seen if "rows_at_commit" in event.attributes)
-    assert commit.attributes["rows_at_commit"] == len(new) - same + len(after)
+    commit = next(event for event in seen if "tokens_at_commit" in event.attributes)
+    assert commit.attributes["tokens_at_commit"] == len(new) - same + len(after)
     exact.close()
 
 
-def check_cache(engine: Engine, conversation: Conversation, wanted: list[Row]) -> None:
-    """The cache holds these rows, as a prefill of all of them at once leaves it."""
+def check_cache(engine: Engine, conversation: Conversation, wanted: list[Token]) -> None:
+    """The cache holds these tokens, as a prefill of all of them at once leaves it."""
     ids = engine.stages.sequences.merged_ids(wanted)
-    assert conversation.sequence.num_rows == len(ids)
+    assert conversation.sequence.num_tokens == len(ids)
     held = keys_and_values(engine, conversation.sequence).clone()
     fresh, lm = Sequence(), engine.stages.lm
     lm.prefill(fresh, ids, BOTH_TAILS)
     complete, config = keys_and_values(engine, fresh), engine.stages.lm_config
     # The text tail, the layers after the shared ones, is left out of a spoken reply until it is wanted.
-    text, rows = slice(config.shared_layers, config.shared_layers + config.text_layers), conversation.sequence
-    held[rows.text_rows :, text] = complete[rows.text_rows :, text]
+    text, tokens = (
+        slice(config.shared_layers, config.shared_layers + config.text_layers),
+        conversation.sequence,
+    )
+    held[tokens.text_computed :, text] = complete[tokens.text_computed :, text]
     torch.testing.assert_close(held, complete, atol=1e-5, rtol=1e-4)
     lm.blocks.release(fresh)
 
@@ -154,8 +159,8 @@ def check_cache(engine: Engine, conversation: Conversation, wanted: list[Row]) -
 def test_the_cache_is_that_of_a_fresh_prefill(exact: Engine) -> None:
     conversation = exact.new_conversation()
     exchange(exact, conversation, with_silence(SHORT_S))
-    rows = conversation.history()
-    check_cache(exact, conversation, rows[: conversation.sequence.num_rows])
+    tokens = conversation.history()
+    check_cache(exact, conversation, tokens[: conversation.sequence.num_tokens])
 
 
 @pytest.mark.parametrize("seconds", [SHORT_S, 2.0])

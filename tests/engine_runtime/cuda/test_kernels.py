@@ -444,7 +444,7 @@ def test_a_few_rows_filled_up_to_a_captured_size(monkeypatch: pytest.MonkeyPatch
         (1, Tails()),
     )
     for count, tails in calls:
-        start = mine.num_rows
+        start = mine.num_tokens
         got = paged.prefill(mine, ids[start : start + count], tails)
         wanted = plain.prefill(other, ids[start : start + count], tails)
         for one, two in ((got.text_logits, wanted.text_logits), (got.audio_logits, wanted.audio_logits)):

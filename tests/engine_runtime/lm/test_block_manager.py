@@ -1,4 +1,4 @@
-"""Block accounting: no block is lost or owned twice, and every row is at its place in the block table."""
+"""Block accounting: no block is lost or owned twice, and every token is at its place in the block table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engine_runtime.lm.sequence import Sequence
 
 def append(blocks: BlockManager, sequence: Sequence, ids: list[int]) -> None:
     """What a successful forward step does to the accounting."""
-    blocks.reserve(sequence, sequence.complete_rows, sequence.num_rows + len(ids))
+    blocks.reserve(sequence, sequence.complete_tokens, sequence.num_tokens + len(ids))
     sequence.ids.extend(ids)
-    sequence.text_rows = sequence.audio_rows = sequence.num_rows
+    sequence.text_computed = sequence.audio_computed = sequence.num_tokens
     blocks.seal(sequence)
 
 
@@ -64,15 +64,15 @@ def test_a_shared_block_is_copied_when_it_is_written() -> None:
     blocks.check_integrity([first, second])
 
 
-def test_rows_with_a_tail_still_to_fill_are_not_offered_for_reuse() -> None:
+def test_tokens_with_a_tail_still_to_fill_are_not_offered_for_reuse() -> None:
     blocks = BlockManager(num_blocks=8, tokens_per_block=4)
     sequence = Sequence()
     blocks.reserve(sequence, 0, 8)
     sequence.ids.extend(range(8))
-    sequence.audio_rows, sequence.text_rows = 8, 5
+    sequence.audio_computed, sequence.text_computed = 8, 5
     blocks.seal(sequence)
     assert blocks.match(list(range(8))) == 4
-    sequence.text_rows = 8
+    sequence.text_computed = 8
     blocks.seal(sequence)
     assert blocks.match(list(range(8))) == 8
 
@@ -108,7 +108,7 @@ def test_damage_is_noticed() -> None:
 
 
 class Pool:
-    """Sequences over a pool that remembers for each slot which row, after which past, it holds."""
+    """Sequences over a pool that remembers for each slot which token, after which past, it holds."""
 
     def __init__(self) -> None:
         self.size = 3
@@ -122,10 +122,10 @@ class Pool:
         return sequence
 
     def append(self, sequence: Sequence, ids: list[int], skipped: str, fails: bool) -> None:
-        past, total = sequence.num_rows, sequence.num_rows + len(ids)
+        past, total = sequence.num_tokens, sequence.num_tokens + len(ids)
         tables = [list(other.block_table) for other in self.live]
         try:
-            copies = self.blocks.reserve(sequence, min(past, sequence.complete_rows), total)
+            copies = self.blocks.reserve(sequence, min(past, sequence.complete_tokens), total)
         except OutOfBlocksError:
             assert tables == [other.block_table for other in self.live]
             return
@@ -138,16 +138,16 @@ class Pool:
             return
         sequence.ids.extend(ids)
         if skipped != "text":
-            sequence.text_rows = total
+            sequence.text_computed = total
         if skipped != "audio":
-            sequence.audio_rows = total
-        for row in range(past, total):
-            block = sequence.block_table[row // self.size]
-            self.content[block, row % self.size] = tuple(sequence.ids[: row + 1])
+            sequence.audio_computed = total
+        for token in range(past, total):
+            block = sequence.block_table[token // self.size]
+            self.content[block, token % self.size] = tuple(sequence.ids[: token + 1])
         self.blocks.seal(sequence)
 
     def rollback(self, sequence: Sequence, keep: float) -> None:
-        self.blocks.rollback(sequence, int(keep * sequence.num_rows))
+        self.blocks.rollback(sequence, int(keep * sequence.num_tokens))
 
     def fork(self, sequence: Sequence) -> Sequence:
         other = self.blocks.fork(sequence)
@@ -156,9 +156,9 @@ class Pool:
 
     def adopt(self, ids: list[int]) -> Sequence:
         sequence = Sequence()
-        rows = self.blocks.adopt(sequence, ids)
-        assert rows % self.size == 0
-        assert sequence.ids == ids[:rows]
+        tokens = self.blocks.adopt(sequence, ids)
+        assert tokens % self.size == 0
+        assert sequence.ids == ids[:tokens]
         self.live.append(sequence)
         return sequence
 
@@ -168,16 +168,16 @@ class Pool:
         self.live = [other for other in self.live if other is not sequence]
 
     def check(self) -> None:
-        """Every block is owned exactly, and every row is where its sequence looks for it."""
+        """Every block is owned exactly, and every token is where its sequence looks for it."""
         self.blocks.check_integrity(self.live)
         owned = {block for sequence in self.live for block in sequence.block_table}
         assert self.blocks.num_used == len(owned)
         assert self.blocks.num_used + self.blocks.num_free == self.blocks.num_blocks
         for sequence in self.live:
-            assert len(sequence.block_table) == -(-sequence.num_rows // self.size)
-            for row in range(sequence.num_rows):
-                block = sequence.block_table[row // self.size]
-                assert self.content[block, row % self.size] == tuple(sequence.ids[: row + 1])
+            assert len(sequence.block_table) == -(-sequence.num_tokens // self.size)
+            for token in range(sequence.num_tokens):
+                block = sequence.block_table[token // self.size]
+                assert self.content[block, token % self.size] == tuple(sequence.ids[: token + 1])
 
 
 class PoolMachine(RuleBasedStateMachine):

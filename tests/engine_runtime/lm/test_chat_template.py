@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import BundleError
 from engine_runtime.lm.chat_template import IncrementalText, Prompt, TextTokenizer
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.types import Modality
 from tests.factories.bundle import SPECIAL_TOKENS
 
@@ -36,16 +36,21 @@ def prompt(bundle: Bundle, tokenizer: TextTokenizer) -> Prompt:
 
 def test_a_spoken_turn_and_what_opens_a_spoken_reply(bundle: Bundle, prompt: Prompt) -> None:
     ids = bundle.lm.special_ids
-    rows = [*prompt.open_user_speech(), *prompt.code_rows([7, 9]), *prompt.end_speech(), *prompt.end_turn()]
-    assert rows[0] == Row(ids.im_start, ids.audio_pad)
-    assert rows[-6 - len(prompt.text_rows("\n")) + 1 : -1 - len(prompt.text_rows("\n"))] == [
-        Row(ids.sosp, ids.audio_pad),
-        Row(ids.modality_pad, 7),
-        Row(ids.modality_pad, 9),
-        Row(ids.modality_pad, ids.eosp),
+    tokens = [
+        *prompt.open_user_speech(),
+        *prompt.code_tokens([7, 9]),
+        *prompt.end_speech(),
+        *prompt.end_turn(),
     ]
-    assert rows[-1 - len(prompt.text_rows("\n"))] == Row(ids.im_end, ids.audio_pad)
-    assert prompt.open_reply(Modality.SPEECH)[-1] == Row(ids.sosp, ids.audio_pad)
+    assert tokens[0] == Token(ids.im_start, ids.audio_pad)
+    assert tokens[-6 - len(prompt.text_tokens("\n")) + 1 : -1 - len(prompt.text_tokens("\n"))] == [
+        Token(ids.sosp, ids.audio_pad),
+        Token(ids.modality_pad, 7),
+        Token(ids.modality_pad, 9),
+        Token(ids.modality_pad, ids.eosp),
+    ]
+    assert tokens[-1 - len(prompt.text_tokens("\n"))] == Token(ids.im_end, ids.audio_pad)
+    assert prompt.open_reply(Modality.SPEECH)[-1] == Token(ids.sosp, ids.audio_pad)
     assert prompt.open_reply(Modality.TEXT) == prompt.open_reply(Modality.SPEECH)[:-1]
 
 
@@ -56,9 +61,9 @@ def test_the_system_turn_selects_the_modality(
         (Modality.SPEECH, bundle.lm.prompt.system_speech),
         (Modality.TEXT, bundle.lm.prompt.system_text),
     ):
-        said = tokenizer.decode(row.text for row in prompt.system(modality))
+        said = tokenizer.decode(token.text for token in prompt.system(modality))
         assert said == f"system\n{text}\n"
-        assert all(row.audio == bundle.lm.special_ids.audio_pad for row in prompt.system(modality))
+        assert all(token.audio == bundle.lm.special_ids.audio_pad for token in prompt.system(modality))
 
 
 def test_words_of_a_user_never_become_special_ids(bundle: Bundle, tokenizer: TextTokenizer) -> None:
@@ -144,9 +149,9 @@ def test_role_and_content_are_tokenized_apart(bundle: Bundle, tmp_path: Path) ->
     tokenizer = TextTokenizer(file, bundle.lm.special_ids, len(model["vocab"]))
     prompt = Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt)
     opening = prompt.user_text("")
-    assert [row.text for row in opening[1:]] == tokenizer.encode("user\n")
+    assert [token.text for token in opening[1:]] == tokenizer.encode("user\n")
     for content in ("hello", "\nhello", "\n\n", " hello"):
-        assert prompt.user_text(content) == [*opening, *prompt.text_rows(content)]
+        assert prompt.user_text(content) == [*opening, *prompt.text_tokens(content)]
     assert tokenizer.encode("user\n\nhello") != tokenizer.encode("user\n") + tokenizer.encode("\nhello")
 
 
@@ -164,10 +169,10 @@ def test_the_prompts_of_the_shipped_bundle_are_those_of_one_text(repository: Pat
         "7",
     ):
         together = [special.im_start, *tokenizer.encode(f"{texts.user_role}\n{content}")]
-        assert [row.text for row in prompt.user_text(content)] == together
+        assert [token.text for token in prompt.user_text(content)] == together
     for modality, content in ((Modality.SPEECH, texts.system_speech), (Modality.TEXT, texts.system_text)):
         together = tokenizer.encode(f"system\n{content}")
-        assert [row.text for row in prompt.system(modality)][1 : 1 + len(together)] == together
+        assert [token.text for token in prompt.system(modality)][1 : 1 + len(together)] == together
 
 
 @given(text=st.text(max_size=60))

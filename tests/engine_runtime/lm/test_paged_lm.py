@@ -1,4 +1,4 @@
-"""The blocks of rows that may be run ahead: reserved where there is room, and dropped with their sequence."""
+"""Blocks of tokens that may be run ahead: reserved where there is room, and dropped with their sequence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEN = torch.zeros(8, dtype=torch.bool)
 
 @dataclass
 class CheckedExecutor:
-    """Checks each step as a real executor does, and notes whose following row may be run ahead."""
+    """Checks each step as a real executor does, and notes whose following token may be run ahead."""
 
     limits: ExecutorLimits
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -46,7 +46,7 @@ class CheckedExecutor:
 
 
 def make(num_blocks: int, max_seq_len: int = 16) -> tuple[PagedLM, CheckedExecutor]:
-    """Blocks of four rows."""
+    """Blocks of four tokens."""
     model = make_thin()
     cache = KVCache(model.config, num_blocks, 4)
     executor = CheckedExecutor(cache.limits(model.config, max_seq_len, 16, 4))
@@ -69,7 +69,7 @@ def step(paged: PagedLM, sequences: list[Sequence]) -> None:
     paged.step([StepRequest(one, [7], sampling=sampling(), ahead=sampling()) for one in sequences])
 
 
-def test_the_row_of_a_step_ahead_has_a_block() -> None:
+def test_the_token_of_a_step_ahead_has_a_block() -> None:
     paged, executor = make(8)
     sequences = begin(paged, 2, 3)
     step(paged, sequences)
@@ -90,19 +90,19 @@ def test_a_sequence_alone_or_beside_others_that_may_not_go_on_reserves_nothing()
 
 
 @pytest.mark.parametrize("action", ["rollback", "release", "align"])
-def test_a_reserved_block_leaves_with_the_rows(action: str) -> None:
+def test_a_reserved_block_leaves_with_the_tokens(action: str) -> None:
     paged, _ = make(8)
     sequences = begin(paged, 3, 2)
     step(paged, sequences)
     one = sequences[0]
-    assert (one.num_rows, len(one.block_table)) == (4, 2)
+    assert (one.num_tokens, len(one.block_table)) == (4, 2)
     if action == "rollback":
         paged.blocks.rollback(one, 4)
     elif action == "release":
         paged.blocks.release(one)
     else:
         paged.align(one, [*one.ids, 5])
-    assert len(one.block_table) == one.num_rows // 4
+    assert len(one.block_table) == one.num_tokens // 4
     paged.blocks.check_integrity(sequences)
     paged.blocks.release(one)
     paged.blocks.release(sequences[1])
@@ -119,23 +119,23 @@ def test_a_failed_step_gives_the_reserved_blocks_back() -> None:
     paged.blocks.check_integrity(sequences)
 
 
-def test_present_rows_come_before_rows_ahead_and_a_full_pool_is_no_error() -> None:
+def test_present_tokens_come_before_tokens_ahead_and_a_full_pool_is_no_error() -> None:
     paged, executor = make(3)
     sequences = begin(paged, 3, 4)
-    step(paged, sequences)  # the last block is for the present row of the second one
+    step(paged, sequences)  # the last block is for the present token of the second one
     assert executor.ahead[-1] == [False, False]
-    assert [one.num_rows for one in sequences] == [4, 5]
+    assert [one.num_tokens for one in sequences] == [4, 5]
     with pytest.raises(OutOfBlocksError):
         step(paged, sequences)
     paged.blocks.check_integrity(sequences)
 
 
-def test_no_row_is_reserved_beyond_the_context() -> None:
+def test_no_token_is_reserved_beyond_the_context() -> None:
     paged, executor = make(8, max_seq_len=6)
     sequences = begin(paged, 2, 5)
     step(paged, sequences)
     assert executor.ahead[-1] == [True, False]
-    assert [one.num_rows for one in sequences] == [3, 6]
+    assert [one.num_tokens for one in sequences] == [3, 6]
 
 
 def test_a_reserved_block_is_shared_by_a_fork_and_copied_by_who_writes_first() -> None:

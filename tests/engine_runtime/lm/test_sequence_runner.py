@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from engine_runtime.bundle.bundle import SpecialIds
-from engine_runtime.lm.generation import Row
+from engine_runtime.lm.generation import Token
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
@@ -39,7 +39,7 @@ def make() -> tuple[SequenceRunner, NotingLM]:
 
 
 def decode(runner: SequenceRunner, sequence: Sequence) -> tuple[Task[StepOutput], StepWork]:
-    task = runner.decode(sequence, Row(503, 3), BOTH_TAILS, None, AHEAD)
+    task = runner.decode(sequence, Token(503, 3), BOTH_TAILS, None, AHEAD)
     work = next(task)
     assert isinstance(work, StepWork)
     return task, work

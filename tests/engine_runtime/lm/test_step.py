@@ -45,17 +45,17 @@ def test_a_valid_step_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"token_ids": []}, "token_ids: a step needs at least one row"),
-        ({"token_ids": [1, 2]}, "token_ids: a decode step takes exactly 1 row, got 2"),
-        ({"token_ids": [1] * 7, "is_prefill": True}, "token_ids: 7 rows exceed max_num_tokens 6"),
+        ({"token_ids": []}, "token_ids: a step needs at least one token"),
+        ({"token_ids": [1, 2]}, "token_ids: a decode step takes exactly 1 token, got 2"),
+        ({"token_ids": [1] * 7, "is_prefill": True}, "token_ids: 7 tokens exceed max_num_tokens 6"),
         ({"token_ids": [-1]}, "token_ids: ids -1..-1 leave the merged vocabulary of 50"),
         ({"token_ids": [70]}, "token_ids: ids 70..70 leave"),
-        ({"first_position": -1}, "first_position: -1 does not fit 1 new rows"),
-        ({"first_position": 20, "text_rows": 20}, "first_position: 20 does not fit 1 new rows"),
-        ({"text_rows": 10}, r"text_rows: 10 must be in 0\.\.9"),
-        ({"audio_rows": -1}, r"audio_rows: -1 must be in 0\.\.9"),
-        ({"block_table": [3, 0]}, "block_table: 2 blocks for 10 rows; expected 3 to 5"),
-        ({"block_table": [0, 1, 2, 3, 4, 5]}, "block_table: 6 blocks for 10 rows"),
+        ({"first_position": -1}, "first_position: -1 does not fit 1 new tokens"),
+        ({"first_position": 20, "text_computed": 20}, "first_position: 20 does not fit 1 new tokens"),
+        ({"text_computed": 10}, r"text_computed: 10 must be in 0\.\.9"),
+        ({"audio_computed": -1}, r"audio_computed: -1 must be in 0\.\.9"),
+        ({"block_table": [3, 0]}, "block_table: 2 blocks for 10 tokens; expected 3 to 5"),
+        ({"block_table": [0, 1, 2, 3, 4, 5]}, "block_table: 6 blocks for 10 tokens"),
         ({"block_table": [3, 0, 8]}, r"block_table: 0\.\.8 leave the 8 blocks"),
         ({"block_table": [3, -1, 7]}, r"block_table: -1\.\.7 leave"),
         ({"block_table": [3, 0, 3]}, "block_table: a block is listed twice"),
@@ -77,7 +77,7 @@ def test_sampling_is_refused_where_it_is_not_supported() -> None:
         check(sampled)
 
 
-def test_the_blocks_cover_the_row_of_a_step_ahead() -> None:
+def test_the_blocks_cover_the_token_of_a_step_ahead() -> None:
     seen = torch.zeros(50, dtype=torch.bool)
     ahead = SamplingMetadata(
         ReplySampling(SamplingParams(), 15, 14, seen, seen), 0.5, 0.5, 1, 2, False, False
@@ -85,9 +85,9 @@ def test_the_blocks_cover_the_row_of_a_step_ahead() -> None:
     check(replace(STEP, ahead=ahead))
     last = replace(STEP, first_position=11, ahead=ahead)
     check(replace(last, block_table=[3, 0, 7, 1]))
-    with pytest.raises(ExecutorError, match="block_table: 3 blocks for 13 rows; expected 4 to 5"):
+    with pytest.raises(ExecutorError, match="block_table: 3 blocks for 13 tokens; expected 4 to 5"):
         check(last)
-    with pytest.raises(ExecutorError, match="first_position: 19 does not fit 2 new rows"):
+    with pytest.raises(ExecutorError, match="first_position: 19 does not fit 2 new tokens"):
         check(replace(last, first_position=19, block_table=[3, 0, 7, 1, 2]))
 
 
@@ -99,12 +99,12 @@ def test_the_number_of_sequences_is_limited() -> None:
 
 
 def test_sequences_share_blocks_only_where_neither_writes() -> None:
-    # Rows 8 and 9 are written: the deferred audio row, and the new one. They are in the third block.
+    # Tokens 8 and 9 are written: the deferred audio token, and the new one. They are in the third block.
     check(STEP, replace(STEP, block_table=[3, 0, 4]))
     with pytest.raises(ExecutorError, match="would write to a block of another one"):
         check(STEP, replace(STEP, block_table=[1, 2, 7]))
     with pytest.raises(ExecutorError, match="would write to a block of another one"):
-        check(STEP, replace(STEP, audio_rows=3, block_table=[3, 0, 4]))
+        check(STEP, replace(STEP, audio_computed=3, block_table=[3, 0, 4]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ What full duplex needs:
   speech the end of speech as the first audio id, beside which the text head learns `<|empty|>` as at every
   end of speech, and then `<|im_end|>`. The runtime takes such a turn back, so it is always the last one, and
   always spoken: what is typed is complete.
-- A reply that was interrupted stays in the history as far as it was heard (`ReplyRows.as_turn`): its codes,
+- A reply that was interrupted stays in the history as far as it was heard (`ReplyTokens.as_turn`): its codes,
   the end of speech, the end of the turn; its text up to some token, the end of the turn. What was said is
   learnt, the end is not: nobody is taught to stop there.
 """

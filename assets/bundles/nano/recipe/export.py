@@ -93,7 +93,7 @@ def _lm(tokenizer: Tokenizer) -> dict[str, Any]:
     names = ("endoftext", "im_start", "im_end", "sosp", "modality_pad", "empty")
     ids = {name: tokenizer.token_to_id(token) for name, token in zip(names, text.SPECIAL, strict=True)}
     return {
-        "weights": "lm.safetensors", "tokens_per_block": 16, "kv_blocks": 256, "context_rows": LONG + 64,
+        "weights": "lm.safetensors", "tokens_per_block": 16, "kv_blocks": 256, "context_tokens": LONG + 64,
         "subtitles": True, "detects_turn_end": DETECTS_TURN_END, "config": config,
         "special_ids": {**ids, "eosp": EOSP, "audio_pad": AUDIO_PAD, "audio_forbidden_from": EOSP + 1},
         "prompt": {"system_speech": text.SYSTEM_SPEECH, "system_text": text.SYSTEM_TEXT},

@@ -117,7 +117,7 @@ def test_an_export_that_nobody_wants_after_all_does_nothing(
 def test_the_newest_events_are_kept() -> None:
     log = TimingLog()
     sent = [
-        TimingEvent("step", 1, index, 1, "engine", {"rows": index}) for index in range(MOST_EVENTS + 1_500)
+        TimingEvent("step", 1, index, 1, "engine", {"tokens": index}) for index in range(MOST_EVENTS + 1_500)
     ]
     log.extend(sent[:700])
     assert list(log) == sent[:700]

@@ -111,7 +111,7 @@ def test_the_figures_asked_for_are_all_there(view: LatencyView) -> None:
     shown |= {curve.metric for plot in view.plots.values() for curve in plot.style_of_plot.curves}
     assert shown >= {
         Metric.PREFILL,
-        Metric.PREFILL_ROWS,
+        Metric.PREFILL_TOKENS,
         Metric.TOKEN2MEL,
         Metric.VOCODER,
         Metric.RTF_TOTAL,

@@ -95,8 +95,8 @@ def test_events_become_series() -> None:
     metrics.add_events(spoken_turn())
     held = {metric: series.points().medians.tolist() for metric, series in metrics.series.items()}
     assert held[Metric.PREFILL] == [16.0]
-    assert held[Metric.PREFILL_ROWS] == [11.0]
-    assert held[Metric.ROWS_AT_COMMIT] == [6.0]
+    assert held[Metric.PREFILL_TOKENS] == [11.0]
+    assert held[Metric.TOKENS_AT_COMMIT] == [6.0]
     assert held[Metric.STEP] == [10.0]
     steps = metrics.series[Metric.STEP].summary()
     assert steps is not None

@@ -103,7 +103,7 @@ def test_numbers_of_the_release() -> None:
         "audio_pad": 512,
         "audio_forbidden_from": 16385,
     }
-    assert lm["kv_blocks"] * lm["tokens_per_block"] == lm["context_rows"] == 8192
+    assert lm["kv_blocks"] * lm["tokens_per_block"] == lm["context_tokens"] == 8192
     assert lm["prompt"]["system_speech"].endswith("with spoken responses.")
     speech, text = (SamplingParams(**lm["sampling"][part]) for part in ("speech", "text"))
     assert (speech.temperature, speech.repetition_penalty, speech.min_new) == (0.7, 1.0, 10)

@@ -158,7 +158,7 @@ def test_a_batch_with_one_bad_sequence_changes_none(model: MossLM) -> None:
         batched.prefill(sequence, [5, 6, 7])
     with pytest.raises(ExecutorError, match=r"^token_ids: "):
         batched.step([StepRequest(first, [8]), StepRequest(second, [512 + 160])])
-    assert (first.num_rows, second.num_rows) == (3, 3)
+    assert (first.num_tokens, second.num_tokens) == (3, 3)
     batched.blocks.check_integrity([first, second])
 
 

@@ -22,7 +22,7 @@ from tests.factories.steps import next_row
 from tests.factories.tiny_lm import (
     LOGIT_TOLERANCE,
     as_ids,
-    as_rows,
+    as_tokens,
     load_special_ids,
     load_tiny,
     make_cuda_paged,
@@ -183,7 +183,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
     vocab = model.config.text_vocab
     generations = [
         Generation(
-            as_rows(prompt),
+            as_tokens(prompt),
             params,
             special,
             text_vocab=vocab,
@@ -205,7 +205,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
                 if ids
                 else paged.decode(
                     sequences[which],
-                    merged_id(made[which][-1].row, special, vocab),
+                    merged_id(made[which][-1].token, special, vocab),
                     generation.tails,
                     generation.sampling,
                 )
@@ -218,7 +218,7 @@ def test_what_an_executor_cannot_sample_comes_back_as_logits(tiny: Tiny) -> None
     model, cases = tiny
     params = SamplingParams(True, 1.0, 0, 0.9, max_new=5, seed=1)
     generation = Generation(
-        as_rows(cases["a.rows"]),
+        as_tokens(cases["a.rows"]),
         params,
         load_special_ids(),
         text_vocab=model.config.text_vocab,
@@ -246,7 +246,7 @@ def test_a_refused_step_changes_nothing(tiny: Tiny) -> None:
     paged.prefill(sequence, ids[:60])
     with pytest.raises(ExecutorError, match="token_ids"):
         paged.decode(sequence, 512 + 160)
-    assert sequence.num_rows == 60
+    assert sequence.num_tokens == 60
     assert_same(paged.prefill(sequence, ids[60:]), make_paged(model).prefill(Sequence(), ids))
 
 

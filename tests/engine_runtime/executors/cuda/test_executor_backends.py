@@ -17,7 +17,14 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
-from tests.factories.tiny_lm import as_ids, as_rows, load_special_ids, load_tiny, make_cuda_paged, make_paged
+from tests.factories.tiny_lm import (
+    as_ids,
+    as_tokens,
+    load_special_ids,
+    load_tiny,
+    make_cuda_paged,
+    make_paged,
+)
 from tests.tools.lm_scenarios import SAMPLINGS, reply
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
@@ -73,7 +80,7 @@ def test_beside_the_codec_and_for_logits_the_other_backend_runs(
     model, cases = tiny
     paged, sequence = make_cuda_paged(model, uses_persistent_kernel=True), Sequence()
     generation = Generation(
-        as_rows(cases["a.rows"][:50]),
+        as_tokens(cases["a.rows"][:50]),
         SamplingParams(max_new=9),
         load_special_ids(),
         text_vocab=model.config.text_vocab,

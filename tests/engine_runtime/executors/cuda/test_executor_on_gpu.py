@@ -17,7 +17,7 @@ from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import (
     RELEASED,
     as_ids,
-    as_rows,
+    as_tokens,
     load_special_ids,
     load_tiny,
     make_cuda_paged,
@@ -168,7 +168,7 @@ def test_many_steps_take_no_more_memory() -> None:
     ids = as_ids(cases["c.rows"], model)
     paged.prefill(sequence, ids[:40])
     generation = Generation(
-        as_rows(cases["c.rows"][:40]),
+        as_tokens(cases["c.rows"][:40]),
         SamplingParams(True, 0.6, 20, 0.95, 1.1, max_new=400, seed=0),
         load_special_ids(),
         text_vocab=model.config.text_vocab,

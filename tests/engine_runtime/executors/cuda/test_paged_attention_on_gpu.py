@@ -18,7 +18,7 @@ from engine_runtime.executors.cuda.paged_attention import unsupported_reason
 from engine_runtime.executors.cuda.skinny_gemm import RowFormat
 from engine_runtime.executors.cuda.weights import build_network
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step import MAX_JOINT_ROWS, ScheduledSequence, Tails
+from engine_runtime.lm.step import MAX_JOINT_TOKENS, ScheduledSequence, Tails
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats
 from engine_runtime.quantization import FP8
@@ -60,7 +60,7 @@ CASES = [
     (8, [(2048, 3), (255, 4), (4200, 1)]),
     (8, [(length, 1) for length in LENGTHS[:7]]),
     (32, [(1000, 15), (0, 15), (17, 1)]),
-    (32, [(2049, MAX_JOINT_ROWS), (16, 5), (4200, 9), (15, 2)]),
+    (32, [(2049, MAX_JOINT_TOKENS), (16, 5), (4200, 9), (15, 2)]),
     (64, [(LENGTHS[index % len(LENGTHS)], 1) for index in range(64)]),
     (64, [(LENGTHS[3 * index % len(LENGTHS)], 1 + index) for index in range(10)]),
 ]
@@ -115,7 +115,7 @@ class Bench:
         self.inputs.send()
         self.inputs.note_use()
         self.cache.pool.copy_(self.pool)
-        longest = max(one.num_rows for one in scheduled)
+        longest = max(one.num_tokens for one in scheduled)
         text = any(one.tails.text for one in scheduled)
         audio = any(one.tails.audio for one in scheduled)
         return BatchShape(rows, bucket_of(longest, LONGEST), text, audio, samples=False)

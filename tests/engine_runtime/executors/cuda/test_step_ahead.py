@@ -21,7 +21,7 @@ from engine_runtime.executors.cuda.prefill import TorchRowOperations
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE
 from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Tail
-from engine_runtime.lm.generation import Mode, Row
+from engine_runtime.lm.generation import Mode, Token
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
@@ -33,7 +33,7 @@ from engine_runtime.types import SamplingParams
 from engine_runtime.work import Task
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.factories.tiny_lm import (
-    as_rows,
+    as_tokens,
     load_special_ids,
     load_tiny,
     make_cuda_paged,
@@ -87,10 +87,10 @@ def start(
     model: MossLM, paged: PagedLM, count: int, params: SamplingParams = GREEDY, *, subtitles: bool = False
 ) -> list[Speaker]:
     """Replies after prompts of different lengths, whose first row was sampled."""
-    rows = as_rows(load_tiny()[1]["a.rows"])
+    rows = as_tokens(load_tiny()[1]["a.rows"])
     speakers = []
     for index in range(count):
-        prompt = [*rows[index : 9 + 2 * index], Row(SPECIAL.sosp, SPECIAL.audio_pad)]
+        prompt = [*rows[index : 9 + 2 * index], Token(SPECIAL.sosp, SPECIAL.audio_pad)]
         speakers.append(Speaker(model, paged, prompt, replace(params, seed=index + 1), subtitles))
     for one in speakers:
         step([one])
@@ -219,7 +219,7 @@ def test_who_ends_by_himself_leaves_the_others_in_flight(model: MossLM) -> None:
     assert in_flight(speakers) == [True, False, True]
     size, trunk = paged.blocks.tokens_per_block, paged.executor.limits.num_layers
     for one in speakers:
-        block, slot = divmod(one.sequence.num_rows, size)
+        block, slot = divmod(one.sequence.num_tokens, size)
         at = one.sequence.block_table[block], slice(trunk), slice(None), slice(None), slot
         assert torch.equal(paged.cache.pool[at], before[at]) == (one is ending)
     others = [speakers[0], speakers[2]]
@@ -334,7 +334,7 @@ def test_without_room_for_the_following_row_nothing_is_launched_ahead(model: Mos
     paged.blocks.reserve(other, 0, 4 * paged.blocks.num_free)
     while any(in_flight(speakers)):
         step(speakers)
-    assert any(one.sequence.num_rows % 4 == 0 for one in speakers)
+    assert any(one.sequence.num_tokens % 4 == 0 for one in speakers)
     paged.blocks.check_integrity([other, *(one.sequence for one in speakers)])
     paged.blocks.release(other)
     step(speakers)
@@ -348,7 +348,7 @@ def test_a_full_context_is_not_exceeded(model: MossLM) -> None:
     paged, _ = make_batched(model, max_seq_len=15)
     speakers = start(model, paged, 2)
     seen = []
-    while speakers[1].sequence.num_rows < 15:
+    while speakers[1].sequence.num_tokens < 15:
         step(speakers)
         seen.append(in_flight(speakers)[0])
     assert seen == [True, True, True, False]
@@ -377,11 +377,11 @@ def test_a_refused_result_drops_the_step_after_it(
         context.setattr(steps, "_launch", spoiled)
         step(speakers)
     assert in_flight(speakers) == [True] * 3
-    before = [one.sequence.num_rows for one in speakers]
+    before = [one.sequence.num_tokens for one in speakers]
     with pytest.raises(ExecutorError, match="audio_logits: values are not finite"):
         paged.step([one.request() for one in speakers])
     assert in_flight(speakers) == [False] * 3
-    assert [one.sequence.num_rows for one in speakers] == before
+    assert [one.sequence.num_tokens for one in speakers] == before
     for together in [[one] for one in speakers] if alone else [speakers]:  # alone as by the scheduler
         step(together)
     step(speakers)

@@ -12,7 +12,7 @@ import torch
 
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.executors.cuda.executor import CudaExecutor
-from engine_runtime.lm.generation import Mode, Row
+from engine_runtime.lm.generation import Mode, Token
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats
@@ -20,7 +20,7 @@ from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import needs_triton
 from tests.factories.tiny_lm import (
     RELEASED,
-    as_rows,
+    as_tokens,
     load_special_ids,
     load_tiny,
     make_cuda_paged,
@@ -60,9 +60,9 @@ def wide() -> Iterator[MossLM]:
 
 def speakers_of(model: MossLM, paged: PagedLM, count: int) -> list[Speaker]:
     """Replies of different lengths, with and without subtitles."""
-    rows, found = as_rows(load_tiny()[1]["a.rows"]), []
+    rows, found = as_tokens(load_tiny()[1]["a.rows"]), []
     for index in range(count):
-        prompt = [*rows[index % 7 : 9 + 2 * (index % 9)], Row(SPECIAL.sosp, SPECIAL.audio_pad)]
+        prompt = [*rows[index % 7 : 9 + 2 * (index % 9)], Token(SPECIAL.sosp, SPECIAL.audio_pad)]
         params = replace(PARAMS, max_new=PARAMS.max_new - index, seed=index)
         found.append(Speaker(model, paged, prompt, params, want_subtitles=index % 4 == 1))
     return found
@@ -101,7 +101,7 @@ def test_replies_at_full_width_are_those_of_steps_one_by_one(
         uses_triton=True,
         max_batch_size=count,
     )
-    made: list[list[tuple[list[Row], list[int | None]]]] = []
+    made: list[list[tuple[list[Token], list[int | None]]]] = []
     taken = noted_takes(monkeypatch)
     for looks_ahead in (False, True, True):
         taken.clear()

@@ -64,8 +64,8 @@ def test_prefill_is_the_same_however_it_is_cut(tiny: Tiny, cuts: list[int]) -> N
     model, cases = tiny
     ids, paged, sequence = as_ids(cases["a.rows"], model), make_paged(model), Sequence()
     for cut in cuts:
-        logits = paged.prefill(sequence, ids[sequence.num_rows : sequence.num_rows + cut])
-        assert_logits(logits, cases, "a", sequence.num_rows - 1)
+        logits = paged.prefill(sequence, ids[sequence.num_tokens : sequence.num_tokens + cut])
+        assert_logits(logits, cases, "a", sequence.num_tokens - 1)
 
 
 def test_a_prefill_longer_than_one_call_is_cut_by_the_runtime(tiny: Tiny) -> None:
@@ -126,10 +126,10 @@ def test_a_tail_that_was_left_out_is_filled_before_it_is_read(tiny: Tiny, left_o
             torch.testing.assert_close(
                 logits.audio_logits, cases["a.audio_logits"][row], atol=LOGIT_TOLERANCE, rtol=0
             )
-    assert sequence.complete_rows == 30
+    assert sequence.complete_tokens == 30
     other = paged.blocks.fork(sequence)
     assert_logits(paged.decode(sequence, ids[61]), cases, "a", 61)
-    assert sequence.complete_rows == 62
+    assert sequence.complete_tokens == 62
     paged.prefill(other, ids[61:80], left_out)
     assert_logits(paged.prefill(other, ids[80:]), cases, "a", 95)
     assert_logits(paged.prefill(sequence, ids[62:]), cases, "a", 95)
@@ -149,7 +149,7 @@ def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
             pairs.append((batched.blocks.fork(pairs[0][0]), single.blocks.fork(pairs[0][1])))
         requests, wanted = [], []
         for mine, other in choose.sample(pairs, choose.randrange(1, len(pairs) + 1)):
-            is_prefill = mine.num_rows == 0 or choose.random() < 0.3
+            is_prefill = mine.num_tokens == 0 or choose.random() < 0.3
             ids = [choose.randrange(vocab) for _ in range(choose.randrange(1, 20) if is_prefill else 1)]
             tails = Tails(text=choose.random() < 0.7, audio=choose.random() < 0.7)
             requests.append(StepRequest(mine, ids, tails, is_prefill=is_prefill))
@@ -157,10 +157,10 @@ def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
         for got, alone in zip(batched.step(requests), wanted, strict=True):
             assert_same(got, alone)
         for mine, other in pairs:
-            assert (mine.ids, mine.text_rows, mine.audio_rows) == (
+            assert (mine.ids, mine.text_computed, mine.audio_computed) == (
                 other.ids,
-                other.text_rows,
-                other.audio_rows,
+                other.text_computed,
+                other.audio_computed,
             )
     batched.blocks.check_integrity([mine for mine, _ in pairs])
 
@@ -206,7 +206,7 @@ def test_a_batch_with_one_bad_sequence_changes_none(tiny: Tiny) -> None:
         paged.prefill(sequence, ids[:31])
     with pytest.raises(ExecutorError, match=r"^token_ids: "):
         paged.step([StepRequest(first, [ids[31]]), StepRequest(second, [512 + 160])])
-    assert (first.num_rows, second.num_rows) == (31, 31)
+    assert (first.num_tokens, second.num_tokens) == (31, 31)
     outputs = paged.step([StepRequest(first, [ids[31]]), StepRequest(second, [ids[31]])])
     for output in outputs:
         assert_logits(output, cases, "a", 31)
@@ -238,7 +238,7 @@ def test_a_refused_step_leaves_the_sequence_as_it_was(tiny: Tiny) -> None:
         paged.prefill(sequence, [1] * 53)
     with pytest.raises(ExecutorError, match="token_ids"):
         paged.prefill(sequence, [1, 2, 512 + 160])
-    assert sequence.num_rows == 60
+    assert sequence.num_tokens == 60
     assert_logits(paged.prefill(sequence, ids[60:]), cases, "a", 95)
     paged.blocks.check_integrity([sequence])
 
@@ -249,7 +249,7 @@ def test_blocks_run_out(tiny: Tiny) -> None:
     paged.prefill(sequence, [1] * 40)
     with pytest.raises(OutOfBlocksError, match="Start a new conversation"):
         paged.prefill(sequence, [1] * 10)
-    assert sequence.num_rows == 40
+    assert sequence.num_tokens == 40
     paged.decode(sequence, 1)
 
 

@@ -19,9 +19,9 @@ TOLERANCE = 1e-4
 
 
 def scheduled(
-    rows: int = 1, text_rows: int = 5, audio_rows: int = 5, tails: Tails = BOTH_TAILS
+    rows: int = 1, text_computed: int = 5, audio_computed: int = 5, tails: Tails = BOTH_TAILS
 ) -> ScheduledSequence:
-    return ScheduledSequence([3] * rows, 5, [0], text_rows, audio_rows, 5, rows > 1, tails)
+    return ScheduledSequence([3] * rows, 5, [0], text_computed, audio_computed, 5, rows > 1, tails)
 
 
 def assert_close(actual: StepOutput, wanted: StepOutput) -> None:
@@ -36,7 +36,7 @@ def assert_close(actual: StepOutput, wanted: StepOutput) -> None:
 
 def rows_in_pool(pool: torch.Tensor, sequence: Sequence) -> torch.Tensor:
     """K/V of the rows of a sequence. [rows, layers, 2, kv_heads, head_dim]"""
-    return pool[sequence.block_table].movedim(4, 1).flatten(0, 1)[: sequence.num_rows]
+    return pool[sequence.block_table].movedim(4, 1).flatten(0, 1)[: sequence.num_tokens]
 
 
 @pytest.fixture
@@ -81,10 +81,10 @@ def test_rows_of_tails_that_did_not_run_are_kept(model: MossLM) -> None:
 def test_the_step_must_be_one_row_of_one_sequence_with_no_tail_behind() -> None:
     accepted = [
         scheduled(),
-        scheduled(text_rows=2, tails=Tails(text=False)),
-        scheduled(audio_rows=2, tails=Tails(audio=False)),
+        scheduled(text_computed=2, tails=Tails(text=False)),
+        scheduled(audio_computed=2, tails=Tails(audio=False)),
     ]
-    refused = [scheduled(rows=2), scheduled(text_rows=4), scheduled(audio_rows=4)]
+    refused = [scheduled(rows=2), scheduled(text_computed=4), scheduled(audio_computed=4)]
     assert all(SingleRow.accepts(ScheduledBatch((one,))) for one in accepted)
     assert not any(SingleRow.accepts(ScheduledBatch((one,))) for one in refused)
     assert not SingleRow.accepts(ScheduledBatch((scheduled(), scheduled())))

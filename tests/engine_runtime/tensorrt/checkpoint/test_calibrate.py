@@ -42,7 +42,7 @@ def _seen_by_the_plain_network(
 def test_it_sees_what_the_plain_network_sees(random_bundle: Path, plain: Checkpoint) -> None:
     calibrator = Calibrator()
     model = watched_model(random_bundle, plain, calibrator)
-    calibration = calibrator.run(model, PROMPTS, model="m", reply_rows=0, total=2)
+    calibration = calibrator.run(model, PROMPTS, model="m", reply_tokens=0, total=2)
     grids = [torch.tensor(model.rows(prompt)) for prompt in PROMPTS]
     seen = _seen_by_the_plain_network(plain, model.config.modality_pad, grids)
     assert calibration.rows == sum(map(len, grids))
@@ -87,8 +87,8 @@ def test_prompts_are_laid_out_as_in_a_conversation(random_bundle: Path, plain: C
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_a_gpu_sees_the_same(random_bundle: Path, plain: Checkpoint) -> None:
-    here = calibrate(random_bundle, plain, reply_rows=0)
-    there = calibrate(random_bundle, plain, "cuda", reply_rows=0)
+    here = calibrate(random_bundle, plain, reply_tokens=0)
+    there = calibrate(random_bundle, plain, "cuda", reply_tokens=0)
     assert there.rows == here.rows
     for module, inputs in here.inputs.items():
         found = there.inputs[module]
@@ -145,4 +145,4 @@ def test_nothing_to_see_is_said(random_bundle: Path, plain: Checkpoint) -> None:
     calibrator = Calibrator()
     model = watched_model(random_bundle, plain, calibrator)
     with pytest.raises(QuantizeError, match="--wavs"):
-        calibrator.run(model, [], model="m", reply_rows=1, total=0)
+        calibrator.run(model, [], model="m", reply_tokens=1, total=0)

@@ -237,10 +237,10 @@ def test_tails_that_are_not_wanted_are_computed_and_not_given(tiny: Tiny, folder
     logits = paged.prefill(sequence, list(range(20)), Tails(text=False))
     assert logits.text_logits is None
     assert logits.audio_logits is not None
-    assert sequence.complete_rows == 20
+    assert sequence.complete_tokens == 20
     row = next_row(paged, sequence, [1])
     with pytest.raises(ExecutorError, match="cannot fill the rows of a skipped tail"):
-        paged.executor.execute(ScheduledBatch((replace(row, text_rows=19),)))
+        paged.executor.execute(ScheduledBatch((replace(row, text_computed=19),)))
     tensors = step_tensors(paged, sequence, [1])
     with pytest.raises(ExecutorError, match=r"^host_tail_start: unknown input"):
         executor_of(paged).run(tensors | {"host_tail_start": torch.tensor([21, 20], dtype=torch.int32)})
@@ -324,7 +324,7 @@ def test_a_refused_step_is_an_error_and_no_row(tiny: Tiny, folder: Path) -> None
     trt.refuses = "Error Code 1: Myelin (no kernel image)"
     with pytest.raises(ExecutorError, match=r"did not start \(Error Code 1: Myelin \(no kernel image\)\)"):
         paged.decode(mine, 4)
-    assert mine.num_rows == 3
+    assert mine.num_tokens == 3
     trt.refuses = None
     assert_same(paged.decode(mine, 4), plain.decode(other, 4))
 

@@ -121,7 +121,7 @@ def test_a_batch_beyond_the_size_of_the_engine_is_refused(
     with pytest.raises(ExecutorError, match=f"runs 1 to {built_for} sequences per step, got {built_for + 1}"):
         paged.step([StepRequest(sequence, [7]) for sequence in sequences])
     assert trt.num_enqueues == 0
-    assert {sequence.num_rows for sequence in sequences} == {0}
+    assert {sequence.num_tokens for sequence in sequences} == {0}
     paged.blocks.check_integrity(sequences)
 
 
@@ -148,7 +148,7 @@ def test_a_batch_with_one_bad_sequence_changes_none(model: MossLM, tmp_path: Pat
         paged.prefill(sequence, [5, 6, 7])
     with pytest.raises(ExecutorError, match=r"^token_ids: "):
         paged.step([StepRequest(first, [8]), StepRequest(second, [512 + 160])])
-    assert (first.num_rows, second.num_rows) == (3, 3)
+    assert (first.num_tokens, second.num_tokens) == (3, 3)
     paged.blocks.check_integrity([first, second])
 
 

@@ -96,13 +96,13 @@ def test_as_many_rows_as_the_bundle_wants_in_blocks_of_the_engine(
     stages = Engine.load(Bundle.open(random_bundle), with_engine(folder)).stages
     lm = stages.lm
     assert (lm.blocks.num_blocks, lm.blocks.tokens_per_block) == (128 * 16 // 64, 64)
-    assert lm.max_rows == 600
+    assert lm.max_tokens == 600
     assert lm.executor.limits.max_num_tokens == 128
     (note,) = map(str, stages.notes)
     assert "holds conversations of 600 rows, but bundle random allows 1024" in note
     fewer = Engine.load(Bundle.open(random_bundle), with_engine(folder, kv_blocks=16)).stages.lm
     assert fewer.blocks.num_blocks == 4
-    assert fewer.max_rows == 256
+    assert fewer.max_tokens == 256
 
 
 @pytest.mark.slow

@@ -43,12 +43,12 @@ def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> flo
     model, cases = load_tiny()
     ids, sequence, distances = as_ids(cases[f"{case}.rows"], model), Sequence(), []
     for rows in [*prefills, *[1] * decode]:
-        new = ids[sequence.num_rows : sequence.num_rows + rows]
+        new = ids[sequence.num_tokens : sequence.num_tokens + rows]
         is_step = len(distances) >= len(prefills)
         logits = paged.decode(sequence, new[0]) if is_step else paged.prefill(sequence, new)
         for got, stored in ((logits.text_logits, "text_logits"), (logits.audio_logits, "audio_logits")):
             assert got is not None
-            wanted = cases[f"{case}.{stored}"][sequence.num_rows - 1]
+            wanted = cases[f"{case}.{stored}"][sequence.num_tokens - 1]
             distances.append(float((got - wanted).abs().max()))
         distances[-2:] = [max(distances[-2:])]
     return max(distances)
@@ -79,13 +79,13 @@ def test_steps_of_several_sequences_yield_the_stored_logits(tiny_checkpoint: Pat
         paged.prefill(sequence, ids[: 15 * index])
     for new in ([1, 1, 12, 1, 1], [9, 1, 1, 1, 16], [1, 1, 1, 1, 1]):
         requests = [
-            StepRequest(one, ids[one.num_rows : one.num_rows + count], is_prefill=count > 1)
+            StepRequest(one, ids[one.num_tokens : one.num_tokens + count], is_prefill=count > 1)
             for one, count in zip(sequences, new, strict=True)
         ]
         for sequence, logits in zip(sequences, paged.step(requests), strict=True):
             for got, stored in ((logits.text_logits, "text_logits"), (logits.audio_logits, "audio_logits")):
                 assert got is not None
-                assert float((got - cases[f"a.{stored}"][sequence.num_rows - 1]).abs().max()) < NOISE
+                assert float((got - cases[f"a.{stored}"][sequence.num_tokens - 1]).abs().max()) < NOISE
 
 
 def test_without_paged_context_fmha_a_prefill_does_not_see_the_conversation(
