@@ -28,8 +28,7 @@ from app.audio.devices import (
     list_devices,
     portaudio,
 )
-from app.audio.playback_ring import FADE_S, PlaybackRing
-from app.audio.ring import Ring
+from app.audio.ring import FADE_S, PlaybackRing, Ring
 from app.audio.sound_server import Side, routed_to
 from app.audio.streams import PlayedTap, SampleClock
 from engine_runtime.errors import AudioDeviceError

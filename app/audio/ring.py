@@ -1,8 +1,9 @@
-"""Fixed ring of samples between an audio callback and the dialog thread.
+"""Rings of samples between an audio callback and the dialog thread, for capture and for playback.
 
 One producer and one consumer, each in its own thread, without a lock: only the producer advances `written`,
 only the consumer advances `consumed`, and samples are copied before the counter that publishes them is
-advanced. After construction only `read` allocates. `PlaybackRing` can also be paused and discarded.
+advanced. After construction only `read` allocates. The ring of the loudspeaker can also be paused and
+discarded.
 """
 
 from __future__ import annotations
@@ -83,3 +84,125 @@ class Ring:
         first = min(len(out), self.capacity - start)
         out[:first] = self._samples[start : start + first]
         out[first:] = self._samples[: len(out) - first]
+
+
+FADE_S = 0.01
+"""Fade of a reply that is discarded, paused or resumed. The onsets of speech, which sound like no click, take
+5 ms or longer."""
+
+
+class PlaybackRing(Ring):
+    """A ring whose consumer fades: the reply in it can be discarded, or paused and resumed, without a click.
+
+    The producer's wishes are plain values that the callback looks at once per block. A reply that is paused
+    fades out, and none of the faded samples is taken from the ring. When it is resumed, the same samples fade
+    in: each sounds twice, with gains that add up to one, and every other sample sounds once. So no sample is
+    lost, and the transition falls into a single sound instead of between two.
+    """
+
+    __slots__ = ("_discard_to", "_fade", "_fade_length", "_faded", "_gain", "_is_paused", "_risen")
+
+    def __init__(self, capacity_samples: int, fade_samples: int) -> None:
+        """Make a ring as `Ring`, with fades of `fade_samples`."""
+        super().__init__(capacity_samples)
+        angles = (np.arange(fade_samples) + 0.5) / fade_samples * np.pi / 2
+        self._fade = (np.cos(angles) ** 2).astype(np.float32)
+        self._discard_to = 0
+        self._is_paused = False
+        """Both written by the producer."""
+        self._faded: int | None = None
+        """Samples from `consumed` on that were faded out; None while the ring is played."""
+        self._fade_length = 0
+        """Length of that fade in samples; behind it there is silence."""
+        self._risen = fade_samples
+        """Samples before `consumed` that were faded in."""
+        self._gain = 1.0
+        """Gain of the latest block. Only the consumer writes these four."""
+
+    @property
+    def available(self) -> int:
+        """Samples that can be read now, or when the ring is resumed."""
+        return self.written - max(self.consumed, self._discard_to)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the consumer gets silence, or is fading to it, for another reason than an empty ring."""
+        return self._faded is not None
+
+    def discard(self) -> None:
+        """Producer: discard everything written so far, after a fade. Ends a pause."""
+        # NOTE: before `_is_paused`, which `_look` reads first: in the other order the callback could see
+        # neither pause nor discard and play a block of the discarded reply.
+        self._discard_to = self.written
+        self._is_paused = False
+
+    def pause(self) -> None:
+        """Producer: fade to silence from the next block on, and keep the samples."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Producer: fade in from the next block on, at the sample where the fade to silence began."""
+        self._is_paused = False
+
+    def rewind(self, count: int) -> None:
+        """Consumer, while it takes nothing: have the last `count` samples again, faded in, as far as they are
+        kept and were not discarded. So the next device plays what the one before had not played yet."""
+        # Never back into a discarded reply, nor to samples that the producer has overwritten.
+        oldest = max(self._discard_to, self.written - self.capacity)
+        self.consumed = min(max(self.consumed - count, oldest), self.consumed)
+        self._risen = 0
+
+    def play_into(self, out: Pcm, gain: float = 1.0) -> int:
+        """Consumer: fill `out` [n] with what is to be heard, silence where there is nothing. A new `gain` is
+        reached at the end of the block. Returns how many samples were taken for it; they are at the front."""
+        self._look()
+        out.fill(0.0)
+        count = 0
+        if self._faded is not None:
+            self._fade_out(out, self._faded)
+        else:
+            count = self.read_into(out)
+            self._fade_in(out[:count])
+        self._amplify(out, gain)
+        return count
+
+    def _look(self) -> None:
+        """Consumer: begin a fade to silence, or leave silence, as the producer wishes."""
+        is_paused = self._is_paused  # NOTE: read before the other one, which `discard` writes first.
+        discard_to = self._discard_to
+        is_discarded = discard_to > self.consumed
+        if self._faded is None:
+            if is_paused or is_discarded:
+                end = discard_to if is_discarded else self.written
+                self._faded, self._fade_length = 0, min(len(self._fade), end - self.consumed)
+        elif self._faded < self._fade_length:
+            return
+        elif is_discarded:
+            self.consumed, self._risen = discard_to, len(self._fade)
+            self._faded, self._fade_length = (0 if is_paused else None), 0
+        elif not is_paused:
+            self._faded, self._risen = None, 0
+
+    def _fade_out(self, out: Pcm, first: int) -> None:
+        """The next samples of the fade to silence, which are not taken."""
+        count = min(len(out), self._fade_length - first)
+        block = out[:count]
+        self._copy(block, self.consumed + first)
+        if count:
+            block *= self._fade[np.arange(first, first + count) * len(self._fade) // self._fade_length]
+        rising = self._fade[::-1][self._risen + first :][:count]  # if it was still fading in
+        block[: len(rising)] *= rising
+        self._faded = first + count
+
+    def _fade_in(self, block: Pcm) -> None:
+        rising = self._fade[::-1][self._risen :][: len(block)]
+        block[: len(rising)] *= rising
+        self._risen += len(rising)
+
+    def _amplify(self, block: Pcm, gain: float) -> None:
+        before, self._gain = self._gain, gain
+        if before != gain:
+            # A step of the gain within a sound is a click.
+            block *= np.linspace(before, gain, len(block), dtype=np.float32)
+        elif gain != 1.0:
+            block *= np.float32(gain)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from app.audio.playback_ring import PlaybackRing
-from app.audio.ring import Ring
+from app.audio.ring import PlaybackRing, Ring
 from engine_runtime.types import Pcm
 
 _TAP_SECONDS = 2

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.audio.playback_ring import FADE_S, PlaybackRing
-from app.audio.ring import Ring
+from app.audio.ring import FADE_S, PlaybackRing, Ring
 from app.audio.streams import PlayedTap, SampleClock
 from app.audio.wav import WavReader
 from engine_runtime.types import Pcm

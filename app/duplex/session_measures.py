@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from app.audio.levels import rms
-from app.audio.playback_ring import FADE_S
+from app.audio.ring import FADE_S
 from app.duplex.measures import Spread
 from app.duplex.room import RATE
 from app.duplex.segments import Segment, UserSegment, find_segments, first_start

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.audio.playback_ring import FADE_S
 from app.audio.resample import Resampler
+from app.audio.ring import FADE_S
 from engine_runtime.types import Pcm
 
 _SHORTEST_GAP_S = 0.03

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundInput, SoundOutput
-from app.audio.playback_ring import FADE_S
+from app.audio.ring import FADE_S
 from app.audio.wav import read_wav, write_wav
 from tests.doubles.pulse_server import PulseServer
 from tests.doubles.sound_card import SoundCard

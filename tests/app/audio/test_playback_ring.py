@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.audio.playback_ring import PlaybackRing
+from app.audio.ring import PlaybackRing
 
 FADE = 5
 Step = tuple[str, int]

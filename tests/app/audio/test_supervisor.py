@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.audio.devices import Device, DeviceList
-from app.audio.playback_ring import PlaybackRing
-from app.audio.ring import Ring
+from app.audio.ring import PlaybackRing, Ring
 from app.audio.streams import PlayedTap
 from app.audio.supervisor import DeviceSupervisor
 from engine_runtime.errors import AudioDeviceError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.audio.playback_ring import FADE_S
+from app.audio.ring import FADE_S
 from app.duplex.room import RATE
 from app.duplex.segments import UserSegment
 from app.duplex.session_measures import TOLERANCE_MS, measure_sessions, shift_ms, yielded_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.audio.playback_ring import FADE_S
+from app.audio.ring import FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
 from engine_runtime.types import Pcm

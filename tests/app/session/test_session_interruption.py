@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.audio.echo_cancellation import AudioProcessing
-from app.audio.playback_ring import FADE_S
+from app.audio.ring import FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.commands import (
