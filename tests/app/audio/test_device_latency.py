@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.audio.device_latency import DeviceLatency
+from app.audio.device_streams import DeviceLatency
 
 MS = 1_000_000
 
