@@ -1,7 +1,8 @@
 """moss-voice doctor: check the installation; with --report, write a report for troubleshooting.
 
 Each check runs on its own, so that one failure does not hide the others. Exit status 1 if something required
-is missing; sound devices, a GPU and a display are optional.
+is missing; sound devices, a GPU and a display are optional. --newest makes the only check that uses the
+network.
 """
 
 from __future__ import annotations
@@ -9,25 +10,48 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion, Version
 
 from app import paths
-from app.commands import doctor_gpu, doctor_newest
-from app.commands.doctor_finding import Finding
 from app.commands.doctor_report import write_report
 from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
 from app.progress import PROBLEM_VARIABLE, printed_problem
+from app.version import program_version
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.errors import MossVoiceError
-from engine_runtime.installation import remedy
+from engine_runtime.errors import EngineError, MossVoiceError, redact
+from engine_runtime.installation import gpu_remedy, is_frozen, remedy
 from engine_runtime.options import EngineOptions
+
+if TYPE_CHECKING:
+    from app.package_index import PackageIndex
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    status: Literal["ok", "note", "missing"]
+    what: str
+    detail: str
+    what_to_do: str = ""
+
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 _ECHO_CANCELLER = "pywebrtc-audio"
@@ -63,7 +87,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         help="with --report: folders of TensorRT-LLM checkpoints or engines to describe in it",
     )
-    doctor_newest.add_options(parser)
+    parser.add_argument(
+        "--newest", action="store_true", help="also ask PyPI for the newest version (uses the network)"
+    )
+    parser.add_argument("--index-url", metavar="URL", help="with --newest: ask this index (PEP 503) instead")
     parser.set_defaults(run=run)
 
 
@@ -74,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--index-url goes with --newest.", "Give both, or neither.")
     findings = list(examine())
     if arguments.newest:
-        findings += doctor_newest.newest(arguments.index_url)
+        findings += newest(arguments.index_url)
     missing = [finding for finding in findings if finding.status == "missing"]
     lines = [*_lines(findings), _summary(missing)]
     if arguments.report is not None:
@@ -121,9 +148,9 @@ def examine() -> Iterator[Finding]:
         ("sound", _sound),
         ("display", _display),
         ("processor", _processor),
-        ("GPU", doctor_gpu.gpu),
-        ("GPU runtime", doctor_gpu.gpu_runtime),
-        ("TensorRT-LLM", doctor_gpu.tensorrt_llm),
+        ("GPU", gpu),
+        ("GPU runtime", gpu_runtime),
+        ("TensorRT-LLM", tensorrt_llm),
     )
     for name, check in checks:
         try:
@@ -295,3 +322,134 @@ def _processor() -> Iterator[Finding]:
             f"other programs keep {load:.1f} of {found['cores']} cores busy; replies take longer",
             "Close programs that are not needed while you talk.",
         )
+
+
+def gpu() -> Iterator[Finding]:
+    """The devices that torch can use."""
+    from engine_runtime import hardware
+
+    if devices := hardware.accelerators():
+        for device in devices:
+            yield Finding("ok", "GPU", device)
+            yield _kernels(device.split()[0])
+    elif shutil.which("nvidia-smi") or os.path.exists("/proc/driver/nvidia"):  # noqa: PTH110
+        yield Finding("note", "GPU", "there, but torch cannot use it", str(gpu_remedy()))
+    else:
+        yield Finding("note", "GPU", "none; the shipped bundle is made for the processor")
+
+
+def _kernels(name: str) -> Finding:
+    """The kernels that an engine on this device (cuda:N) runs, and why no faster ones."""
+    from engine_runtime.cuda.availability import describe_kernels, triton_remedy, why_no_triton
+    from engine_runtime.hardware import usable_device
+
+    device = usable_device(name)
+    if (reason := why_no_triton(device)) is None:
+        return Finding("ok", "kernels", f"{name}: {describe_kernels(device)}")
+    slow = f"{name}: plain torch, several times slower and without quantized weights: {reason}"
+    return Finding("note", "kernels", slow, triton_remedy(reason))
+
+
+def gpu_runtime() -> Iterator[Finding]:
+    """The GPU runtime of the packaged program; elsewhere the installed torch is the one that runs."""
+    from app.commands.gpu import describe
+    from app.gpu_runtime.status import find_status
+
+    if not is_frozen():
+        return
+    name = "GPU runtime"
+    try:
+        status = find_status()
+    except MossVoiceError as error:
+        yield Finding("note", name, error.what_is_wrong, error.what_to_do)
+        return
+    detail = "; ".join(describe(status)).removeprefix(f"{name}: ")
+    if status.state in ("failed", "untested"):
+        yield Finding("note", name, detail, str(gpu_remedy()))
+    elif status.state != "absent" or status.older:
+        yield Finding("ok", name, detail)
+
+
+def tensorrt_llm() -> Iterator[Finding]:
+    """Only required for engines, in an environment with the versions of its dependencies."""
+    from engine_runtime import hardware
+    from engine_runtime.tensorrt.llm import library
+
+    name, version = "TensorRT-LLM", library.installed_version("tensorrt-llm")
+    if is_frozen():
+        detail = "not in the packaged program, needed only for engines of large models on NVIDIA GPUs"
+        advice = (
+            "Let the engine run in an environment that has it: moss-voice --engine-python ENV/bin/python "
+            "--backend trtllm --engine DIR (packaging/TENSORRT.md in its source says how to make one)."
+        )
+        yield Finding("note", name, detail, advice)
+        return
+    found = [
+        f"{clash.package} {clash.installed or 'missing'} (wants {clash.required})"
+        for clash in library.clashes()
+    ]
+    if sys.version_info[:2] != (3, 12):
+        found.append(f"Python {sys.version_info.major}.{sys.version_info.minor} (wants 3.12)")
+    if not (cuda := hardware.torch_cuda() or "no CUDA").startswith("13."):
+        found.append(f"torch for {cuda} (wants CUDA 13)")
+    if version is None:
+        clash = f"; it would clash with {', '.join(found)}" if found else ""
+        detail = f"not installed, needed only for engines of large models on NVIDIA GPUs{clash}"
+        yield Finding("note", name, detail, "Its own environment: packaging/TENSORRT.md.")
+        return
+    try:
+        library.check_version(version)
+    except EngineError as error:
+        yield Finding("note", name, error.what_is_wrong, error.what_to_do)
+        return
+    yield Finding("ok", name, version)
+    for clash in found:
+        yield Finding("note", name, f"{version} clashes with {clash}", "See packaging/TENSORRT.md.")
+
+
+def newest(index_url: str | None) -> Iterator[Finding]:
+    """One finding."""
+    from app.package_index import NETWORK_ERRORS, PYPI, PackageIndex, reason_of
+
+    index, own = PackageIndex(index_url or PYPI), program_version()
+    where = redact(index.url)
+    try:
+        found = newest_version(index)
+    except (*NETWORK_ERRORS, ValueError) as error:
+        detail = f"{own}; {where} cannot be asked: {reason_of(error)}"
+        yield Finding("note", "version", detail, "Check the connection and the address.")
+        return
+    if found is None:
+        advice = "Look where this copy came from, or name the index that has it: --newest --index-url URL."
+        yield Finding("note", "version", f"{own}; {where} has no release of it", advice)
+    elif _is_older(own, found):
+        advice = "Install the newer one from where this one came."
+        yield Finding("note", "version", f"{own}; the newest at {where} is {found}", advice)
+    else:
+        yield Finding("ok", "version", f"{own}, the newest at {where}")
+
+
+def _is_older(own: str, found: Version) -> bool:
+    """A version that is not installed, as in a folder, cannot be compared."""
+    try:
+        return Version(own) < found
+    except InvalidVersion:
+        return True
+
+
+_PACKAGE = "moss-voice"
+
+
+def newest_version(index: PackageIndex) -> Version | None:
+    """The newest release there; None if there is none. Raises NETWORK_ERRORS, and ValueError for an address
+    that is none.
+    """
+    found = [version for name in index.files(_PACKAGE) if (version := _version_of(name)) is not None]
+    return max((version for version in found if not version.is_prerelease), default=None)
+
+
+def _version_of(file: str) -> Version | None:
+    try:
+        return parse_wheel_filename(file)[1] if file.endswith(".whl") else parse_sdist_filename(file)[1]
+    except (InvalidWheelFilename, InvalidSdistFilename):
+        return None

@@ -11,7 +11,7 @@ import pytest
 from app import paths
 from app.cli import main
 from app.commands import doctor
-from app.commands.doctor_finding import Finding
+from app.commands.doctor import Finding
 from app.dialog import smart_turn
 from engine_runtime import hardware
 from engine_runtime.codec.onnx_graph import OnnxRunner

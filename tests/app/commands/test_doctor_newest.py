@@ -3,11 +3,34 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from app.cli import main
-from app.commands import doctor, doctor_newest
+from app.commands import doctor
+from app.commands.doctor import newest_version
 from app.package_index import PYPI, PackageIndex
 from tests.doubles.package_server import PackageServer
+
+FILES = (
+    "moss_voice-0.9.0-py3-none-any.whl",
+    "moss_voice-0.10.0.tar.gz",
+    "moss_voice-0.11.0rc1-py3-none-any.whl",
+    "moss_voice-broken.whl",
+    "moss_voice-0.12.exe",
+)
+
+
+def test_the_newest_release_of_an_index(tmp_path: Path) -> None:
+    for name in FILES:
+        (tmp_path / name).write_bytes(b"")
+    with PackageServer(tmp_path) as server:
+        assert newest_version(PackageIndex(server.url)) == Version("0.10.0")
+        assert not server.asked_for  # the page alone
+
+
+def test_an_index_without_it(tmp_path: Path) -> None:
+    with PackageServer(tmp_path) as server:
+        assert newest_version(PackageIndex(server.url)) is None
 
 
 @pytest.mark.parametrize(
@@ -23,9 +46,9 @@ def test_this_version_is_compared_with_the_newest(
     own: str, status: str, detail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "moss_voice-0.2.0-py3-none-any.whl").write_bytes(b"")
-    monkeypatch.setattr(doctor_newest, "program_version", lambda: own)
+    monkeypatch.setattr(doctor, "program_version", lambda: own)
     with PackageServer(tmp_path) as server:
-        (finding,) = doctor_newest.newest(server.url)
+        (finding,) = doctor.newest(server.url)
     assert finding.status == status
     assert detail in finding.detail
     assert bool(finding.what_to_do) == (status == "note")
@@ -33,14 +56,14 @@ def test_this_version_is_compared_with_the_newest(
 
 def test_an_index_that_does_not_answer_is_a_note(tmp_path: Path) -> None:
     with PackageServer(tmp_path) as server:
-        (finding,) = doctor_newest.newest(server.url)
+        (finding,) = doctor.newest(server.url)
         assert "has no release of it" in finding.detail
         assert "--index-url" in finding.what_to_do
         url = server.url
-    (finding,) = doctor_newest.newest(url)
+    (finding,) = doctor.newest(url)
     assert finding.status == "note"
     assert "cannot be asked" in finding.detail
-    (finding,) = doctor_newest.newest("mirror")
+    (finding,) = doctor.newest("mirror")
     assert "unknown url type" in finding.detail
 
 
