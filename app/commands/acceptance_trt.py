@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from app import paths
-from app.commands.acceptance_model import bench
 from app.commands.acceptance_plan import Plan, document_of, require_success, verdict_of
+from app.commands.acceptance_program import bench
 from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome
 from app.settings import serve_options
 from engine_runtime.tensorrt.llm import library

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.commands import acceptance_machine
+from app.commands import acceptance_program
 from app.commands.acceptance_steps import Figure
 from app.commands.gpu_driver import DriverGPU
 from app.settings import StartSettings
@@ -68,7 +68,7 @@ def test_the_driver_is_reported_by_named_fields(
     do: Do, random_bundle: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, titles: list[str]
 ) -> None:
     of_driver = DriverGPU("NVIDIA GeForce RTX 4090", "580.82.07", 24564.0, "8.9", 450.0)
-    monkeypatch.setattr(acceptance_machine, "driver_gpus", lambda: [of_driver] * gpus)
+    monkeypatch.setattr(acceptance_program, "driver_gpus", lambda: [of_driver] * gpus)
     on_gpu = StartSettings(random_bundle, EngineOptions(device="cuda"))
     outcome = do("environment", doctor(("ok", "GPU", "cuda:0 NVIDIA RTX 4090", "")), settings=on_gpu)
     for title in titles:
