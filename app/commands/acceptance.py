@@ -24,8 +24,7 @@ from app.commands.acceptance_program import program_steps, soak_step
 from app.commands.acceptance_report import Names, document, summary_line, write_reports
 from app.commands.acceptance_steps import NOT_WANTED, AcceptanceStep, Choice, Journal, StepOutcome, hold
 from app.commands.acceptance_trt import GROUP, trt_steps
-from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.option_types import LARGEST_COUNT, integer, number
+from app.commands.options import LARGEST_COUNT, add_engine_options, integer, number, start_settings
 from app.commands.own_command import CommandResult, run_command
 from app.commands.talk import UsageError
 from app.commands.trt_quantize import FORMATS

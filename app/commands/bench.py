@@ -14,9 +14,15 @@ from app.commands.bench_conversations import add_conversation_options, run_conve
 from app.commands.bench_duplex import add_duplex_options, run_duplex
 from app.commands.bench_engine import run_engine
 from app.commands.bench_server import add_server_bench_options, run_server
-from app.commands.engine_options import add_engine_options, add_server_options, add_turn_options
 from app.commands.live_report import add_report_options
-from app.commands.option_types import LARGEST_COUNT, integer, number
+from app.commands.options import (
+    LARGEST_COUNT,
+    add_engine_options,
+    add_server_options,
+    add_turn_options,
+    integer,
+    number,
+)
 from engine_runtime.bench.gpu_spec import GPU_SPECS
 from engine_runtime.options import WeightFormat
 

@@ -11,9 +11,8 @@ import gc
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.commands.engine_options import add_sharing_options, shared_engine, start_settings
 from app.commands.live_report import live_report
-from app.commands.option_types import integers, number
+from app.commands.options import add_sharing_options, integers, number, shared_engine, start_settings
 from app.commands.questions import check_question, read_question
 from app.progress import progress_bar
 from engine_runtime.errors import MossVoiceError

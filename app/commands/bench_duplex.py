@@ -13,9 +13,8 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.engine_options import add_echo_library_option, start_settings
 from app.commands.live_report import live_report
-from app.commands.option_types import LARGEST_COUNT, integer, number
+from app.commands.options import LARGEST_COUNT, add_echo_library_option, integer, number, start_settings
 from app.duplex.scenario import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
 from app.progress import progress_bar

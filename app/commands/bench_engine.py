@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import psutil
 
-from app.commands.engine_options import start_settings
 from app.commands.live_report import LiveReport, live_report
+from app.commands.options import prompts_of, start_settings
 from app.commands.questions import check_question, read_question
-from app.commands.verify_options import prompts_of
 from app.progress import progress_bar
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError

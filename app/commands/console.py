@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 
 from app.audio.devices import portaudio
 from app.commands.device_trial import DeviceTrial
-from app.commands.engine_options import (
+from app.commands.enter_key import EnterKey
+from app.commands.options import (
     add_engine_options,
     add_microphone_options,
     add_reply_option,
     add_server_options,
     add_turn_options,
+    number,
     start_settings,
 )
-from app.commands.enter_key import EnterKey
-from app.commands.option_types import number
 from app.commands.questions import sample_paths
 from app.commands.talk import speculation_line
 from app.process import Stopped

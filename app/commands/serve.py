@@ -17,13 +17,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.engine_options import (
+from app.commands.options import (
     add_engine_options,
     add_sharing_options,
+    integer,
+    number,
     shared_engine,
+    span,
     start_settings,
 )
-from app.commands.option_types import integer, number, span
 from app.other_python import SERVER_PACKAGES
 from app.progress import note
 from app.settings import StartSettings

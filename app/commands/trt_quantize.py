@@ -17,8 +17,7 @@ import numpy as np
 
 from app import paths
 from app.audio.resample import Resampler
-from app.commands.engine_options import add_device_option, device_of
-from app.commands.option_types import LARGEST_COUNT, integer
+from app.commands.options import LARGEST_COUNT, add_device_option, device_of, integer
 from app.commands.questions import question_paths, read_question, read_questions, read_texts
 from app.progress import progress_bar, say
 

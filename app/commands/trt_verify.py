@@ -13,9 +13,15 @@ import json
 from dataclasses import replace
 
 from app import paths
-from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.option_types import LARGEST_COUNT, integer
-from app.commands.verify_options import add_verify_options, prompts_of, reference_options
+from app.commands.options import (
+    LARGEST_COUNT,
+    add_engine_options,
+    add_verify_options,
+    integer,
+    prompts_of,
+    reference_options,
+    start_settings,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

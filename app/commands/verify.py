@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from app import paths
 from app.commands.bench_engine import list_variants
-from app.commands.engine_options import add_engine_options, start_settings
-from app.commands.option_types import integer
+from app.commands.options import (
+    Prompts,
+    add_engine_options,
+    add_verify_options,
+    integer,
+    prompts_of,
+    reference_options,
+    start_settings,
+)
 from app.commands.questions import read_questions
-from app.commands.verify_options import Prompts, add_verify_options, prompts_of, reference_options
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.progress import progress_bar
 from app.settings import StartSettings

@@ -1,23 +1,97 @@
-"""Options of all commands that load an engine: bundle, device, seed and others.
+"""The options that several commands share: of an engine, of a comparison with the reference, and their types.
 
-Names, limits and help are beside the fields of `EngineOptions` and `StartSettings`.
+Names, limits and help of an engine's options are beside the fields of `EngineOptions` and `StartSettings`. A
+type of a numeric option rejects values out of range with an ArgumentTypeError, which argparse reports. Main
+thread.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from app import paths
-from app.commands.option_types import LARGEST_COUNT, compute_capability, integer, number
+from app.commands.questions import read_questions, read_texts
+from app.sample_questions import load_samples
 from app.server_address import read_key
 from app.settings import OF_AN_ENGINE, StartSettings, options
-from engine_runtime.options import DEVICE_HELP, EngineOptions
+from engine_runtime.options import CAPABILITY, DEVICE_HELP, Dtype, EngineOptions
 from engine_runtime.setting import OptionsError, Setting
 from engine_runtime.types import Modality
+
+if TYPE_CHECKING:
+    from engine_runtime.bench.reference import ReferenceOptions
+    from engine_runtime.bundle.bundle import Bundle
+    from engine_runtime.types import Pcm
+
+
+LARGEST_COUNT = 1_000_000
+
+
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """The type of an option that takes an integer from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if least <= value <= most:
+            return value
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not an integer from {least} to {most}")
+
+    return read
+
+
+def integers(least: int, most: int) -> Callable[[str], list[int]]:
+    """The type of an option that takes integers from `least` to `most`, separated by commas."""
+    read_one = integer(least, most)
+    return lambda text: [read_one(part) for part in text.split(",")]
+
+
+def span(least: int, most: int) -> Callable[[str], tuple[int, int]]:
+    """The type of an option that takes an integer, or two with a hyphen: from the one to the other."""
+    read_one = integer(least, most)
+
+    def read(text: str) -> tuple[int, int]:
+        first, hyphen, last = text.partition("-")
+        low = read_one(first)
+        high = read_one(last) if hyphen else low
+        if low <= high:
+            return low, high
+        raise argparse.ArgumentTypeError(f"{_shown(text)}: {high} is less than {low}")
+
+    return read
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """The type of an option that takes any number from `least` to `most`."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if least <= value <= most:  # never true of nan
+            return value
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number from {least:g} to {most:g}")
+
+    return read
+
+
+def compute_capability(text: str) -> str:
+    """The type of an option that takes the compute capability of a GPU."""
+    if CAPABILITY.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError("give it as 8.9 or 12.0")
+    return text
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
 
 MOST_BATCHED = 64
 """Conversations of one step of the language model on a GPU, at most."""
@@ -165,3 +239,74 @@ def _given(owner: type, arguments: argparse.Namespace) -> dict[str, Any]:
         if known.name not in _OF_SHARING and value not in (None, ""):
             values[known.name] = not known.default if known.kind is bool else value
     return values
+
+
+REFERENCES = ("plain", "transformers")
+_SAMPLES_TYPED = 4
+"""Shipped questions that are also typed, in each language that the model knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Recordings at the bundle's input rate, by name, and typed questions."""
+
+    spoken: dict[str, Pcm]
+    typed: list[str]
+
+
+def add_verify_options(parser: argparse.ArgumentParser) -> None:
+    """Add them to a parser."""
+    parser.add_argument(
+        "--wavs",
+        type=paths.user_path,
+        metavar="DIR",
+        help="folder of spoken questions (default: the shipped ones)",
+    )
+    parser.add_argument(
+        "--texts",
+        type=paths.user_path,
+        metavar="FILE",
+        help="typed questions, one per line (default: the bundle's examples, else those of the shipped "
+        "recordings)",
+    )
+    parser.add_argument(
+        "--reference",
+        choices=REFERENCES,
+        default="plain",
+        help="layers of the reference: of this program's plain network, or transformers' Qwen3 modules "
+        "(default: plain)",
+    )
+    parser.add_argument(
+        "--reference-device",
+        metavar="DEVICE",
+        help="device of the reference, which takes a few GB, one layer at a time (default: --device, or cpu "
+        "if the GPU has too little memory left)",
+    )
+    parser.add_argument(
+        "--reference-dtype",
+        choices=get_args(Dtype),
+        default="float32",
+        help="dtype of the reference (default: float32)",
+    )
+
+
+def prompts_of(bundle: Bundle, wavs: Path | None = None, texts: Path | None = None) -> Prompts:
+    """The questions in these files, or the default ones. Raises AudioInputError for a file that cannot be
+    used."""
+    spoken = read_questions(wavs, bundle.speech_encoder.sample_rate)
+    if texts is not None:
+        return Prompts(spoken, read_texts(texts))
+    if bundle.card.examples:
+        return Prompts(spoken, list(bundle.card.examples))
+    samples = load_samples(paths.assets_dir() / "samples")[:_SAMPLES_TYPED]
+    typed = [sample.english for sample in samples]
+    if bundle.card.speaks("zh"):
+        typed += [sample.chinese for sample in samples]
+    return Prompts(spoken, typed)
+
+
+def reference_options(arguments: argparse.Namespace) -> ReferenceOptions:
+    """How the reference is computed."""
+    from engine_runtime.bench.reference import ReferenceOptions
+
+    return ReferenceOptions(arguments.reference, arguments.reference_dtype, arguments.reference_device)
