@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from app.audio.devices import portaudio
 from app.commands.device_trial import DeviceTrial
-from app.commands.enter_key import EnterKey
 from app.commands.options import (
     add_engine_options,
     add_microphone_options,
@@ -30,7 +31,7 @@ from app.commands.options import (
 from app.commands.questions import sample_paths
 from app.commands.talk import speculation_line
 from app.process import Stopped
-from app.session.commands import Start
+from app.session.commands import Command, HoldToTalk, Start
 from app.session.engine_jobs import EngineNotice
 from app.session.events import (
     DeviceNoticed,
@@ -56,6 +57,43 @@ from engine_runtime.types import Modality
 
 if TYPE_CHECKING:
     from app.session.session import Session
+
+
+_STDIN = 0
+
+
+class EnterKey:
+    """The Enter key of a terminal as the button of push-to-talk: one press holds it, the next releases it.
+
+    A terminal does not report when a key is released. Lines on standard input are not waited for. At the end
+    of the input the state does not change.
+    """
+
+    def __init__(self, stream: int = _STDIN) -> None:
+        self._stream = stream
+        self._is_open = True
+        self.is_down = False
+
+    def service(self, send: Callable[[Command], None]) -> bool:
+        """Send the presses since the last call; returns whether there were any."""
+        presses = self._presses()
+        for _ in range(presses):
+            self.is_down = not self.is_down
+            send(HoldToTalk(self.is_down))
+        return presses > 0
+
+    def follow(self, event: Event) -> None:
+        """A turn that ended by its length, or could not begin, needs no release."""
+        if isinstance(event, TurnCommitted | TurnCancelled | ErrorRaised):
+            self.is_down = False
+
+    def _presses(self) -> int:
+        if not self._is_open or not select.select([self._stream], [], [], 0)[0]:
+            return 0
+        read = os.read(self._stream, 4_096)
+        self._is_open = bool(read)
+        return read.count(b"\n")
+
 
 _POLL_S = 0.05
 _STOP_S, _STOP_AT_ONCE_S = 5.0, 1.0

@@ -9,18 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from app.cli import build_parser
 from app.commands import console
-from app.commands.console import ConsoleError, Terminal, converse
+from app.commands.console import ConsoleError, EnterKey, Terminal, converse
 from app.commands.device_trial import DeviceTrial
-from app.commands.enter_key import EnterKey
 from app.process import Stopped
-from app.session.commands import AskText, HoldToTalk, Start
+from app.session.commands import AskText, Command, HoldToTalk, Start
 from app.session.events import (
     DevicesChanged,
     ErrorRaised,
@@ -343,3 +342,38 @@ def test_the_typed_questions_are_those_of_the_samples() -> None:
     questions = console._typed_questions()
     assert "What is three plus four?" in questions
     assert len(questions) >= 8
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read, write = os.pipe()
+    yield read, write
+    os.close(read)
+
+
+def test_every_line_changes_it(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    key, sent = EnterKey(read), list[Command]()
+    assert not key.service(sent.append)
+    os.write(write, b"what was typed before it does not matter\n")
+    assert key.service(sent.append)
+    assert key.is_down
+    os.write(write, b"\n\n\n")
+    key.service(sent.append)
+    os.close(write)
+    for _ in range(3):
+        assert not key.service(sent.append)  # the end of the input
+    assert sent == [HoldToTalk(True), HoldToTalk(False), HoldToTalk(True), HoldToTalk(False)]
+
+
+def test_a_turn_that_could_not_begin_needs_no_release(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    key, sent = EnterKey(read), list[Command]()
+    events = (ErrorRaised(Problem("The microphone is muted.", "")), StateChanged(SessionState.LISTENING))
+    for event in events:
+        os.write(write, b"\n")
+        key.service(sent.append)
+        key.follow(event)
+    os.close(write)
+    assert sent == [HoldToTalk(True), HoldToTalk(True)]
+    assert key.is_down
