@@ -36,7 +36,7 @@ from app.commands import (
     voices,
     window,
 )
-from app.commands.options import (
+from app.commands.shared_options import (
     add_engine_options,
     add_microphone_options,
     add_server_options,

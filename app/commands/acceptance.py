@@ -24,8 +24,8 @@ from app.commands.acceptance_program import program_steps, soak_step
 from app.commands.acceptance_report import Names, document, summary_line, write_reports
 from app.commands.acceptance_steps import NOT_WANTED, AcceptanceStep, Choice, Journal, StepOutcome, hold
 from app.commands.acceptance_trt import GROUP, trt_steps
-from app.commands.options import LARGEST_COUNT, add_engine_options, integer, number, start_settings
 from app.commands.own_command import CommandResult, run_command
+from app.commands.shared_options import LARGEST_COUNT, add_engine_options, integer, number, start_settings
 from app.commands.talk import UsageError
 from app.commands.trt_quantize import FORMATS
 from app.installed_models import RELEASED

@@ -15,7 +15,7 @@ from app.commands.bench_duplex import add_duplex_options, run_duplex
 from app.commands.bench_engine import run_engine
 from app.commands.bench_server import add_server_bench_options, run_server
 from app.commands.live_report import add_report_options
-from app.commands.options import (
+from app.commands.shared_options import (
     LARGEST_COUNT,
     add_engine_options,
     add_server_options,

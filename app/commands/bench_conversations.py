@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from app.commands.live_report import live_report
-from app.commands.options import add_sharing_options, integers, number, shared_engine, start_settings
 from app.commands.questions import check_question, read_question
+from app.commands.shared_options import add_sharing_options, integers, number, shared_engine, start_settings
 from app.progress import progress_bar
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.table import Section

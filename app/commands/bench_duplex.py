@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from app import paths
 from app.commands.live_report import live_report
-from app.commands.options import LARGEST_COUNT, add_echo_library_option, integer, number, start_settings
+from app.commands.shared_options import (
+    LARGEST_COUNT,
+    add_echo_library_option,
+    integer,
+    number,
+    start_settings,
+)
 from app.duplex.scenario import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
 from app.progress import progress_bar

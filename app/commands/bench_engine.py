@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import psutil
 
 from app.commands.live_report import LiveReport, live_report
-from app.commands.options import prompts_of, start_settings
 from app.commands.questions import check_question, read_question
+from app.commands.shared_options import prompts_of, start_settings
 from app.progress import progress_bar
 from app.settings import StartSettings
 from engine_runtime.errors import MossVoiceError

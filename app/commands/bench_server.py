@@ -18,7 +18,7 @@ import numpy as np
 
 from app import paths
 from app.commands.live_report import live_report
-from app.commands.options import LARGEST_COUNT, integer, span
+from app.commands.shared_options import LARGEST_COUNT, integer, span
 from app.server_address import read_key
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.table import Section

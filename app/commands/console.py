@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from app.audio.devices import portaudio
 from app.commands.device_trial import DeviceTrial
-from app.commands.options import (
+from app.commands.questions import sample_paths
+from app.commands.shared_options import (
     add_engine_options,
     add_microphone_options,
     add_reply_option,
@@ -28,7 +29,6 @@ from app.commands.options import (
     number,
     start_settings,
 )
-from app.commands.questions import sample_paths
 from app.commands.talk import speculation_line
 from app.process import Stopped
 from app.session.commands import Command, HoldToTalk, Start

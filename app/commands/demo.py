@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from app import paths
-from app.commands.options import add_engine_options, add_turn_options, start_settings
+from app.commands.shared_options import add_engine_options, add_turn_options, start_settings
 from app.commands.talk import print_conversation
 from engine_runtime.errors import ExportError
 from engine_runtime.timing import TimingEvent

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from app import paths
-from app.commands.options import add_engine_options, start_settings
+from app.commands.shared_options import add_engine_options, start_settings
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

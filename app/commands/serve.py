@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.options import (
+from app.commands.shared_options import (
     add_engine_options,
     add_sharing_options,
     integer,

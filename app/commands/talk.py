@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from app import paths
-from app.commands.options import (
+from app.commands.shared_options import (
     add_engine_options,
     add_reply_option,
     add_server_options,

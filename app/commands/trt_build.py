@@ -14,7 +14,7 @@ import json
 from typing import TYPE_CHECKING
 
 from app import paths
-from app.commands.options import LARGEST_COUNT, integer
+from app.commands.shared_options import LARGEST_COUNT, integer
 from app.progress import say
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.options import add_engine_options, start_settings
+from app.commands.shared_options import add_engine_options, start_settings
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.options import EngineOptions
 

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from app import paths
-from app.commands.options import add_device_option, device_of
+from app.commands.shared_options import add_device_option, device_of
 
 if TYPE_CHECKING:
     from engine_runtime.tensorrt.engine import EngineTensor, Shape

@@ -17,8 +17,8 @@ import numpy as np
 
 from app import paths
 from app.audio.resample import Resampler
-from app.commands.options import LARGEST_COUNT, add_device_option, device_of, integer
 from app.commands.questions import question_paths, read_question, read_questions, read_texts
+from app.commands.shared_options import LARGEST_COUNT, add_device_option, device_of, integer
 from app.progress import progress_bar, say
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import json
 from dataclasses import replace
 
 from app import paths
-from app.commands.options import (
+from app.commands.shared_options import (
     LARGEST_COUNT,
     add_engine_options,
     add_verify_options,

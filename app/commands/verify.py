@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from app import paths
 from app.commands.bench_engine import list_variants
-from app.commands.options import (
+from app.commands.questions import read_questions
+from app.commands.shared_options import (
     Prompts,
     add_engine_options,
     add_verify_options,
@@ -27,7 +28,6 @@ from app.commands.options import (
     reference_options,
     start_settings,
 )
-from app.commands.questions import read_questions
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.progress import progress_bar
 from app.settings import StartSettings

@@ -7,7 +7,7 @@ import os
 import sys
 
 from app import paths
-from app.commands.options import start_settings
+from app.commands.shared_options import start_settings
 from app.instance import Answer, InstanceError, Knock, claim
 from app.progress import note
 from engine_runtime.errors import MossVoiceError

@@ -14,7 +14,7 @@ from app import cli, paths
 from app.audio.echo_cancellation import AudioProcessing
 from app.cli import build_parser, main
 from app.commands import inspect
-from app.commands.options import start_settings
+from app.commands.shared_options import start_settings
 from app.commands.window import find_display
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import BundleError

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from app.cli import build_parser
-from app.commands.options import start_settings
+from app.commands.shared_options import start_settings
 from app.main import engine_factory
 from engine_runtime.bench.batched_decode import Speaker, batch_bytes
 from engine_runtime.bench.ceilings import Ceilings, measure_ceilings

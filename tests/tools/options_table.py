@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.cli import build_parser
-from app.commands import engine_options
+from app.commands import shared_options
 from app.settings import StartSettings, options
 from engine_runtime.options import EngineOptions
 
@@ -149,7 +149,7 @@ class Code:
         """The parts of the command line that a part of it names."""
         for settings in (StartSettings, EngineOptions):
             for setting in options(settings):
-                self.given[(engine_options.__name__, "start_settings"), setting.dest].add(
+                self.given[(shared_options.__name__, "start_settings"), setting.dest].add(
                     (settings.__name__, setting.name)
                 )
         for path, tree in trees.items():

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from app.cli import main
-from app.commands.options import integer, number, span
+from app.commands.shared_options import integer, number, span
 
 
 def test_numbers_in_range_are_taken() -> None:

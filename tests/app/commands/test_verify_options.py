@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.options import add_verify_options, prompts_of, reference_options
+from app.commands.shared_options import add_verify_options, prompts_of, reference_options
 from engine_runtime.bench.reference import ReferenceOptions
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard

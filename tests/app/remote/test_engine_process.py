@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import build_parser, main
-from app.commands.options import start_settings
+from app.commands.shared_options import start_settings
 from app.remote import engine_process
 from app.remote.engine_process import (
     EngineProcess,
