@@ -115,6 +115,7 @@ class ScriptedTurn(Turn):
         self._codes = 0
         self._cancelled = threading.Event()
         self._commit = CancelScope()
+        self._is_replying = False
         self._timing = engine.timing
 
     def _call(self, name: str, *details: object) -> None:
@@ -122,10 +123,16 @@ class ScriptedTurn(Turn):
         if self._engine.script.fail_on == name:
             raise self._engine.script.error
 
+    def _listen(self, name: str, *details: object) -> None:
+        """A call for a turn that is not committed."""
+        self._call(name, *details)
+        if self._is_replying:
+            raise RuntimeError(f"turn {self.turn_id} is replying and cannot take a {name}")
+
     @override
     def push(self, pcm: Pcm) -> Task[int]:
         yield from ()
-        self._call("push", len(pcm))
+        self._listen("push", len(pcm))
         time.sleep(self._engine.script.push_s)
         self.heard.append(pcm)
         before, self._codes = self._codes, sum(map(len, self.heard)) // CODE_SAMPLES
@@ -134,12 +141,12 @@ class ScriptedTurn(Turn):
     @override
     def push_text(self, text: str) -> Task[None]:
         yield from ()
-        self._call("push_text", text)
+        self._listen("push_text", text)
 
     @override
     def push_question(self, question: Question) -> Task[int]:
         yield from ()
-        self._call("push_question")
+        self._listen("push_question")
         return 7
 
     @property
@@ -157,7 +164,8 @@ class ScriptedTurn(Turn):
         timing: TimingBus | None = None,
     ) -> Task[ReplyEvents]:
         yield from ()
-        self._call("commit", reply, params)
+        self._listen("commit", reply, params)
+        self._is_replying = True
         self._commit = scope or CancelScope()
         self._timing = timing or self._engine.timing
         self._committed_ns = self._timing.clock_ns()
@@ -234,6 +242,7 @@ class ScriptedTurn(Turn):
     @override
     def reopen(self) -> None:
         self._call("reopen")
+        self._is_replying = False
 
     @override
     def cancel(self) -> None:

@@ -918,3 +918,68 @@ def test_flow_steps_of_several_conversations_are_their_operators() -> None:
     answer = client.send("session.update", session={"moss_voice": {"flow_steps": 4}})
     assert error_of(answer) == "unsupported"
     assert client.engine.jobs == []
+
+
+class Caller(Client):
+    """A client that takes one step after the other, and asks for responses by number."""
+
+    def __init__(self) -> None:
+        super().__init__(Script(chunks=2))
+        self.asked = 0
+
+    def step(self, kind: str, size: int) -> None:
+        if kind == "respond":
+            self.asked += 1
+            number = str(self.asked)
+            self.send("response.create", event_id=number, response={"metadata": {"number": number}})
+        elif kind in ("speak", "pause"):
+            seconds = 0.1 * (size + 1)
+            self.append(said(seconds) if kind == "speak" else nothing(seconds))
+        elif kind == "work":
+            self.work(events=size)
+        elif kind == "update":
+            detection = (None, {"type": "server_vad"}, {"type": "semantic_vad", "create_response": False})
+            self.send("session.update", session={"audio": {"input": {"turn_detection": detection[size % 3]}}})
+        elif kind == "delete":
+            ids = [event["item"]["id"] for event in self.events if event["type"].endswith("item.added")]
+            self.send("conversation.item.delete", item_id=ids[size % len(ids)] if ids else "none")
+        elif kind == "item":
+            part = {"type": "input_text", "text": f"text {size}"}
+            role = ("user", "assistant", "system")[size % 3]
+            part = {"type": "output_text", "text": "so"} if role == "assistant" else part
+            place = {"previous_item_id": "root"} if size > 5 else {}
+            self.send("conversation.item.create", item={"role": role, "content": [part]}, **place)
+        else:
+            self.send(kind)
+
+    def outcomes(self, number: int) -> int:
+        """So many responses and errors answer the response that was asked for."""
+        done = [event["response"] for event in self.events if event["type"] == "response.done"]
+        errors = [event["error"]["event_id"] for event in self.events if event["type"] == "error"]
+        answers = [response for response in done if response["metadata"] == {"number": str(number)}]
+        return len(answers) + errors.count(str(number))
+
+
+STEPS = st.tuples(
+    st.sampled_from(
+        "respond respond speak pause work update delete item item response.cancel input_audio_buffer.commit "
+        "input_audio_buffer.clear".split()
+    ),
+    st.integers(0, 8),
+)
+
+
+@given(st.lists(STEPS, max_size=16))
+@pytest.mark.slow
+def test_every_response_that_is_asked_for_ends_once(steps: list[tuple[str, int]]) -> None:
+    client = Caller()
+    for kind, size in steps:
+        client.step(kind, size)
+    client.step("update", 0)
+    client.work()
+    assert [client.outcomes(number + 1) for number in range(client.asked)] == [1] * client.asked
+    created, done = (kinds(client.events).count(f"response.{name}") for name in ("created", "done"))
+    assert created == done
+    assert only(client.ask(), "response.done")["response"]["status"] == "completed"
+    failed = [event for event in client.events if event["type"] == "error"]
+    assert "engine_failed" not in {event["error"]["code"] for event in failed}
