@@ -30,6 +30,7 @@ from engine_runtime.codec.runtime import packet_frames, tail_frames
 from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.codec.voice.recording import VoiceSource
+from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.snapshot import ConversationSnapshot, vocabulary_of
 from engine_runtime.conversation.turn import Conversation, Turn
@@ -201,6 +202,14 @@ class Engine:
     @property
     def _context_tokens(self) -> int:
         return min(self.stages.lm.max_tokens, self.bundle.lm.context_tokens)
+
+    @property
+    def turn_room(self) -> TurnRoom:
+        """How much of the context a turn of the user may take."""
+        lm = self.bundle.lm
+        sampling = {Modality.SPEECH: lm.sampling_speech, Modality.TEXT: lm.sampling_text}
+        code_s = self.bundle.samples_per_code / self.output_sample_rate
+        return TurnRoom(self.stages.prompt, sampling, self._context_tokens, code_s * self.input_sample_rate)
 
     def new_conversation(self) -> Conversation:
         """A new conversation. `end_conversation` frees its KV blocks; otherwise they are freed after it was

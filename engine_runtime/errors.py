@@ -163,7 +163,9 @@ class FlowCacheError(MossVoiceError):
 
 
 class ContextLengthError(MossVoiceError):
-    """A single prompt is longer than the context of the model."""
+    """A prompt is longer than the context of the model."""
+
+    code = "context_length_exceeded"
 
 
 class ExecutorError(MossVoiceError):

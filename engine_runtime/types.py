@@ -29,6 +29,10 @@ class VoicePrompt:
     xvector: NDArray[np.float32] | None = None
 
 
+class SystemText(str):
+    """A text of the system in the place of one that the user has typed."""
+
+
 class Modality(str, Enum):
     """Modality of a reply. A reply has exactly one."""
 
@@ -141,6 +145,19 @@ class ReplyAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of a reply and of what it was made from. A code and a text id of one position count as one of
+    each."""
+
+    input_text: int
+    input_audio: int
+    cached: int
+    """So many of the input were prefilled before the commit."""
+    output_text: int
+    output_audio: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyDone:
     """The last event of every reply."""
 
@@ -150,6 +167,8 @@ class ReplyDone:
     text: str
     codes: tuple[int, ...] = field(default=())
     audio_samples: int = 0
+    usage: TokenUsage | None = None
+    """None where it was not counted."""
 
 
 ReplyEvent = TurnEndPrediction | ReplyText | ReplyAudio | ReplyDone

@@ -15,8 +15,9 @@ import shlex
 import ssl
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from engine_runtime.errors import MossVoiceError
 
@@ -39,16 +40,34 @@ class Access:
     keys: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
     """Web pages that may connect: scheme, host and port, as browsers send them."""
+    is_local: bool = False
+    """Whether only names of this machine are answered: a web page can have its own name lead here, and is
+    then of the same origin."""
 
     def refusal(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """HTTP status and reason for a request with these headers (names in lower case); None if it may
         connect."""
+        if (wrong := self.wrong_host(headers)) is not None:
+            return wrong
         origin = headers.get("origin")
         if origin is not None and origin not in self.origins:
             return 403, f"Web pages of {origin[:100]} may not connect. Allow them with --allow-origin."
         if self.keys and not self._is_known(_key_of(headers)):
             return 401, "The API key is missing or wrong. Send it as a bearer token."
         return None
+
+    def at(self, host: str) -> Access:
+        """For a server at this address: at loopback and without keys only names of this machine lead to
+        it."""
+        return replace(self, is_local=not self.keys and is_loopback(host))
+
+    def wrong_host(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """HTTP status and reason for a request to another name than this machine's; None if that is no
+        matter."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        if not self.is_local or is_loopback(host):
+            return None
+        return 421, f"This server does not answer to the name {host[:100]}. Use localhost."
 
     def _is_known(self, key: str) -> bool:
         # All keys are compared, so that the time says nothing.
@@ -57,6 +76,8 @@ class Access:
 
 
 def _key_of(headers: Mapping[str, str]) -> str:
+    if "api-key" in headers:  # of clients for Azure
+        return headers["api-key"].strip()
     scheme, _, key = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return key.strip()

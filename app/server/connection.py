@@ -13,16 +13,20 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import WebSocket, WebSocketDisconnect
 
 from app.dialog.vad import Vad
 from app.server.metrics import Metrics
 from app.server.protocol import Json, ProtocolError
-from app.server.realtime_session import EngineRates, RealtimeSession
+from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
 from app.session.engine_jobs import FlowSteps, JobQueue, Loaded, Result
 from engine_runtime.timing import TimingBus
+
+if TYPE_CHECKING:  # it may import torch
+    from engine_runtime.conversation.context_window import TurnRoom
 
 _MOST_WAITING = 2_000
 """Events that wait for a client that does not read: about a minute of speech."""
@@ -91,14 +95,25 @@ class Connection:
         if not self._end.done():
             self._end.set_result((code, reason))
 
-    async def run(self, slot: JobQueue, flow_steps: FlowSteps | None, timing: TimingBus | None) -> str:
+    async def run(
+        self,
+        slot: JobQueue,
+        flow_steps: FlowSteps | None,
+        timing: TimingBus | None,
+        room: TurnRoom | None,
+    ) -> str:
         """Hold the conversation until one side ends it; returns why it ended. The client may choose the
-        `flow_steps` if there are any."""
+        `flow_steps` if there are any; `room` is that of a turn in the context."""
         began_s = self._loop.time()
-        rates = EngineRates(self._facts.input_sample_rate, self._facts.output_sample_rate)
+        facts = EngineFacts(
+            self._facts.input_sample_rate,
+            self._facts.output_sample_rate,
+            room,
+            self._facts.card.follows_instructions,
+        )
         session = self._session = RealtimeSession(
             self._facts.bundle,
-            rates,
+            facts,
             slot,
             self._vad,
             self._emit,
@@ -133,6 +148,7 @@ class Connection:
             await self._say_goodbye(code, reason)
             return reason
         if self._session is not None:
+            self._session.end_response()
             expired = ProtocolError(
                 "session_expired",
                 "A session lasts {minutes:.0f} minutes at most.",
@@ -150,6 +166,16 @@ class Connection:
                 async with asyncio.timeout(self._limits.idle_s):
                     text = await self._socket.receive_text()
             except TimeoutError:
+                if session.is_responding:
+                    continue
+                session.refuse(
+                    ProtocolError(
+                        "session_idle",
+                        "The client has sent nothing for {minutes:.0f} minutes.",
+                        "Connect again.",
+                        minutes=self._limits.idle_s / 60,
+                    )
+                )
                 self.finish(_GOING_AWAY, "idle")
                 return await asyncio.Future()
             except KeyError:  # a binary message

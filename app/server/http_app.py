@@ -1,4 +1,4 @@
-"""The HTTP side of the server: /v1/realtime (WebSocket), /health, /metrics.
+"""The HTTP side: /v1/realtime (WebSocket, also at Azure's paths), /v1/models, /health, /metrics.
 
 In: requests. Out: a `Connection` for each admitted conversation; a refusal with its reason for every other
 request, before the WebSocket is accepted. Event loop.
@@ -23,7 +23,10 @@ from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_host import EngineHost, HostFullError
 
 PATH = "/v1/realtime"
+_AZURE_PATHS = ("/openai/v1/realtime", "/openai/realtime")
 _SUBPROTOCOL = "realtime"
+_WRONG_PATH = f"There is nothing at this path. Conversations are WebSockets at {PATH}."
+_OWNER = "moss-voice"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
 
@@ -72,7 +75,11 @@ class RealtimeApp:
         app = self.asgi = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         app.add_api_route("/health", self._health, methods=["GET"])
         app.add_api_route("/metrics", self._render_metrics, methods=["GET"])
-        app.add_api_websocket_route(PATH, self._realtime)
+        app.add_api_route("/v1/models", self._models, methods=["GET"])
+        for path in (PATH, *_AZURE_PATHS):
+            app.add_api_websocket_route(path, self._realtime)
+        app.add_api_websocket_route("/{path:path}", self._no_such_path)
+        app.add_exception_handler(404, self._not_found)
 
     async def drain(self, limit_s: float) -> None:
         """Admit nobody, let responses in progress end, then close all connections, after `limit_s` in any
@@ -98,7 +105,9 @@ class RealtimeApp:
     async def _all_reports(self) -> list[Report]:
         return [self.report()] if self._reports is None else await self._reports()
 
-    async def _health(self) -> Response:
+    async def _health(self, request: Request) -> Response:
+        if (refused := self._access.wrong_host(request.headers)) is not None:
+            return _refusal(refused)
         reports = await self._all_reports()
         # A service is as ready as the best of its processes.
         statuses = {report.status for report in reports}
@@ -120,10 +129,23 @@ class RealtimeApp:
 
     async def _render_metrics(self, request: Request) -> Response:
         if (refused := self._access.refusal(request.headers)) is not None:
-            return JSONResponse(_error("access_denied", refused[1]), status_code=refused[0])
+            return _refusal(refused)
         reports = await self._all_reports()
         text = merged({report.replica: report.metrics for report in reports})
         return PlainTextResponse(text, media_type=_METRICS_TYPE)
+
+    async def _models(self, request: Request) -> Response:
+        if (refused := self._access.refusal(request.headers)) is not None:
+            return _refusal(refused)
+        names = [] if self._host.facts is None else [self._host.facts.bundle]
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": _OWNER} for name in names]
+        return JSONResponse({"object": "list", "data": models})
+
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        return JSONResponse(_error("not_found", _WRONG_PATH), status_code=404)
+
+    async def _no_such_path(self, socket: WebSocket) -> None:
+        await self._refuse(socket, 404, "not_found", _WRONG_PATH)
 
     async def _realtime(self, socket: WebSocket) -> None:
         if (refused := self._access.refusal(socket.headers)) is not None:
@@ -146,7 +168,7 @@ class RealtimeApp:
             offered = socket.scope.get("subprotocols", [])
             await socket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
             _log.info("session_opened", extra={"fields": {"conversations": self._host.conversations}})
-            end = await connection.run(slot, self._host.flow_steps, self._host.timing)
+            end = await connection.run(slot, self._host.flow_steps, self._host.timing, self._host.turn_room)
         except asyncio.CancelledError:  # by Ray, whose HAProxy has lost the client
             end = "client"
             raise
@@ -167,6 +189,11 @@ class RealtimeApp:
         await socket.send_denial_response(
             JSONResponse(_error(code, message), status_code=status, headers=headers)
         )
+
+
+def _refusal(refused: tuple[int, str]) -> Response:
+    status, message = refused
+    return JSONResponse(_error("access_denied", message), status_code=status)
 
 
 def _error(code: str, message: str) -> dict[str, dict[str, str]]:

@@ -61,6 +61,19 @@ class InputBuffer:
     def _appended_ms(self) -> float:
         return self._appended * 1000.0 / self._rate
 
+    @property
+    def end_ms(self) -> float:
+        """Length of all audio appended in the session."""
+        return self.session_ms(self._appended_ms)
+
+    def latest(self) -> Pcm:
+        """The latest audio that was heard, at the engine's rate."""
+        stream = self.stream
+        kept = stream.samples_of(_BEFORE_SPEECH_S * 1000)
+        resampler = Resampler(stream.sample_rate, self._engine_rate)
+        pcm = stream.utterance.since(max(stream.utterance.end - kept, 0))
+        return np.concatenate([resampler.push(pcm), resampler.finish()])
+
     def converted(self, pcm: Pcm) -> Pcm:
         """A complete recording at the input rate, at the engine's."""
         resampler = Resampler(self._rate, self._engine_rate)

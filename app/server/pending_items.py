@@ -20,7 +20,7 @@ from app.session.engine_jobs import Ask, Commit, Hear, Job, JobQueue, OpenTurn, 
 from engine_runtime.types import Pcm
 
 Content = str | Pcm
-"""A text, or speech at the engine's rate."""
+"""A text of the user, or of the system (SystemText), or speech at the engine's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class PendingItem:
 
     item: Item
     parts: tuple[Content, ...]
+    tokens: int
+    """Tokens of the context that they take."""
 
     @property
     def is_reply(self) -> bool:
@@ -39,9 +41,12 @@ class PendingItem:
 class PendingItems:
     """The `JobQueue` of a turn driver."""
 
-    def __init__(self, jobs: JobQueue, reserve_turn_id: Callable[[], int]) -> None:
-        """`reserve_turn_id` makes the id of an exchange that is told."""
-        self._jobs, self._reserve_turn_id = jobs, reserve_turn_id
+    def __init__(
+        self, jobs: JobQueue, reserve_turn_id: Callable[[], int], count_tokens: Callable[[Content], int]
+    ) -> None:
+        """`reserve_turn_id` makes the id of an exchange that is told; `count_tokens` says how much of the
+        context a text or speech takes."""
+        self._jobs, self._reserve_turn_id, self._count_tokens = jobs, reserve_turn_id, count_tokens
         self._items: list[PendingItem] = []
         self._given = 0
         """So many of the first items are in the open turn."""
@@ -62,9 +67,14 @@ class PendingItems:
 
     @property
     def samples(self) -> int:
-        """Length of the spoken items, at the engine's rate."""
-        parts = [part for known in self._items for part in known.parts]
+        """Length of what was said since the last reply, at the engine's rate."""
+        parts = [part for known in self._open_items for part in known.parts]
         return sum(len(part) for part in parts if not isinstance(part, str))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the context that the items since the last reply take."""
+        return sum(known.tokens for known in self._open_items)
 
     def submit(self, job: Job) -> None:
         """Pass a job on. A turn that begins is given what waits, and so is one that is committed."""
@@ -82,7 +92,7 @@ class PendingItems:
     def add(self, item: Item, parts: tuple[Content, ...], before: Item | None = None) -> None:
         """Another item that the engine has not got, before one that waits, or at the end."""
         places = (place for place, known in enumerate(self._items) if known.item is before)
-        self._items.insert(max(next(places, len(self._items)), self._given), PendingItem(item, parts))
+        self._items.insert(max(next(places, len(self._items)), self._given), self._pending(item, parts))
         if self._turn_id is None:
             self._tell()
 
@@ -95,10 +105,10 @@ class PendingItems:
         for known in rest:
             known.item.turn_id = self._turn_id
         parts = [part for known in rest for part in known.parts]
-        for is_typed, group in groupby(parts, lambda part: isinstance(part, str)):
+        for kind, group in groupby(parts, type):
             given = list(group)
-            if is_typed:
-                self._jobs.submit(Ask(self._turn_id, "\n".join(map(str, given))))
+            if issubclass(kind, str):
+                self._jobs.submit(Ask(self._turn_id, kind("\n".join(map(str, given)))))
             else:
                 spoken = [part for part in given if not isinstance(part, str)]
                 self._jobs.submit(Hear(self._turn_id, np.concatenate(spoken)))
@@ -107,7 +117,7 @@ class PendingItems:
         """What was said in the open turn is this item."""
         item.turn_id = self._turn_id
         said = np.concatenate([np.zeros(0, dtype=np.float32), *self._said])
-        self._items.insert(self._given, PendingItem(item, (said,)))
+        self._items.insert(self._given, self._pending(item, (said,)))
         self._given += 1
         self._said = []
 
@@ -134,6 +144,9 @@ class PendingItems:
         """The items that were given are answered, or cannot be. Others wait."""
         del self._items[: self._given]
         self._forget_turn()
+
+    def _pending(self, item: Item, parts: tuple[Content, ...]) -> PendingItem:
+        return PendingItem(item, parts, sum(map(self._count_tokens, parts)))
 
     @property
     def _open_items(self) -> Iterator[PendingItem]:

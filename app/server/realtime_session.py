@@ -66,26 +66,34 @@ from app.session.engine_jobs import (
     Result,
     RolledBack,
     TurnFailed,
+    UseContext,
     UseFlowSteps,
 )
 from app.session.engine_turns import KEPT_TURNS
 from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, UserTurn
+from engine_runtime.conversation.context_window import RETENTION, TurnRoom
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Pcm, ReplyEvent
+from engine_runtime.types import Pcm, ReplyEvent, SystemText
 
 LONGEST_TURN_S = 30.0
+_LEAST_TURN_S = 3.0
+"""A turn by voice may be as long as this whatever waits beside it."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRates:
-    """What a session needs to know of the engine's audio, in Hz."""
+class EngineFacts:
+    """What a session needs to know of the engine. Rates are in Hz."""
 
     input_sample_rate: int
     output_sample_rate: int
+    room: TurnRoom | None = None
+    """How much of the context a turn may take; None where only its length is limited."""
+    follows_instructions: bool = False
+    """Whether the model heeds texts of the system."""
 
 
 class RealtimeSession:
@@ -94,7 +102,7 @@ class RealtimeSession:
     def __init__(
         self,
         model: str,
-        rates: EngineRates,
+        facts: EngineFacts,
         jobs: JobQueue,
         vad: Vad,
         emit: Emit,
@@ -110,17 +118,21 @@ class RealtimeSession:
         semantic turn detection relies on silence and the language model."""
         self.ids = Identifiers()
         self._send = emit
-        self._rates = rates
-        self._config = SessionConfig(model, flow_steps=flow_steps)
+        self._facts = facts
+        self._config = SessionConfig(
+            model, flow_steps=flow_steps, follows_instructions=facts.follows_instructions
+        )
+        self._told = UseContext("", RETENTION)
+        """What the engine knows of instructions and truncation."""
         self._jobs = jobs
         self._clock_s = clock_s
         self._seed = seed
         self._items = ItemList()
-        self._pending = PendingItems(jobs, lambda: self._driver.reserve_turn_id())
+        self._pending = PendingItems(jobs, lambda: self._driver.reserve_turn_id(), self._tokens)
         rate = self._config.input_format.sample_rate
-        self._buffer = InputBuffer(vad, rate, rates.input_sample_rate, LONGEST_TURN_S)
+        self._buffer = InputBuffer(vad, rate, facts.input_sample_rate, self._speech_room_s)
         self._responses = ResponseControl(
-            self.ids, self._items, rates.output_sample_rate, self._emit, clock_s
+            self.ids, self._items, facts.output_sample_rate, self._emit, clock_s
         )
         self._driver = TurnDriver(
             self._buffer.stream,
@@ -131,7 +143,7 @@ class RealtimeSession:
             ask_detector,
         )
         self._driver.timing = timing or self._driver.timing
-        self._driver.use_engine(rates.input_sample_rate)
+        self._driver.use_engine(facts.input_sample_rate)
         self._item_id = ""
         """Id of the item that present speech becomes."""
         self._odd = b""
@@ -140,6 +152,8 @@ class RealtimeSession:
         """Configuration and metadata of the response that the client asks for, until it begins."""
         self._held: list[Json] | None = None
         """The end of a response that speech has cut, until the start of the speech is reported."""
+        self._quiet_ms: float | None = None
+        """Since when, by the audio that was appended, a reply is over and nobody speaks."""
         self._asked_again: int | None = None
         """The latest turn that has the question of an earlier one."""
         self._cuttable: deque[int] = deque(maxlen=KEPT_TURNS)
@@ -169,6 +183,11 @@ class RealtimeSession:
         described = describe(error.problem, "invalid_request_error", error.code)
         self._emit({"type": "error", "error": described | {"param": error.param, "event_id": event_id}})
 
+    def end_response(self) -> None:
+        """The session ends: so does the response in progress, or that which was asked for."""
+        if self.is_responding or self._requested is not None:
+            self._cancel_response(None)
+
     def on_result(self, result: Result) -> None:
         """A result of the engine."""
         if isinstance(result, FlowStepsSet):
@@ -184,7 +203,9 @@ class RealtimeSession:
         match event:
             case SessionUpdate():
                 steps = self._config.wanted_flow_steps(event.session)
-                self._apply(self._config.updated(event.session))
+                config = self._config.updated(event.session)
+                self._check_instructions(config, "session.instructions")
+                self._apply(config)
                 self._emit({"type": "session.updated", "session": self._document()})
                 if steps is not None:
                     self._jobs.submit(UseFlowSteps(steps))
@@ -228,6 +249,8 @@ class RealtimeSession:
         if turn is not None and turn.commit is None:
             self._driver.roll_back()
             self._use_config(turn)
+        elif turn is None:
+            self._tell_context(config)
         self._driver.apply(self._driver_settings())
         self._begin_waiting()
 
@@ -235,7 +258,8 @@ class RealtimeSession:
         detection = self._config.turn_detection
         taking, is_semantic = TurnTakingSettings(), False
         if detection is not None:
-            taking = detection.settings(round(LONGEST_TURN_S * 1000))
+            longest_s = max(self._speech_room_s, _LEAST_TURN_S)
+            taking = detection.settings(round(longest_s * 1000))
             is_semantic = detection.kind == "semantic_vad" and detection.create_response
         return DriverSettings(
             turn_taking=taking,
@@ -270,8 +294,11 @@ class RealtimeSession:
             self._end_played()
             for frame in self._buffer.frames(pcm):
                 self._driver.hear(frame)
+            self._note_silence()
             return
-        self._require_room(len(pcm) / self._config.input_format.sample_rate)
+        known = self._config.input_format.sample_rate
+        waiting = self._buffer.samples if self._buffer.has_speech else 0
+        self._require_room([waiting + len(pcm) * self._facts.input_sample_rate // known], "audio")
         self._buffer.append(pcm)
         turn = self._driver.turn
         if self._buffer.has_speech and (turn is None or turn.commit is None):
@@ -279,16 +306,84 @@ class RealtimeSession:
             if len(new := self._buffer.take_new()):
                 self._pending.submit(Hear(turn.turn_id, new))
 
-    def _require_room(self, seconds: float) -> None:
-        """More speech is about to come. ProtocolError if the turn is as long as it may be."""
-        waiting = self._pending.samples + (self._buffer.samples if self._buffer.has_speech else 0)
-        if waiting / self._rates.input_sample_rate + seconds > LONGEST_TURN_S:
+    def _note_silence(self) -> None:
+        """Nobody may have spoken for long after a reply: that is answered, too, where the session says so."""
+        detection, now_ms = self._config.turn_detection, self._buffer.end_ms
+        is_quiet = self._driver.turn is None and not self._driver.is_hearing and self._responses.is_played
+        if not is_quiet or not self._responses.has_replied:
+            self._quiet_ms = None
+            return
+        self._quiet_ms = now_ms if self._quiet_ms is None else self._quiet_ms
+        timeout_ms = detection.idle_timeout_ms if detection is not None else None
+        if timeout_ms is None or now_ms - self._quiet_ms < timeout_ms or self._requested is not None:
+            return
+        self._item_id = self.ids.new("item")
+        triggered: Json = {"type": "input_audio_buffer.timeout_triggered", "item_id": self._item_id}
+        start_ms, end_ms = round(self._quiet_ms), round(now_ms)
+        self._emit(triggered | {"audio_start_ms": start_ms, "audio_end_ms": end_ms})
+        self._quiet_ms = None
+        self._add_committed(spoken_item(self._item_id), self._buffer.latest())
+        self._requested = (self._config, None)
+        self._begin_waiting()
+
+    def _tokens(self, part: Content | int) -> int:
+        """Tokens of the context for a text or speech [n], or for so many samples; 0 where it has no limit."""
+        room = self._facts.room
+        if room is None:
+            return 0
+        return room.tokens(part if isinstance(part, str | int) else len(part))
+
+    def _check_instructions(self, config: SessionConfig, param: str) -> None:
+        room = self._facts.room
+        if room is not None and 2 * room.tokens(config.instructions) > room.most:
+            raise ProtocolError(
+                "string_above_max_length",
+                "The instructions have {tokens} tokens, more than half of the {most} that the context holds.",
+                "Shorten them.",
+                param=param,
+                tokens=room.tokens(config.instructions),
+                most=room.most,
+            )
+
+    @property
+    def _most_tokens(self) -> int:
+        """Tokens of the context that a turn may take."""
+        instructions = self._config.instructions
+        room = self._facts.room
+        return 0 if room is None else room.most - (room.tokens(instructions) if instructions else 0)
+
+    @property
+    def _speech_room_s(self) -> float:
+        """So much may still be said before the next reply."""
+        room, rate = self._facts.room, self._facts.input_sample_rate
+        left_s = LONGEST_TURN_S - self._pending.samples / rate
+        if room is not None:
+            left_s = min(left_s, room.samples(self._most_tokens - self._pending.tokens) / rate)
+        return left_s
+
+    def _require_room(self, parts: Sequence[str | int], param: str) -> None:
+        """Texts, and speech in samples, are to be added. ProtocolError if the turn gets longer than it may
+        be."""
+        rate = self._facts.input_sample_rate
+        spoken = sum(part for part in parts if not isinstance(part, str))
+        if spoken and self._pending.samples + spoken > LONGEST_TURN_S * rate:
             raise ProtocolError(
                 "turn_too_long",
                 "A turn has at most {seconds:g} s of audio.",
-                "Commit it, or clear the buffer.",
-                param="audio",
+                "Commit it and ask for a response, or clear the buffer.",
+                param=param,
                 seconds=LONGEST_TURN_S,
+            )
+        tokens = self._pending.tokens + sum(map(self._tokens, parts))
+        if tokens > self._most_tokens:
+            raise ProtocolError(
+                "turn_too_long",
+                "This turn would have {tokens} tokens, and the context of the model holds {most} beside the "
+                "reply.",
+                "Send less at once.",
+                param=param,
+                tokens=tokens,
+                most=self._most_tokens,
             )
 
     def _commit_audio(self) -> None:
@@ -300,6 +395,8 @@ class RealtimeSession:
             return
         if not self._buffer.samples:
             raise nothing_to_commit()
+        if not self._buffer.has_speech:
+            self._require_room([self._buffer.samples], "audio")
         self._odd = b""
         self._item_id = self.ids.new("item")
         self._buffer.finish()
@@ -355,9 +452,11 @@ class RealtimeSession:
                 parts.append(self._buffer.converted(pcm))
             elif item.role == "user" and part.text.strip():
                 parts.append(part.text)
-        spoken = sum(len(part) for part in parts if not isinstance(part, str))
-        if spoken:
-            self._require_room(spoken / self._rates.input_sample_rate)
+            elif item.role == "system" and part.text.strip() and self._facts.follows_instructions:
+                parts.append(SystemText(part.text))
+        if parts:
+            sizes = [part if isinstance(part, str) else len(part) for part in parts]
+            self._require_room(sizes, "item.content")
         self._add_item(item, later)
         if parts or (item.role == "assistant" and item.text.strip()):
             self._driver.roll_back()
@@ -397,7 +496,7 @@ class RealtimeSession:
 
     def _truncate_item(self, action: ItemTruncate) -> None:
         """conversation.item.truncate: cut item and history to what was heard."""
-        item, rate = self._items.get(action.item_id, "truncate"), self._rates.output_sample_rate
+        item, rate = self._items.get(action.item_id, "truncate"), self._facts.output_sample_rate
         if [part.type for part in item.parts] != ["output_audio"]:
             raise ProtocolError(
                 "invalid_value", "Only model output audio messages can be truncated.", param="item_id"
@@ -437,7 +536,9 @@ class RealtimeSession:
                 "Wait until the response is finished before creating a new one.",
                 response=active.ids.response_id if active is not None else "not begun",
             )
-        self._requested = self._config.with_response(parameters)
+        requested = self._config.with_response(parameters)
+        self._check_instructions(requested[0], "response.instructions")
+        self._requested = requested
         turn = self._driver.turn
         if turn is not None and self._driver.is_hearing:
             self._driver.roll_back()
@@ -472,6 +573,13 @@ class RealtimeSession:
         """Reply to the turn as the session says, or the response that was asked for."""
         config = self._config if self._requested is None else self._requested[0]
         turn.modality, turn.max_new = config.modality, config.max_output_tokens
+        self._tell_context(config)
+
+    def _tell_context(self, config: SessionConfig) -> None:
+        context = UseContext(config.instructions, config.retention)
+        if context != self._told:
+            self._told = context
+            self._jobs.submit(context)
 
     def _cancel_response(self, response_id: str | None) -> None:
         active = self._responses.active
@@ -503,6 +611,7 @@ class RealtimeSession:
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
         """Speech has started, of an item with a new id."""
         self._use_config(turn)
+        self._driver.apply(self._driver_settings())
         self._pending.give()  # in the order of the items: what was typed meanwhile, then what is said now
         self._start_speech(start_ms)
 
@@ -605,7 +714,10 @@ class RealtimeSession:
         if reason != "barge_in":
             return self._responses.stop("client_cancelled")
         self._held = []
-        return self._responses.stop("turn_detected")
+        stopped = self._responses.stop("turn_detected")
+        is_full = self._speech_room_s < _LEAST_TURN_S
+        # What was said has filled the context: it cannot be continued, and what follows is another turn.
+        return StoppedReply("cut") if stopped == StoppedReply("unheard") and is_full else stopped
 
     def speculated(self, stats: SpeculationStats) -> None:
         """Nothing to do: no event reports it to a client."""

@@ -19,7 +19,7 @@ from app.server.session_config import SessionConfig, modalities
 from app.session.engine_jobs import ReplyMade
 from app.session.turn_driver import StoppedReply
 from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, TimingEvent
-from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, TokenUsage
 
 Emit = Callable[[Json], None]
 StatusReason = Literal["turn_detected", "client_cancelled"]
@@ -39,6 +39,8 @@ class ResponseControl:
         self._clock_s = clock_s
         self._played_until_s = 0.0
         """When a client that plays at once has played what was sent."""
+        self.has_replied = False
+        """Whether there was a response."""
         self._untimed: Response | None = None
         """The latest response, until its times are reported."""
 
@@ -55,7 +57,7 @@ class ResponseControl:
     def begin(self, turn_id: int, config: SessionConfig, metadata: Json | None, asked_s: float) -> None:
         """The reply to a turn was requested at `asked_s`."""
         ids = ResponseIds(self._ids.new("resp"), self._ids.new("item"), self._ids.conversation_id)
-        self._played_until_s = 0.0
+        self._played_until_s, self.has_replied = 0.0, True
         self.active = self._untimed = Response(
             ids, turn_id, config, metadata, asked_s, self._engine_rate, self._items, self._emit
         )
@@ -149,13 +151,14 @@ class Response:
         """Text that was sent."""
         self._space = ""
         """White space that was not sent, because nothing has followed it."""
-        self._codes: int | None = None
-        """Speech codes of the reply, None until it has ended by itself."""
+        self._usage: TokenUsage | None = None
+        """None until the reply has ended by itself."""
         self._config, self._metadata = config, metadata
         self._engine_rate = engine_rate
         self._items, self._emit = items, emit
         self._resampler = Resampler(engine_rate, config.output_format.sample_rate)
         emit({"type": "response.created", "response": self._document("in_progress")})
+        emit({"type": "rate_limits.updated", "rate_limits": []})
 
     @property
     def is_timed(self) -> bool:
@@ -175,7 +178,7 @@ class Response:
             self._add_audio(event.pcm)
             return len(event.pcm) / event.sample_rate
         elif isinstance(event, ReplyDone):
-            self._codes = len(event.codes)
+            self._usage = event.usage
             if event.finish_reason == "length":
                 self.end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
             else:
@@ -268,7 +271,7 @@ class Response:
         return self._of_item(kind) | {"item_id": self.ids.item_id, "content_index": 0}
 
     def _document(self, status: str, details: Json | None = None) -> Json:
-        config, codes = self._config, self._codes
+        config = self._config
         output = {"format": config.output_format.document(), "voice": config.model}
         return {
             "object": "realtime.response",
@@ -281,9 +284,25 @@ class Response:
             "max_output_tokens": config.max_output_tokens or "inf",
             "audio": {"output": output},
             "metadata": self._metadata,
-            # Of the other tokens, the reply does not say how many there are.
-            "usage": None if codes is None else {"output_token_details": {"audio_tokens": codes}},
+            "usage": None if self._usage is None else described_usage(self._usage),
         }
+
+
+def described_usage(usage: TokenUsage) -> Json:
+    """The tokens as an object of the protocol."""
+    taken, made = usage.input_text + usage.input_audio, usage.output_text + usage.output_audio
+    return {
+        "total_tokens": taken + made,
+        "input_tokens": taken,
+        "output_tokens": made,
+        "input_token_details": {
+            "text_tokens": usage.input_text,
+            "audio_tokens": usage.input_audio,
+            "image_tokens": 0,
+            "cached_tokens": usage.cached,
+        },
+        "output_token_details": {"text_tokens": usage.output_text, "audio_tokens": usage.output_audio},
+    }
 
 
 def described_figures(events: Sequence[TimingEvent]) -> Json:

@@ -27,6 +27,7 @@ from app.server.protocol import (
 )
 from app.session.engine_jobs import FlowSteps
 from app.settings import Eagerness
+from engine_runtime.conversation.context_window import RETENTION
 from engine_runtime.options import MOST_FLOW_STEPS
 from engine_runtime.types import Modality
 
@@ -43,6 +44,8 @@ _EAGERNESS: dict[str, Eagerness] = {
 }
 _HYSTERESIS = 0.15
 """Between the probability at which speech begins and the one down to which it continues."""
+_BLOCK_MS = 80
+"""A turn ends with a whole frame of the detector and a code of the model."""
 _LEAST_THRESHOLD = 0.05
 _LEAST_SILENCE_MS = TurnTakingSettings().pause_ms
 _LONGEST_INSTRUCTIONS = 100_000
@@ -220,6 +223,8 @@ class TurnDetection:
     eagerness: str = "auto"
     create_response: bool = True
     interrupt_response: bool = True
+    idle_timeout_ms: int | None = None
+    """Silence after a reply was played that is answered, too."""
 
     def document(self) -> Json:
         """The turn detection as an object of the protocol."""
@@ -234,14 +239,18 @@ class TurnDetection:
             "threshold": self.threshold,
             "prefix_padding_ms": self.prefix_padding_ms,
             "silence_duration_ms": self.silence_duration_ms,
-            "idle_timeout_ms": None,
+            "idle_timeout_ms": self.idle_timeout_ms,
         }
 
     def settings(self, longest_turn_ms: int) -> TurnTakingSettings:
-        """The settings of turn-taking. Nobody is ignored for being quieter: a line may have its own gain."""
-        base = TurnTakingSettings(
-            max_turn_ms=longest_turn_ms, barge_in=self.interrupt_response, bystander_db=None, reopen_ms=0
-        )
+        """The settings of turn-taking, for turns with at most so much audio: `longest_turn_ms`, or hardly
+        more than the silence that ends one. Nobody is ignored for being quieter: a line may have its own
+        gain."""
+        base = TurnTakingSettings(barge_in=self.interrupt_response, bystander_db=None, reopen_ms=0)
+        # What comes before and after the speech belongs to the turn, too.
+        around_ms = max(self.prefix_padding_ms, base.pre_roll_ms) + base.tail_ms + _BLOCK_MS
+        end_ms = base.end_ms if self.kind == "semantic_vad" else self.silence_duration_ms
+        base = replace(base, max_turn_ms=max(longest_turn_ms - around_ms, end_ms + 1, base.end_ms + 1))
         if self.kind == "semantic_vad":
             return replace(base, eagerness=_EAGERNESS[self.eagerness])
         at_once = replace(base.interruption, boundary_ms=1, turn_ms=1, continuation_ms=1)
@@ -254,7 +263,7 @@ class TurnDetection:
             barge_in_threshold=threshold,
             barge_in_clear=max(threshold, base.barge_in_clear),
             pre_roll_ms=self.prefix_padding_ms,
-            end_ms=self.silence_duration_ms,
+            end_ms=end_ms,
             interruption=at_once,
         )
 
@@ -275,6 +284,11 @@ class SessionConfig:
     """Euler steps of the flow; None where they cannot be chosen, as conversations share them."""
     sends_timings: bool = False
     """Whether the client has asked for events that the protocol does not have."""
+    follows_instructions: bool = False
+    """Whether the model heeds them; else they are not kept."""
+    instructions: str = ""
+    retention: float | None = RETENTION
+    """Part of the context that the history fills once its oldest part is left out; None: nothing is."""
 
     def document(self) -> Json:
         """The `session` object of session.created and session.updated."""
@@ -287,11 +301,11 @@ class SessionConfig:
             "type": "realtime",
             "model": self.model,
             "output_modalities": modalities(self.modality),
-            "instructions": "",
+            "instructions": self.instructions,
             "tools": [],
             "tool_choice": "none",
             "max_output_tokens": self.max_output_tokens or "inf",
-            "truncation": "auto",
+            "truncation": self._truncation(),
             "tracing": None,
             "prompt": None,
             "include": None,
@@ -315,8 +329,6 @@ class SessionConfig:
         if change.type == "transcription":
             raise unsupported("session.type")
         _refuse_what_is_not_there(change)
-        if change.truncation not in (None, "auto"):
-            raise unsupported("session.truncation")
         self._check_output(said, "session.audio.output")
         self._check_voice(change.voice, "session.voice")
         _check_speed(change.speed, "session.speed")
@@ -331,7 +343,15 @@ class SessionConfig:
             input_format=_format_of(heard.format, change.input_audio_format) or self.input_format,
             turn_detection=detection,
             sends_timings=self.sends_timings if own.timings is None else own.timings,
+            retention=_retention(change.truncation, self.retention),
         )
+
+    def _truncation(self) -> str | Json:
+        if self.retention is None:
+            return "disabled"
+        if self.retention == RETENTION:
+            return "auto"
+        return {"type": "retention_ratio", "retention_ratio": self.retention}
 
     def wanted_flow_steps(self, document: Json) -> int | None:
         """The flow steps that a session.update asks for, None if it asks for none. They are in force when the
@@ -365,8 +385,12 @@ class SessionConfig:
             self,
             modality=change.modality(self.modality),
             max_output_tokens=change.limit(self.max_output_tokens),
+            instructions=self._instructed(change.instructions),
             output_format=_format_of(output, change.output_audio_format) or self.output_format,
         )
+
+    def _instructed(self, given: str | None) -> str:
+        return self.instructions if given is None or not self.follows_instructions else given.strip()
 
     def _check_output(self, said: _Output, param: str) -> None:
         self._check_voice(said.voice, f"{param}.voice")
@@ -401,6 +425,16 @@ def _check_speed(speed: float | None, param: str) -> None:
         raise unsupported(param)
 
 
+def _retention(given: str | _Retention | None, before: float | None) -> float | None:
+    if given is None:
+        return before
+    if isinstance(given, _Retention):
+        if given.token_limits is not None:
+            raise unsupported("session.truncation.token_limits")
+        return given.retention_ratio
+    return RETENTION if given == "auto" else None
+
+
 def _format_of(given: _Format | None, older: str | None) -> AudioFormat | None:
     if given is not None:
         return FORMATS[given.type]
@@ -414,8 +448,9 @@ def _detected(change: _Detection | None, before: TurnDetection | None, param: st
     known = _OF_SEMANTIC_VAD if change.type == "semantic_vad" else _OF_SERVER_VAD
     if others := sorted(change.model_fields_set - known):
         raise unknown(f"{param}.{others[0]}")
-    if change.idle_timeout_ms is not None:
-        raise unsupported(f"{param}.idle_timeout_ms")
     kept = before if before is not None and before.kind == change.type else TurnDetection(change.type)
-    given = {name: getattr(change, name) for name in change.model_fields_set - {"type", "idle_timeout_ms"}}
-    return replace(kept, **{name: value for name, value in given.items() if value is not None})
+    given = {name: getattr(change, name) for name in change.model_fields_set - {"type"}}
+    known_values = {name: value for name, value in given.items() if value is not None}
+    if "idle_timeout_ms" in given:
+        known_values["idle_timeout_ms"] = change.idle_timeout_ms
+    return replace(kept, **known_values)

@@ -52,6 +52,7 @@ from engine_runtime.types import ReplyAudio
 from engine_runtime.work import Task
 
 if TYPE_CHECKING:  # they import torch
+    from engine_runtime.conversation.context_window import TurnRoom
     from engine_runtime.conversation.snapshot import ConversationSnapshot
     from engine_runtime.engine import BlockStats, Engine
 
@@ -292,6 +293,11 @@ class EngineHost:
         if engine is None or self.capacity != 1:
             return None
         return FlowSteps(engine.flow_steps, engine.bundle.flow.steps)
+
+    @property
+    def turn_room(self) -> TurnRoom | None:
+        """How much of the context a turn of the user may take; None without an engine."""
+        return None if self._engine is None else self._engine.turn_room
 
     def open_slot(self, deliver: Callable[[Result], None]) -> EngineSlot:
         """A place for a conversation; `deliver` gets its results in the engine thread and must not block.

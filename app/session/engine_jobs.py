@@ -156,6 +156,16 @@ class UseFlowSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class UseContext:
+    """What the system turn says beside the modality of the replies, and the part of the context that the
+    history fills once its oldest part is left out; None if nothing may be left out. From the next prefill
+    on."""
+
+    instructions: str
+    retention: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Close the engine and load another one. Answered with Loaded or LoadFailed."""
 
@@ -178,6 +188,7 @@ Job = (
     | Remember
     | Restore
     | UseFlowSteps
+    | UseContext
     | Load
 )
 

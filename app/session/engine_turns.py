@@ -44,6 +44,7 @@ from app.session.engine_jobs import (
     Result,
     RolledBack,
     TurnFailed,
+    UseContext,
     UseFlowSteps,
 )
 from engine_runtime.errors import MossVoiceError, Problem
@@ -100,6 +101,9 @@ class EngineTurns:
                 yield from self._execute(job)
             elif isinstance(job, UseFlowSteps):
                 self._use_flow_steps(job.steps)
+            elif isinstance(job, UseContext):
+                conversation = self._history.conversation
+                conversation.instructions, conversation.retention = job.instructions, job.retention
             elif not isinstance(job, Load):
                 yield from self._history.change(job)
                 if isinstance(job, Remove):

@@ -51,6 +51,8 @@ class ModelCard:
     """Questions that it can answer, in its own languages."""
     summary: Mapping[str, str] = field(default_factory=dict)
     """What it can do in a sentence or two, by the language of the text."""
+    follows_instructions: bool = False
+    """Whether it heeds instructions and other texts of the system beside those of its prompt."""
 
     def summary_for(self, language: str) -> str:
         """The summary for a reader of `language` (zh_CN, en, ...), else in English; empty without one."""
@@ -88,11 +90,17 @@ def _listed(names: list[Problem | str]) -> Problem | str:
 
 
 def parse_card(table: Table) -> ModelCard:
-    """[card] with `languages`, `examples` and the table `summary`. Raises BundleError."""
-    table.allow({"languages", "examples", "summary"})
+    """[card] with `languages`, `examples`, `follows_instructions` and the table `summary`. Raises
+    BundleError."""
+    table.allow({"languages", "examples", "follows_instructions", "summary"})
     summary = table.table("summary")
     texts = {language: summary.string(language) for language in summary.content}
-    card = ModelCard(tuple(table.strings("languages")), tuple(table.strings("examples")), texts)
+    card = ModelCard(
+        tuple(table.strings("languages")),
+        tuple(table.strings("examples")),
+        texts,
+        "follows_instructions" in table.content and table.value("follows_instructions", bool),
+    )
     for text in (*card.languages, *card.examples, *texts.values()):
         if not 0 < len(text) <= _LONGEST:
             raise table.error(f"has a text of {len(text)} characters; it must have 1 to {_LONGEST}")

@@ -41,6 +41,7 @@ from engine_runtime.types import (
     ReplyEvent,
     ReplyText,
     SamplingParams,
+    TokenUsage,
     TurnEndPrediction,
 )
 from engine_runtime.work import Task
@@ -120,6 +121,8 @@ class Reply:
     _chunk_index: int = 0
     _last: GeneratedToken | None = None
     """The latest token of the language model, None before the first."""
+    _cached_tokens: int = 0
+    """Tokens of the prompt that were prefilled before the commit."""
     _rated_tokens: int = 0
     """Number of the first tokens from which it is decided whether to decline; 0: never."""
     _held: list[GeneratedToken] = field(default_factory=list)
@@ -200,7 +203,29 @@ class Reply:
         self.timing.emit("reply", self.turn_id, clock.committed_ns, elapsed_ns, **attributes)
         tokens = self.tokens
         return ReplyDone(
-            self.turn_id, self.modality, reason, tokens.text.strip(), tuple(tokens.codes), clock.samples
+            self.turn_id,
+            self.modality,
+            reason,
+            tokens.text.strip(),
+            tuple(tokens.codes),
+            clock.samples,
+            self._usage(),
+        )
+
+    def _usage(self) -> TokenUsage:
+        pad, is_silent = self.tokens.special.modality_pad, self.stages.tokenizer.is_silent
+        heard = sum(token.text == pad for token in self.prompt)
+        written = [
+            token.token.text if token.mode is Mode.TEXT else token.subtitle
+            for token in self.tokens.tokens
+            if not token.is_stop
+        ]
+        return TokenUsage(
+            len(self.prompt) - heard,
+            heard,
+            self._cached_tokens,
+            sum(text is not None and not is_silent(text) for text in written),
+            len(self.tokens.codes),
         )
 
     def stop(self) -> None:
@@ -257,6 +282,7 @@ class Reply:
         generation, timing, sequence = self.generation, self.timing, self.sequence
         tails, sampling, last = generation.tails, generation.sampling, self._last
         if last is None:
+            self._cached_tokens = min(sequence.num_tokens, len(self.prompt))
             output = yield from prefill(
                 self.stages,
                 sequence,

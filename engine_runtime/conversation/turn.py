@@ -33,7 +33,7 @@ from statistics import median_low
 
 import torch
 
-from engine_runtime.conversation.context_window import num_dropped, reply_reserve
+from engine_runtime.conversation.context_window import RETENTION, num_dropped, reply_reserve
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
 from engine_runtime.conversation.reply_events import ReplyEvents
@@ -67,6 +67,8 @@ class Conversation:
         turn: the latest turn.
         seed: seed of the replies where no other is given.
         num_commits: replies requested so far, without those reverted by a reopen.
+        instructions: what the system turn says beside the modality of the replies.
+        retention: as in conversation/context_window.py.
     """
 
     prompt: Prompt
@@ -78,6 +80,8 @@ class Conversation:
     turn: Turn | None = None
     seed: int = field(default_factory=lambda: secrets.randbits(63))
     num_commits: int = 0
+    instructions: str = ""
+    retention: float | None = RETENTION
 
     def next_draws(self, params: SamplingParams) -> SamplingParams:
         """The sampling parameters of the next reply, with a seed of its own."""
@@ -93,7 +97,7 @@ class Conversation:
         """Tokens of the system turn and of the kept exchanges."""
         kept = self.exchanges[self.num_forgotten :]
         said = chain.from_iterable((*exchange.user, *exchange.reply) for exchange in kept)
-        return [*self.prompt.system(self.modality), *said]
+        return [*self._system(), *said]
 
     def plan(self, current: list[Token], reserve: int) -> list[Token]:
         """All tokens that the model should see, with `current` (the user's turn so far) at the end.
@@ -102,9 +106,14 @@ class Conversation:
         its reply. Raises ContextLengthError, having dropped nothing, if `current` does not fit at all.
         """
         kept = [exchange.num_tokens for exchange in self.exchanges[self.num_forgotten :]]
-        system_tokens = len(self.prompt.system(self.modality))
-        self.num_forgotten += num_dropped(system_tokens, kept, len(current), reserve, self.limit)
+        system_tokens = len(self._system())
+        self.num_forgotten += num_dropped(
+            system_tokens, kept, len(current), reserve, self.limit, self.retention
+        )
         return [*self.history(), *current]
+
+    def _system(self) -> list[Token]:
+        return self.prompt.system(self.modality, self.instructions)
 
     def replace(self, old: Exchange | None, new: Exchange | None) -> None:
         """Replace `old` by `new`. None for `old` appends `new`, None for `new` removes `old`."""

@@ -18,7 +18,7 @@ from engine_runtime.errors import AudioInputError
 from engine_runtime.lm.generation import Token
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Codes, Pcm
+from engine_runtime.types import Codes, Pcm, SystemText
 from engine_runtime.work import SingleWork, Task
 
 
@@ -69,11 +69,12 @@ class UserInput:
         return num_new
 
     def type(self, text: str) -> Task[None]:
-        """A typed text, which ends the speech before it. Raises AudioInputError if it is empty, LanguageError
-        if the model does not know its script."""
+        """A typed text or one of the system, which ends the speech before it. Raises AudioInputError if it is
+        empty, LanguageError if the model does not know the script of what the user typed."""
         if not text.strip():
             raise AudioInputError("The question is empty.", "Say or type something.")
-        self._stages.bundle.card.require_known_script(text)
+        if not isinstance(text, SystemText):
+            self._stages.bundle.card.require_known_script(text)
         if self._text is not None:
             self._earlier += self._typed_turn(self._text)
         elif self._has_pcm:
@@ -89,7 +90,7 @@ class UserInput:
         """Tokens of the turn so far."""
         prompt = self._stages.prompt
         if self._text is not None:
-            return [*self._earlier, *prompt.user_text(self._text)]
+            return [*self._earlier, *self._typed(self._text)]
         if self._earlier and not self._has_pcm:
             return list(self._earlier)
         return [*self._earlier, *prompt.open_user_speech(), *prompt.code_tokens(self._codes)]
@@ -123,8 +124,11 @@ class UserInput:
         self._spoken = [] if keeps_speech else None
 
     def _typed_turn(self, text: str) -> list[Token]:
+        return [*self._typed(text), *self._stages.prompt.end_turn()]
+
+    def _typed(self, text: str) -> list[Token]:
         prompt = self._stages.prompt
-        return [*prompt.user_text(text), *prompt.end_turn()]
+        return prompt.system_text(text) if isinstance(text, SystemText) else prompt.user_text(text)
 
     def _spoken_turn(self, codes: list[int]) -> list[Token]:
         """Empty without codes."""

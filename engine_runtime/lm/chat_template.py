@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
@@ -29,6 +29,9 @@ from engine_runtime.types import Modality
 REPLACEMENT = "\ufffd"
 """Replacement character: a tokenizer decodes an incomplete UTF-8 sequence to it."""
 _TRIED = "".join(map(chr, range(128))) + "é 你好 😀"
+_SYSTEM_ROLE = "system"
+_KEPT_INSTRUCTIONS = 64
+"""System turns that are kept as tokens, for as many conversations."""
 PLACEHOLDERS = ("<|empty|>", "<|end_empty|>")
 """Placeholder tokens for positions without text. MOSS-Speech's own processor shows them as "." and ":", which
 are not part of the reply; a tokenizer need not mark them as special, so they are recognized by name."""
@@ -172,11 +175,7 @@ class Prompt:
         self._end_turn = self._as_tokens([special.im_end, *tokenizer.encode("\n")])
         self._open_reply = self._open(texts.assistant_role)
         self._open_speech = [*self._open(texts.user_role), *self._as_tokens([special.sosp])]
-        system_texts = {Modality.SPEECH: texts.system_speech, Modality.TEXT: texts.system_text}
-        self._system = {
-            modality: [*self._open("system", text), *self._end_turn]
-            for modality, text in system_texts.items()
-        }
+        self._instructed = lru_cache(_KEPT_INSTRUCTIONS)(self._system_tokens)
 
     def text_tokens(self, text: str) -> list[Token]:
         """Tokens of plain text."""
@@ -186,9 +185,13 @@ class Prompt:
         """Tokens of speech codes."""
         return [*map(self._code_token, map(int, codes))]
 
-    def system(self, modality: Modality) -> list[Token]:
-        """The system turn that asks for replies of this modality."""
-        return list(self._system[modality])
+    def system(self, modality: Modality, instructions: str = "") -> list[Token]:
+        """The system turn that asks for replies of this modality, and for what the `instructions` say."""
+        return list(self._instructed(modality, instructions))
+
+    def system_text(self, text: str) -> list[Token]:
+        """Another system turn without its end."""
+        return self._open(_SYSTEM_ROLE, text)
 
     def user_text(self, text: str) -> list[Token]:
         """A typed user turn without its end."""
@@ -216,6 +219,11 @@ class Prompt:
     def text_turn(self, text: str) -> list[Token]:
         """A complete text reply."""
         return [*self.open_reply(Modality.TEXT), *self.text_tokens(text), *self._end_turn]
+
+    def _system_tokens(self, modality: Modality, instructions: str) -> list[Token]:
+        text = self._texts.system_speech if modality is Modality.SPEECH else self._texts.system_text
+        text = f"{text}\n{instructions}" if instructions else text
+        return [*self._open(_SYSTEM_ROLE, text), *self._end_turn]
 
     def _open(self, role: str, content: str = "") -> list[Token]:
         encode = self._tokenizer.encode

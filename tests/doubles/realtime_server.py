@@ -16,7 +16,7 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from app.server.realtime_session import EngineRates, RealtimeSession
+from app.server.realtime_session import EngineFacts, RealtimeSession
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
 
@@ -163,7 +163,7 @@ class _OwnSession:
         clock_s: Callable[[], float],
     ) -> None:
         self._server, self._slot = server, InlineEngine(engine)
-        rates = EngineRates(16_000, OUT_RATE)
+        rates = EngineFacts(16_000, OUT_RATE)
         self._session = RealtimeSession("scripted", rates, self._slot, LoudnessVad(), emit, clock_s)
         self._slot.deliver = self._session.on_result
 

@@ -17,12 +17,14 @@ from app import paths
 from app.session.clocks import Clock
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.conversation.turn import Conversation, Turn
 from engine_runtime.engine import BlockStats, Engine
 from engine_runtime.errors import MossVoiceError, Problem
+from engine_runtime.lm.chat_template import Prompt, TextTokenizer
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
@@ -34,6 +36,7 @@ from engine_runtime.types import (
     ReplyEvent,
     ReplyText,
     SamplingParams,
+    TokenUsage,
     TurnEndPrediction,
 )
 from engine_runtime.work import Task
@@ -88,6 +91,15 @@ def scripted_bundle() -> Bundle:
     )
 
 
+@cache
+def scripted_prompt() -> Prompt:
+    """The chat layout of nano."""
+    bundle = scripted_bundle()
+    special = bundle.lm.special_ids
+    tokenizer = TextTokenizer(bundle.text_tokenizer, special, bundle.lm.config["text_vocab"])
+    return Prompt(tokenizer, special, bundle.lm.prompt)
+
+
 def reply_of(events: Iterator[ReplyEvent], commit: CancelScope) -> ReplyEvents:
     """A reply of these events, which are made without work."""
 
@@ -103,6 +115,7 @@ class ScriptedConversation(Conversation):
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.instructions, self.retention = "", 0.5
 
 
 class ScriptedTurn(Turn):
@@ -208,7 +221,8 @@ class ScriptedTurn(Turn):
                 yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk)
         self._engine.exchanges.append(Exchange((), (), text, None, self.turn_id))
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
-        yield ReplyDone(self.turn_id, reply, "stop", text, codes, samples)
+        usage = TokenUsage(20, 5, 22, script.chunks, len(codes))
+        yield ReplyDone(self.turn_id, reply, "stop", text, codes, samples, usage)
 
     def _await_gate(self, gate: threading.Event) -> None:
         """Time passes meanwhile."""
@@ -279,6 +293,8 @@ class ScriptedEngine(Engine):
         self.owner = ThreadOwner()
         self.calls: list[tuple[object, ...]] = []
         self.turns: list[ScriptedTurn] = []
+        self.contexts: list[tuple[str, float | None]] = []
+        """Instructions and retention at the beginning of each turn."""
         self.conversations = 0
         self.ended: list[int] = []
         """Numbers of conversations, in the order in which they were ended."""
@@ -295,6 +311,14 @@ class ScriptedEngine(Engine):
     @override
     def conversation_limits(self) -> dict[str, int]:
         return self._limits
+
+    @property
+    @override
+    def turn_room(self) -> TurnRoom:
+        """The context of nano, by its own tokenizer."""
+        lm = self.bundle.lm
+        sampling = {Modality.SPEECH: lm.sampling_speech, Modality.TEXT: lm.sampling_text}
+        return TurnRoom(scripted_prompt(), sampling, lm.context_tokens, CODE_SAMPLES)
 
     @property
     @override
@@ -373,6 +397,7 @@ class ScriptedEngine(Engine):
     ) -> Task[ScriptedTurn]:
         yield from ()
         assert isinstance(conversation, ScriptedConversation)
+        self.contexts.append((conversation.instructions, conversation.retention))
         self.calls.append(("open", turn_id, reply, conversation.number))
         if self.script.fail_on == "open":
             raise self.script.error

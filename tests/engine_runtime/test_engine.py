@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -41,6 +42,7 @@ from engine_runtime.types import (
     ReplyEvent,
     ReplyText,
     SamplingParams,
+    SystemText,
 )
 from engine_runtime.work import run_alone
 from tests.factories.tiny_lm import make_cuda_paged
@@ -602,6 +604,75 @@ def test_exchanges_of_elsewhere_are_added_at_any_place(engine: Engine) -> None:
     last = list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))[-1]
     assert isinstance(last, ReplyDone)
     assert last.finish_reason in ("stop", "length")
+
+
+def test_a_turn_takes_as_much_of_the_context_as_its_room_says(engine: Engine) -> None:
+    room = engine.turn_room
+    longest = " ".join(["a"] * room.most)
+    while room.tokens(longest) > room.most:
+        longest = longest[:-1]
+    for text, fits in ((longest, True), (longest + " a b c d e f", False)):
+        turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+        assert (room.tokens(text) <= room.most) is fits
+        with nullcontext() if fits else pytest.raises(ContextLengthError):
+            run_alone(turn.push_text(text))
+            list(run_alone(turn.commit(Modality.TEXT)))
+    samples = room.samples(100)
+    assert room.tokens(samples) <= 100 < room.tokens(samples + engine.input_sample_rate)
+
+
+def test_instructions_and_texts_of_the_system_are_turns_of_the_system(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    prompt = engine.stages.prompt
+    plain = prompt.system(Modality.SPEECH)
+    conversation.instructions = "Be brief."
+    instructed = conversation.history()
+    added = prompt.text_tokens("\nBe brief.")
+    assert [*plain[: -len(prompt.end_turn())], *added, *prompt.end_turn()] == instructed
+    turn = run_alone(engine.open_turn(conversation, 1))
+    run_alone(turn.push_text(SystemText("It is late.")))
+    run_alone(turn.push_text("how late?"))
+    done = list(run_alone(turn.commit(Modality.SPEECH, GREEDY)))[-1]
+    (exchange,) = conversation.exchanges
+    note = [*prompt.system_text("It is late."), *prompt.end_turn()]
+    question = [*prompt.user_text("how late?"), *prompt.end_turn()]
+    assert list(exchange.user) == [*note, *question]
+    assert isinstance(done, ReplyDone)
+    assert done.usage is not None
+    before = len(instructed) + len(note) + len(question) - len(prompt.end_turn())
+    assert done.usage.cached == before, "all but the end of the turn and the opening of the reply"
+    assert done.usage.input_text == len(instructed) + len(note) + len(question) + len(
+        prompt.open_reply(Modality.SPEECH)
+    )
+    assert (done.usage.input_audio, done.usage.output_audio) == (0, len(done.codes))
+
+
+def test_the_tokens_of_a_spoken_question_are_counted(engine: Engine) -> None:
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push(speech(1.0)))
+    done = list(run_alone(turn.commit(Modality.TEXT, GREEDY)))[-1]
+    assert isinstance(done, ReplyDone)
+    assert done.usage is not None
+    # The end of speech is a token of the audio, too.
+    assert done.usage.input_audio == sum(
+        row.text == engine.bundle.lm.special_ids.modality_pad for row in turn.question.user
+    )
+    assert 12 <= done.usage.input_audio <= 15
+    assert done.usage.output_audio == 0
+
+
+def test_a_conversation_whose_truncation_is_off_does_not_forget(engine: Engine) -> None:
+    conversation = engine.new_conversation()
+    long = " ".join(["a"] * (engine.turn_room.most // 4))
+    for turn_id in range(1, 6):
+        run_alone(engine.remember(conversation, turn_id, (long,), "so"))
+    conversation.retention = None
+    with pytest.raises(ContextLengthError, match="of them fit into the model's context"):
+        run_alone(engine.open_turn(conversation, 9))
+    assert (conversation.num_forgotten, len(conversation.exchanges)) == (0, 5)
+    conversation.retention = 0.5
+    run_alone(engine.open_turn(conversation, 10))
+    assert conversation.num_forgotten > 0
 
 
 def test_how_many_conversations_fit_into_memory(

@@ -15,7 +15,7 @@ from app.remote import conversation as conversation_module
 from app.remote import response as response_module
 from app.remote.conversation import RemoteConversation
 from app.remote.dialect import read_session
-from app.server.realtime_session import EngineRates, RealtimeSession
+from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.session.clocks import PendingWork
 from app.session.engine_jobs import (
     Ask,
@@ -61,7 +61,7 @@ class Server:
         self.engine = InlineEngine(ScriptedEngine(script))
         self.session = RealtimeSession(
             "scripted",
-            EngineRates(16_000, OUT_RATE),
+            EngineFacts(16_000, OUT_RATE),
             self.engine,
             LoudnessVad(),
             self.outgoing.append,

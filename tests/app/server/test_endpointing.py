@@ -15,7 +15,7 @@ from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.audio.wire_format import PCM16
 from app.dialog.vad import SileroVad
-from app.server.realtime_session import EngineRates, RealtimeSession
+from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
@@ -50,7 +50,7 @@ def silence_in_the_server(path: Path, script: Script, detector: ScriptedDetector
     engine, now_s = InlineEngine(ScriptedEngine(script)), 0.0
     session = RealtimeSession(
         "scripted",
-        EngineRates(16_000, OUT_RATE),
+        EngineFacts(16_000, OUT_RATE),
         engine,
         SileroVad(),
         events.append,

@@ -163,12 +163,75 @@ def test_sessions_end_at_their_limits(limits: ConnectionLimits, code: str) -> No
     with server(limits=limits) as rig:
         with rig.client.websocket_connect(PATH) as socket:
             until(socket, "session.created")
-            if code == "session_expired":
-                assert json.loads(socket.receive_text())["error"]["code"] == code
+            said = "session_expired" if code == "session_expired" else "session_idle"
+            assert json.loads(socket.receive_text())["error"]["code"] == said
             with pytest.raises(WebSocketDisconnect) as caught:
                 socket.receive_text()
             assert (caught.value.code, caught.value.reason) == (1001, code)
         assert f'moss_voice_sessions_total{{end="{code}"}} 1.0' in rig.client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("limits", "events"),
+    [
+        (ConnectionLimits(session_s=0.3), ["response.done", "error"]),
+        (ConnectionLimits(idle_s=0.05, session_s=0.5), ["response.done", "error"]),
+    ],
+)
+def test_a_response_in_progress_ends_with_its_session(limits: ConnectionLimits, events: list[str]) -> None:
+    """A client that only listens to a reply is not idle."""
+    gate = threading.Event()
+    with server(limits=limits) as rig:
+        rig.engine.script.gate = gate
+        with rig.client.websocket_connect(PATH) as socket:
+            ask(socket)
+            until(socket, "rate_limits.updated")
+            said = [json.loads(socket.receive_text()) for _ in events]
+            assert [event["type"] for event in said] == events
+            assert said[0]["response"]["status"] == "cancelled"
+            assert said[1]["error"]["code"] == "session_expired"
+        gate.set()
+
+
+def test_clients_for_azure_connect_at_its_paths_with_its_header() -> None:
+    with server(access=Access((KEY,))) as rig:
+        for path in (
+            "/openai/realtime?api-version=2025-04-01&deployment=nano",
+            "/openai/v1/realtime?model=nano",
+        ):
+            with rig.client.websocket_connect(path, headers={"api-key": KEY}) as socket:
+                until(socket, "session.created")
+
+
+def test_a_wrong_path_is_answered_with_the_right_one() -> None:
+    with server() as rig:
+        answer = rig.client.get("/v1/realtime/calls")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+        with pytest.raises(WebSocketDenialResponse) as caught, rig.client.websocket_connect("/realtime"):
+            pass
+        assert caught.value.status_code == 404
+        assert PATH in caught.value.json()["error"]["message"]
+
+
+def test_the_model_is_listed() -> None:
+    with server(access=Access((KEY,))) as rig:
+        assert rig.client.get("/v1/models").status_code == 401
+        models = rig.client.get("/v1/models", headers={"authorization": f"Bearer {KEY}"}).json()
+        assert [model["id"] for model in models["data"]] == ["scripted"]
+
+
+def test_another_name_that_leads_to_this_machine_is_not_answered() -> None:
+    with server(access=Access().at("127.0.0.1")) as rig:
+        for path in ("/health", "/metrics", "/v1/models"):
+            assert rig.client.get(path, headers={"host": "evil.example"}).status_code == 421
+            for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000"):
+                assert rig.client.get(path, headers={"host": host}).status_code == 200
+        with (
+            pytest.raises(WebSocketDenialResponse) as caught,
+            rig.client.websocket_connect(PATH, headers={"host": "evil.example"}),
+        ):
+            pass
+        assert caught.value.status_code == 421
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.audio.wire_format import FORMATS, PCM16
-from app.server.realtime_session import EngineRates, RealtimeSession
+from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
     Ask,
@@ -26,11 +26,20 @@ from app.session.engine_jobs import (
     Remember,
     Remove,
     Reopen,
+    UseContext,
 )
-from engine_runtime.errors import LanguageError
-from engine_runtime.types import Modality, Pcm
+from engine_runtime.conversation.context_window import TurnRoom
+from engine_runtime.errors import ContextLengthError, LanguageError
+from engine_runtime.types import Modality, Pcm, SamplingParams, SystemText
 from tests.doubles.inline_engine import InlineEngine
-from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.doubles.scripted_engine import (
+    CODE_SAMPLES,
+    OUT_RATE,
+    LoudnessVad,
+    Script,
+    ScriptedEngine,
+    scripted_prompt,
+)
 from tests.tools.session_driver import silence, speech
 
 Event = dict[str, Any]
@@ -46,13 +55,14 @@ MANUAL = {"audio": {"input": {"turn_detection": None}}}
 class Client:
     """A client of a session that has no socket. `now_s` is the time of both."""
 
-    def __init__(self, script: Script | None = None, **options: Any) -> None:
+    def __init__(self, script: Script | None = None, facts: Event | None = None, **options: Any) -> None:
+        """`facts` are those of the engine that differ from the defaults."""
         self.engine = InlineEngine(ScriptedEngine(script))
         self.events: list[Event] = []
         self.now_s = 0.0
-        rates = EngineRates(16_000, OUT_RATE)
+        known = EngineFacts(16_000, OUT_RATE, **facts or {})
         self.session = RealtimeSession(
-            "scripted", rates, self.engine, LoudnessVad(), self.events.append, lambda: self.now_s, **options
+            "scripted", known, self.engine, LoudnessVad(), self.events.append, lambda: self.now_s, **options
         )
         self.engine.deliver = self.session.on_result
 
@@ -149,6 +159,7 @@ def test_a_typed_question_is_answered_in_the_order_of_the_protocol() -> None:
         "conversation.item.added",
         "conversation.item.done",
         "response.created",
+        "rate_limits.updated",
         "response.output_item.added",
         "conversation.item.added",
         "response.content_part.added",
@@ -165,7 +176,18 @@ def test_a_typed_question_is_answered_in_the_order_of_the_protocol() -> None:
     ]
     done = only(events, "response.done")["response"]
     assert (done["status"], done["metadata"]) == ("completed", {"topic": "sums"})
-    assert done["usage"] == {"output_token_details": {"audio_tokens": 10}}
+    assert done["usage"] == {
+        "total_tokens": 37,
+        "input_tokens": 25,
+        "output_tokens": 12,
+        "input_token_details": {
+            "text_tokens": 20,
+            "audio_tokens": 5,
+            "image_tokens": 0,
+            "cached_tokens": 22,
+        },
+        "output_token_details": {"text_tokens": 2, "audio_tokens": 10},
+    }
     assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "word0 word1"}]
     audio = b"".join(
         base64.b64decode(event["delta"]) for event in events if event["type"] == "response.output_audio.delta"
@@ -200,7 +222,7 @@ def test_the_server_finds_the_turn() -> None:
     assert started["item_id"] == stopped["item_id"] == committed["item_id"]
     assert started["audio_start_ms"] == pytest.approx(200, abs=40)  # 300 ms of padding
     assert stopped["audio_end_ms"] == pytest.approx(1_660, abs=60)
-    assert kinds(events)[-1] == "response.created"
+    assert kinds(events)[-2:] == ["response.created", "rate_limits.updated"]
     given_s = sum(len(job.pcm) for job in client.jobs(Hear)) / 16_000
     assert given_s == pytest.approx((stopped["audio_end_ms"] - started["audio_start_ms"]) / 1e3, abs=0.01)
     assert only(client.work(), "response.done")["response"]["status"] == "completed"
@@ -274,8 +296,8 @@ def test_a_response_that_is_asked_for_while_the_user_speaks_begins_with_the_comm
     client.append(said(0.6))
     client.send("response.create")
     cancelled = client.send("response.cancel")
-    assert kinds(cancelled) == ["response.created", "response.done"]
-    assert cancelled[1]["response"]["status"] == "cancelled"
+    assert kinds(cancelled) == ["response.created", "rate_limits.updated", "response.done"]
+    assert cancelled[-1]["response"]["status"] == "cancelled"
 
 
 def test_a_response_that_was_asked_for_over_a_cough_answers_what_was_said_before() -> None:
@@ -479,6 +501,101 @@ def test_the_deltas_are_the_transcript() -> None:
         deltas = "".join(event["delta"] for event in events if event["type"] == f"{kind}.delta")
         done = only(events, f"{kind}.done")
         assert deltas == done["transcript" if modality == "audio" else "text"] == "word and"
+
+
+ROOM = TurnRoom(scripted_prompt(), {Modality.SPEECH: SamplingParams(max_new=60)}, 320, CODE_SAMPLES)
+MOST_S = ROOM.samples(ROOM.most) / 16_000
+"""About 18 s."""
+
+
+def with_room(**facts: Any) -> Client:
+    """A client of a model with a short context."""
+    return Client(facts={"room": ROOM} | facts)
+
+
+def test_a_turn_has_one_limit_that_of_the_context() -> None:
+    client = with_room()
+    error = only(
+        client.send("conversation.item.create", event_id="e", item=typed("many words " * 500)), "error"
+    )["error"]
+    assert (error["code"], error["param"], error["event_id"]) == ("turn_too_long", "item.content", "e")
+    client.send("session.update", session=MANUAL)
+    second = base64.b64encode(PCM16.encode(said(1.0))).decode()
+    refused = [event for _ in range(31) for event in client.send("input_audio_buffer.append", audio=second)]
+    assert {event["error"]["code"] for event in refused} == {"turn_too_long"}
+    assert len(refused) == 31 - int(MOST_S)
+    client.send("input_audio_buffer.commit")
+    assert error_of(client.send("conversation.item.create", item=typed("and " * 60))) == "turn_too_long"
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, turn_id=1) == pytest.approx(int(MOST_S), abs=0.01)
+
+
+def test_a_monologue_is_answered_in_parts() -> None:
+    client = with_room()
+    client.append(np.concatenate([said(MOST_S + 0.5), nothing(0.3), said(4.0), nothing(0.8)]))
+    client.work()
+    done = [event["response"]["status"] for event in client.events if event["type"] == "response.done"]
+    assert done == ["cancelled", "completed"]
+    assert 0 < heard_s(client, turn_id=1) <= MOST_S
+    assert heard_s(client, turn_id=2) == pytest.approx(4.4, abs=0.1)
+    assert "error" not in kinds(client.events)
+
+
+def test_instructions_reach_the_model_that_follows_them() -> None:
+    client = Client(Script(chunks=1), facts={"follows_instructions": True})
+    client.send("session.update", session={"instructions": "Be brief."})
+    client.ask(instructions="Sing.")
+    client.ask()
+    told = [job.instructions for job in client.jobs(UseContext)]
+    assert told == ["Be brief.", "Sing.", "Be brief."]
+    note = {"role": "system", "content": [{"type": "input_text", "text": "It is late."}]}
+    client.send("conversation.item.create", item=note)
+    client.ask("how late?")
+    assert [(type(job.text), job.text) for job in client.jobs(Ask)[-2:]] == [
+        (SystemText, "It is late."),
+        (str, "how late?"),
+    ]
+    assert client.engine.engine.contexts[-1] == ("Be brief.", 0.5)
+
+
+def test_instructions_that_fill_the_context_are_refused() -> None:
+    client = with_room(follows_instructions=True)
+    error = only(client.send("session.update", session={"instructions": "Be brief. " * 200}), "error")
+    assert (error["error"]["code"], error["error"]["param"]) == (
+        "string_above_max_length",
+        "session.instructions",
+    )
+
+
+def test_truncation_is_the_engines() -> None:
+    client = Client(Script(chunks=1))
+    client.send("session.update", session={"truncation": "disabled"})
+    assert client.jobs(UseContext) == [UseContext("", None)]
+    full = ContextLengthError("The conversation is full.", "Delete some of it.")
+    client.engine.engine.script.fail_on, client.engine.engine.script.error = "push_text", full
+    error = only(client.ask(), "response.done")["response"]["status_details"]["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "context_length_exceeded")
+
+
+def test_long_silence_after_a_reply_is_answered() -> None:
+    client = Client(Script(chunks=2))
+    detection = {"type": "server_vad", "idle_timeout_ms": 5_000}
+    client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    assert client.append(nothing(6.0)) == [], "before the first reply nobody is missed"
+    client.append(np.concatenate([said(0.6), nothing(0.7)]))
+    client.work()
+    assert client.append(nothing(5.5)) == [], "0.8 s of it the reply was played"
+    events = client.append(nothing(0.5))
+    assert kinds(events)[:2] == ["input_audio_buffer.timeout_triggered", "input_audio_buffer.committed"]
+    assert kinds(events)[-2] == "response.created"
+    triggered = events[0]
+    assert triggered["item_id"] == events[1]["item_id"]
+    assert triggered["audio_end_ms"] - triggered["audio_start_ms"] == pytest.approx(5_000, abs=40)
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert heard_s(client, turn_id=2) == pytest.approx(1.0, abs=0.01)
+    assert client.append(nothing(5.0)) == []
+    assert "input_audio_buffer.timeout_triggered" in kinds(client.append(nothing(1.5)))
 
 
 def test_timings_are_sent_to_who_asks_for_them() -> None:

@@ -44,7 +44,12 @@ DETECTION = f"{INPUT}.turn_detection"
         ({"tool_choice": "bogus"}, "invalid_value", "session.tool_choice"),
         ({"tools": [{"type": "function", "name": "weather"}]}, "unsupported", "session.tools[0]"),
         ({"prompt": {"id": "p"}}, "unsupported", "session.prompt"),
-        ({"truncation": "disabled"}, "unsupported", "session.truncation"),
+        ({"truncation": "never"}, "invalid_value", "session.truncation"),
+        (
+            {"truncation": {"type": "retention_ratio", "retention_ratio": 0.8, "token_limits": {}}},
+            "unsupported",
+            "session.truncation.token_limits",
+        ),
         ({"turn_detction": None}, "unknown_parameter", "session.turn_detction"),
         ({"audio": {"input": {"fromat": None}}}, "unknown_parameter", f"{INPUT}.fromat"),
         (
@@ -78,8 +83,8 @@ DETECTION = f"{INPUT}.turn_detection"
         ),
         (detection(type="server_vad", create_response=1), "invalid_type", f"{DETECTION}.create_response"),
         (
-            detection(type="server_vad", idle_timeout_ms=5_000),
-            "unsupported",
+            detection(type="server_vad", idle_timeout_ms=4_999),
+            "invalid_value",
             f"{DETECTION}.idle_timeout_ms",
         ),
         (detection(type="semantic_vad", threshold=0.5), "unknown_parameter", f"{DETECTION}.threshold"),
@@ -155,6 +160,34 @@ def test_what_a_response_cannot_be_is_refused_by_name(
     assert (caught.value.code, caught.value.param) == (code, param), str(caught.value)
 
 
+def test_instructions_are_kept_where_the_model_follows_them() -> None:
+    deaf = SessionConfig("nano").updated({"instructions": "Be brief."})
+    assert (deaf.instructions, deaf.document()["instructions"]) == ("", "")
+    config = SessionConfig("nano", follows_instructions=True).updated({"instructions": " Be brief.\n"})
+    assert config.document()["instructions"] == "Be brief."
+    assert config.updated({"output_modalities": ["text"]}).instructions == "Be brief."
+    assert config.with_response({"instructions": "Sing."})[0].instructions == "Sing."
+
+
+def test_truncation_is_shown_as_it_was_set() -> None:
+    config = SessionConfig("nano")
+    assert (config.retention, config.document()["truncation"]) == (0.5, "auto")
+    ratio = {"type": "retention_ratio", "retention_ratio": 0.8}
+    for given, retention in (("disabled", None), (ratio, 0.8), ("auto", 0.5)):
+        config = config.updated({"truncation": given})
+        assert (config.retention, config.document()["truncation"]) == (retention, given)
+        assert config.updated({}).retention == retention
+
+
+def test_an_idle_timeout_can_be_set_and_taken_back() -> None:
+    config = SessionConfig("nano").updated(detection(type="server_vad", idle_timeout_ms=6_000))
+    kept = config.updated(detection(type="server_vad", threshold=0.6))
+    assert kept.document()["audio"]["input"]["turn_detection"]["idle_timeout_ms"] == 6_000
+    assert kept.updated(detection(type="server_vad", idle_timeout_ms=None)).turn_detection == TurnDetection(
+        threshold=0.6
+    )
+
+
 def test_timings_are_for_who_asks_for_them() -> None:
     config = SessionConfig("nano")
     assert config.document()["moss_voice"] == {"timings": False}
@@ -178,6 +211,7 @@ def test_turn_taking_accepts_every_setting_that_is_accepted() -> None:
         assert config.turn_detection is not None
         settings = config.turn_detection.settings(30_000)
         assert (settings.start_threshold, settings.end_ms) == (threshold, silence_ms)
+        assert config.turn_detection.settings(0).max_turn_ms > silence_ms, "however little room there is"
         assert settings.policy is None, "silence alone"
 
 

@@ -25,6 +25,9 @@ def test_a_card_is_for_readers_of_two_languages() -> None:
     assert card == ModelCard(("en",), ("Count to five.",), SUMMARY)
     assert card.summary_for("zh_CN") == "它会数数。"
     assert card.summary_for("en") == card.summary_for("de_DE") == "It counts."
+    assert not card.follows_instructions
+    followed = {"languages": ["en"], "examples": ["Hi."], "summary": SUMMARY, "follows_instructions": True}
+    assert parse(followed).follows_instructions
     assert card.speaks("en")
     assert not card.speaks("zh_CN")
 

@@ -24,6 +24,15 @@ def test_a_turn_that_does_not_fit_alone_is_an_error_that_says_what_to_do() -> No
         num_dropped(20, [100], 500, reserve=30, limit=400)
 
 
+def test_how_much_is_kept_can_be_chosen() -> None:
+    exchanges = [100, 100, 100, 100]
+    assert num_dropped(20, exchanges, 50, reserve=30, limit=400, retention=1.0) == 1
+    assert num_dropped(20, exchanges, 50, reserve=30, limit=400, retention=0.0) == 4
+    assert num_dropped(20, exchanges, 50, reserve=30, limit=500, retention=None) == 0
+    with pytest.raises(ContextLengthError, match="allow its oldest part to be left out"):
+        num_dropped(20, exchanges, 50, reserve=30, limit=400, retention=None)
+
+
 def test_the_reply_keeps_at_most_a_quarter() -> None:
     assert reply_reserve(512, 4096) == 512
     assert reply_reserve(5000, 4096) == 1024
