@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import QCoreApplication, QEvent, QLocale
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 from pytestqt.qtbot import QtBot
 from pytestqt.wait_signal import SignalBlocker
 
@@ -18,7 +18,7 @@ from app.gui.common.icons import Icons
 from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.common.themes import LIGHT, Theme, ThemeChoice
 from app.gui.window.main_window import MainWindow
-from tests.doubles.scripted_session import ScriptedSession
+from tests.doubles.scripted_session import ScriptedSession, opening
 
 _HERE = Path(__file__).parent
 _OFFSCREEN = (
@@ -99,6 +99,23 @@ def window(qtbot: QtBot, session: ScriptedSession, store: PreferenceStore) -> It
     yield window
     window.close()
     window.deleteLater()
+
+
+@pytest.fixture
+def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
+    """The window once its engine is ready; the commands until then are forgotten."""
+    session.feed(*opening())
+    window.bridge.poll()
+    session.commands.clear()
+    return window
+
+
+@pytest.fixture
+def host(qtbot: QtBot) -> QWidget:
+    """A plain widget, the parent of what a test makes."""
+    host = QWidget()
+    qtbot.addWidget(host)
+    return host
 
 
 @pytest.fixture(autouse=True)

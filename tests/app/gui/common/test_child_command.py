@@ -8,20 +8,12 @@ from typing import Any
 
 import pytest
 from PySide6.QtCore import QObject
-from PySide6.QtWidgets import QWidget
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.child_command import ChildCommand
 from engine_runtime.errors import Problem
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def host(qtbot: QtBot) -> QObject:
-    host = QWidget()
-    qtbot.addWidget(host)
-    return host
 
 
 def test_lines_of_json_are_read(qtbot: QtBot, host: QObject, random_bundle: Path) -> None:

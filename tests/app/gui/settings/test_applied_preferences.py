@@ -22,13 +22,6 @@ from tests.doubles.scripted_session import ScriptedSession
 
 
 @pytest.fixture
-def host(qtbot: QtBot) -> QWidget:
-    host = QWidget()
-    qtbot.addWidget(host)
-    return host
-
-
-@pytest.fixture
 def applied(host: QWidget, session: ScriptedSession, store: PreferenceStore) -> AppliedPreferences:
     return AppliedPreferences(
         host, SessionBridge(session, host), store, StartSettings(seed=7, given=frozenset({"seed"}))

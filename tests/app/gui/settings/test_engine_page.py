@@ -44,14 +44,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def checks(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineChecks]:
+def checks(host: QWidget, monkeypatch: pytest.MonkeyPatch) -> EngineChecks:
     """Checks that start no process; the test gives the answers."""
-    host = QWidget()
-    qtbot.addWidget(host)
     checks = EngineChecks(host)
     monkeypatch.setattr(checks, "look_up", lambda subject: None)
-    yield checks
-    host.close()
+    return checks
 
 
 @pytest.fixture
@@ -212,9 +209,7 @@ def test_the_page_of_the_model_says_what_the_engine_sets(qtbot: QtBot, tmp_path:
 
 
 @pytest.fixture
-def tools(qtbot: QtBot) -> Iterator[ModelTools]:
-    host = QWidget()
-    qtbot.addWidget(host)
+def tools(host: QWidget) -> Iterator[ModelTools]:
     tools = ModelTools(host)
     yield tools
     tools.kill()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from PySide6.QtWidgets import QWidget
-from pytestqt.qtbot import QtBot
 
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.preferences import Preferences, PreferenceStore
@@ -53,13 +52,6 @@ class Rig:
 
     def is_ready(self, name: str = "nano", *, keeps_history: bool = True) -> None:
         self.report(EngineReady(name, 1.0, 16_000, 24_000, keeps_history=keeps_history))
-
-
-@pytest.fixture
-def host(qtbot: QtBot) -> QWidget:
-    host = QWidget()
-    qtbot.addWidget(host)
-    return host
 
 
 @pytest.fixture

@@ -13,9 +13,7 @@ from app.gui.settings.lookups import DevicePlans
 
 
 @pytest.fixture
-def plans(qtbot: QtBot) -> Iterator[DevicePlans]:
-    host = QWidget()
-    qtbot.addWidget(host)
+def plans(host: QWidget) -> Iterator[DevicePlans]:
     plans = DevicePlans(host)
     yield plans
     plans.kill()

@@ -29,9 +29,7 @@ def hub(released_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubS
 
 
 @pytest.fixture
-def jobs(qtbot: QtBot) -> Iterator[ModelJobs]:
-    host = QWidget()
-    qtbot.addWidget(host)
+def jobs(host: QWidget) -> Iterator[ModelJobs]:
     jobs = ModelJobs(host)
     yield jobs
     jobs.kill()

@@ -21,9 +21,7 @@ from engine_runtime.errors import Problem
 
 
 @pytest.fixture
-def jobs(qtbot: QtBot) -> Iterator[ModelJobs]:
-    host = QWidget()
-    qtbot.addWidget(host)
+def jobs(host: QWidget) -> Iterator[ModelJobs]:
     jobs = ModelJobs(host)
     yield jobs
     jobs.kill()

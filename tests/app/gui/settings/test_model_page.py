@@ -114,10 +114,8 @@ GB = 10**9
 
 
 @pytest.fixture
-def tools(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTools]:
+def tools(host: QWidget, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTools]:
     """Tools that start no process; their plan is made by the test."""
-    host = QWidget()
-    qtbot.addWidget(host)
     tools = ModelTools(host)
     monkeypatch.setattr(tools.plans, "look_up", lambda bundle: None)
     yield tools

@@ -135,7 +135,7 @@ def test_a_key_that_repeats_is_held(qtbot: QtBot, server: XServer) -> None:
 def test_a_hotkey_of_another_program_is_reported(qtbot: QtBot, server: XServer) -> None:
     other, listener = Listener(qtbot, server), Listener(qtbot, server)
     other.hotkey.grab(wanted())
-    with pytest.raises(HotkeyError, match=r"Another program uses the hotkey .*T") as raised:
+    with pytest.raises(HotkeyError, match="Another program") as raised:
         listener.hotkey.grab(wanted())
     assert raised.value.what_to_do == "Choose other keys in the settings."
     listener.hotkey.grab(wanted("F9"))

@@ -52,18 +52,10 @@ from app.settings import InputMode
 from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
-from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
+from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation
 from tests.tools.widgets import content_of, question_of, reply_of
 
 SAMPLE = Path("hello.wav")
-
-
-@pytest.fixture
-def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
-    session.feed(*opening())
-    window.bridge.poll()
-    session.commands.clear()
-    return window
 
 
 @pytest.mark.slow

@@ -95,14 +95,6 @@ ENGINE = ErrorRaised(
 READY = EngineReady("nano", 1.0, 16_000, 24_000)
 
 
-@pytest.fixture
-def host(qtbot: QtBot) -> QWidget:
-    """The window."""
-    host = QWidget()
-    qtbot.addWidget(host)
-    return host
-
-
 def errors_of(
     window: QWidget,
     session: ScriptedSession,

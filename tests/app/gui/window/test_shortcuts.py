@@ -16,17 +16,9 @@ from app.gui.window.window_modes import DetachedView
 from app.session.commands import CancelTurn, Mute, RescanDevices
 from app.session.events import DeviceNoticed, ErrorRaised
 from engine_runtime.errors import Problem
-from tests.doubles.scripted_session import ScriptedSession, opening
+from tests.doubles.scripted_session import ScriptedSession
 
 CTRL, NONE = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.NoModifier
-
-
-@pytest.fixture
-def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
-    session.feed(*opening())
-    window.bridge.poll()
-    session.commands.clear()
-    return window
 
 
 def other_window(qtbot: QtBot, window: MainWindow, kind: str) -> CompactWindow | DetachedView:

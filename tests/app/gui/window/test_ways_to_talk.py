@@ -24,7 +24,7 @@ from app.gui.window.ways_to_talk import PushToTalk
 from app.session.commands import ApplySettings, HoldToTalk
 from app.session.events import MicrophoneSilent, TurnCancelled, TurnOpened
 from app.settings import InputMode, StartSettings
-from tests.doubles.scripted_session import ScriptedSession, opening
+from tests.doubles.scripted_session import ScriptedSession
 from tests.tools.widgets import question_of
 
 LEFT = Qt.MouseButton.LeftButton
@@ -229,14 +229,6 @@ def test_a_word_that_is_being_composed_keeps_its_spaces(scene: Scene, theme: The
     assert scene.push.keys == ["Ctrl+Alt+T"]
     QApplication.sendEvent(composer.edit, QInputMethodEvent("", []))
     assert scene.push.keys == ["Space", "Ctrl+Alt+T"]
-
-
-@pytest.fixture
-def ready(window: MainWindow, session: ScriptedSession) -> MainWindow:
-    session.feed(*opening())
-    window.bridge.poll()
-    session.commands.clear()
-    return window
 
 
 def choose(window: MainWindow, input_mode: InputMode, hotkey: str = "") -> None:
