@@ -25,7 +25,7 @@ def test_an_address_becomes_a_websocket(text: str, url: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "ws://", "ftp://a", "ws://a:b", "ws://[::1", "a b", "ws://a:0"])
 def test_what_is_no_address_is_an_error(text: str) -> None:
-    with pytest.raises(AddressError, match="is no address of a server"):
+    with pytest.raises(AddressError, match="address"):
         parse_address(text)
 
 
@@ -38,7 +38,7 @@ def test_a_password_in_the_address_is_an_error_that_does_not_show_it() -> None:
 def test_a_key_goes_over_tls_or_stays_on_the_machine() -> None:
     for text in ("ws://127.0.0.1:1", "ws://localhost:1", "wss://voice.example.org"):
         assert parse_address(text, "a-key").key == "a-key"
-    with pytest.raises(AddressError, match="without encryption") as caught:
+    with pytest.raises(AddressError, match="encryption") as caught:
         parse_address("ws://voice.example.org", "a-key")
     assert "a-key" not in str(caught.value)
 

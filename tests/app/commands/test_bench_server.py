@@ -31,7 +31,7 @@ def reply(**values: object) -> LoadReply:
     ],
 )
 def test_no_times_without_replies(wrong: dict[str, object], problem: str) -> None:
-    with pytest.raises(MossVoiceError, match=f"User 2 got no reply to a.wav: {problem}. No times"):
+    with pytest.raises(MossVoiceError, match=rf"User 2 .*a\.wav: {problem}"):
         measured([[reply()], [reply(), reply(**wrong)]])
 
 

@@ -56,5 +56,5 @@ def test_sound_goes_both_ways(tmp_path: Path) -> None:
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(AudioDeviceError, match="pulseaudio and pacat cannot be found"):
+    with pytest.raises(AudioDeviceError, match="pulseaudio and pacat"):
         NullSinks()

@@ -92,14 +92,14 @@ def test_a_scenario_may_be_flac(tmp_path: Path) -> None:
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(AudioInputError, match="There is no WAV or FLAC file"):
+    with pytest.raises(AudioInputError, match="WAV or FLAC"):
         read_scenarios(tmp_path)
     write(tmp_path, {})
     (tmp_path / "mine.json").write_text("{")
-    with pytest.raises(AudioInputError, match=r"mine\.json cannot be read as JSON"):
+    with pytest.raises(AudioInputError, match=r"mine\.json .*JSON"):
         read_scenarios(tmp_path)
     (tmp_path / "mine.json").unlink()
-    with pytest.raises(AudioInputError, match=r"has no annotation. Write mine\.json"):
+    with pytest.raises(AudioInputError, match=r"annotation.*mine\.json"):
         read_scenarios(tmp_path)
 
 

