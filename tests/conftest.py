@@ -106,12 +106,16 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def same_logging() -> Iterator[None]:
-    """Undo what a command sets up (app/logging_setup.py): later tests look at the records of a level."""
-    root = logging.getLogger()
+    """Undo what a command sets up (app/logging_setup.py, `serve`): later tests look at records of a level,
+    and at their own stderr, on which a handler whose stream is closed would complain."""
+    root, server = logging.getLogger(), logging.getLogger("app.server")
+    server_level, server_handlers = server.level, list(server.handlers)
     level, raises, factory = root.level, logging.raiseExceptions, logging.getLogRecordFactory()
     hooks = sys.excepthook, threading.excepthook
     yield
     root.setLevel(level)
+    server.setLevel(server_level)
+    server.handlers[:] = server_handlers
     logging.raiseExceptions = raises
     logging.setLogRecordFactory(factory)
     sys.excepthook, threading.excepthook = hooks

@@ -38,7 +38,7 @@ class XServer:
         """End it."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(60)
 
     def key(self, name: str, *, is_down: bool) -> None:
         """Press or release a key, by the name of its symbol."""

@@ -85,11 +85,10 @@ def test_it_listens_to_nobody_else_without_a_key(
     assert "no API key is set" in capsys.readouterr().err
 
 
-def test_a_record_is_one_line_of_json() -> None:
-    record = logging.LogRecord("app.server.http_app", logging.INFO, "", 0, "session_opened", (), None)
-    record.fields = {"conversations": 2}
-    line = serve._JsonLines().format(record)
-    assert "\n" not in line
+def test_a_record_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    serve.log_to_stderr()
+    logging.getLogger("app.server.http_app").info("session_opened", extra={"fields": {"conversations": 2}})
+    (line,) = capsys.readouterr().err.splitlines()
     known = json.loads(line)
     assert (known["event"], known["conversations"], known["level"]) == ("session_opened", 2, "info")
 

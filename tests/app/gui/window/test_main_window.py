@@ -178,10 +178,8 @@ def test_shortcuts(
     modifier: Qt.KeyboardModifier,
     command: Command,
 ) -> None:
-    ready.activateWindow()
-    QApplication.processEvents()
-    if not ready.isActiveWindow():
-        pytest.skip("there is no window manager that gives the window the focus")
+    with qtbot.waitActive(ready):
+        ready.activateWindow()
     qtbot.keyClick(ready, key, modifier)
     assert session.commands == [command]
 

@@ -212,7 +212,7 @@ def test_the_program_is_started_twice_at_once(repository: Path, tmp_path: Path, 
     """One of both is the window, the other one ends with success and says what had no effect."""
     started = [start_program(repository, tmp_path / "run", "--seed", "5") for _ in range(2)]
     try:
-        limit_s = time.monotonic() + 60
+        limit_s = time.monotonic() + 200
         while all(process.poll() is None for process in started) and time.monotonic() < limit_s:
             time.sleep(0.1)
         (later,) = [process for process in started if process.poll() is not None]
