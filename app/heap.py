@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-_INTERVAL_S = 30.0
+INTERVAL_S = 30.0
 """Unless it is returned at once."""
 
 
@@ -33,7 +33,7 @@ class FreedMemory:
     def give_back(self, *, at_once: bool) -> None:
         """Return memory to the system if something has ended since the last time, `at_once` or 30 s after
         that."""
-        if self._is_noted and (at_once or self._clock_s() - self._gave_back_s >= _INTERVAL_S):
+        if self._is_noted and (at_once or self._clock_s() - self._gave_back_s >= INTERVAL_S):
             give_back_free_memory(with_cycles=self._with_cycles)
             self._is_noted, self._gave_back_s = False, self._clock_s()
 

@@ -33,7 +33,7 @@ MOST_BYTES = 4096
 _LOCK, _SOCKET = "window.lock", "window"
 _FOLDER = "moss-voice-"
 """Beginning of the name of the socket's folder."""
-_ANSWER_S = 2.0
+ANSWER_S = 2.0
 """A window that does not answer for so long hangs."""
 _STARTING_S = 20.0
 """How long a process may hold the lock without a socket: it starts, or ends. A window that is younger loads
@@ -192,7 +192,7 @@ def claim(folder: Path, knock: Knock, *, sleep: Callable[[float], None] = time.s
         is_free = take_lock(lock)
         # NOTE: knock in any case: on some network file systems every process gets the lock.
         holder = _Holder.read(lock)
-        patience_s = max(_ANSWER_S, os.fstat(lock).st_mtime + _STARTING_S - time.time())
+        patience_s = max(ANSWER_S, os.fstat(lock).st_mtime + _STARTING_S - time.time())
         if holder.socket and (answer := _knock_at(holder, knock, min(patience_s, _STARTING_S))) is not None:
             os.close(lock)
             return answer

@@ -23,7 +23,7 @@ from engine_runtime.errors import redact
 
 _FORMAT = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
 _SCREEN_FORMAT = "%(levelname)s %(name)s: %(message)s"
-_MAX_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -96,7 +96,7 @@ def _open_private(path: str, flags: int) -> int:
 def _add_file(root: logging.Logger, file: Path) -> None:
     try:
         make_private(file.parent)
-        handler = _PrivateFile(file, maxBytes=_MAX_BYTES, backupCount=3, encoding="utf-8", delay=False)
+        handler = _PrivateFile(file, maxBytes=MAX_BYTES, backupCount=3, encoding="utf-8", delay=False)
     except OSError as error:
         _log.warning("no log file at %s: %s", file, error)
         return

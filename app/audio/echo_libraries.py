@@ -19,7 +19,7 @@ DEFAULT_LIBRARY: EchoLibrary = "pywebrtc"
 """The other one cancels alike, starts later and takes more memory (tests/tools/echo_bench.py)."""
 PACKAGES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc-audio", "livekit": "livekit"}
 """Names of the package registry."""
-_MODULES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc_audio", "livekit": "livekit.rtc"}
+MODULES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc_audio", "livekit": "livekit.rtc"}
 
 
 class FrameProcessor(Protocol):
@@ -32,14 +32,14 @@ class FrameProcessor(Protocol):
 
 def is_installed(library: EchoLibrary) -> bool:
     """Whether the package is there, without loading it."""
-    return importlib.util.find_spec(_MODULES[library].partition(".")[0]) is not None
+    return importlib.util.find_spec(MODULES[library].partition(".")[0]) is not None
 
 
 def make_processor(
     library: EchoLibrary, *, echo_cancellation: bool, noise_suppression: bool, gain_control: bool
 ) -> FrameProcessor:
     """A new processor. ImportError if the package is missing or damaged."""
-    module = importlib.import_module(_MODULES[library])
+    module = importlib.import_module(MODULES[library])
     options = {
         "echo_cancellation": echo_cancellation,
         "noise_suppression": noise_suppression,

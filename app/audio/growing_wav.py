@@ -28,7 +28,7 @@ from engine_runtime.errors import ExportError
 _FULL_SCALE = 32_768.0
 """The scale of a 16-bit device, so that its samples are kept bit for bit."""
 _HEADER_BYTES = 44
-_MOST_BYTES = 0xFFFF0000
+MOST_BYTES = 0xFFFF0000
 """The header counts bytes in 32 bits."""
 _RATES_HZ = range(8_000, 192_001)
 """Sample rates that a recording may have."""
@@ -72,7 +72,7 @@ class GrowingWav:
         content = (
             np.rint(np.clip(frames * _FULL_SCALE, -_FULL_SCALE, _FULL_SCALE - 1)).astype("<i2").tobytes()
         )
-        if (self.frames + len(frames)) * 2 * self.channels > _MOST_BYTES:
+        if (self.frames + len(frames)) * 2 * self.channels > MOST_BYTES:
             raise ExportError(
                 "{path} has reached the greatest length of a WAV file.", "Start another one.", path=self.path
             )

@@ -27,10 +27,10 @@ Side = Literal["input", "output"]
 _VARIABLES: dict[Side, str] = {"input": "PULSE_SOURCE", "output": "PULSE_SINK"}
 _DUMMY = "auto_null"
 """The dummy sink that the server creates while there is no other."""
-_RATE_HZ = 48_000
+RATE_HZ = 48_000
 """The server converts to that of the device. pulsectl's `sample_spec` must not be read: it refers to memory
 that libpulse has freed by then."""
-_RETRY_S = 0.5
+RETRY_S = 0.5
 _LISTEN_S = 0.2
 """How long a stopped thread may keep waiting for events."""
 _FIRST_ANSWER_S = 1.0
@@ -85,7 +85,7 @@ class SoundServer:
                 _log.debug("no sound server: %s", error)
             self._found = None
             self._has_answered.set()
-            self._stopping.wait(_RETRY_S)
+            self._stopping.wait(RETRY_S)
         self._has_answered.set()
         self._stopping.wait()
 
@@ -153,7 +153,7 @@ def _list(entries: list[Any], by_environment: str | None, default: str) -> tuple
             -1,
             entry.name,
             "sound server",
-            _RATE_HZ,
+            RATE_HZ,
             entry.name == (by_environment or default),
             entry.description if counts[entry.description] == 1 else f"{entry.description} ({entry.name})",
             bool(getattr(entry, "monitor_of_sink_name", None)) and entry.name != by_environment,

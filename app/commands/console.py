@@ -95,7 +95,7 @@ class EnterKey:
         return read.count(b"\n")
 
 
-_POLL_S = 0.05
+POLL_S = 0.05
 _STOP_S, _STOP_AT_ONCE_S = 5.0, 1.0
 """Time limits for the threads to end: usually, and after Ctrl-C."""
 _INTERRUPTED = 130
@@ -325,7 +325,7 @@ def converse(
         while listening_since is None or seconds is None or time.monotonic() - listening_since < seconds:
             if not session.is_running:
                 raise ConsoleError("The conversation broke off.", "See the log file for details.")
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
             if button is not None and listening_since is not None and button.service(session.send):
                 terminal.show_button(button.is_down)
             if trial is not None:

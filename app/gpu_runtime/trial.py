@@ -19,7 +19,7 @@ from app.gpu_runtime.store import RuntimeRecord, fingerprint
 VARIABLE = "MOSS_VOICE_GPU_RUNTIME"
 """Set to "off" in the environment, the program starts without the GPU runtime."""
 _MODULE = "engine_runtime.cuda.runtime_trial"
-_TIMEOUT_S = 300.0
+TIMEOUT_S = 300.0
 
 
 def try_out(folder: Path, *, needs_gpu: bool) -> RuntimeRecord:
@@ -34,11 +34,11 @@ def try_out(folder: Path, *, needs_gpu: bool) -> RuntimeRecord:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_TIMEOUT_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise GpuRuntimeError("its test did not end within {seconds:.0f} s", seconds=_TIMEOUT_S) from error
+        raise GpuRuntimeError("its test did not end within {seconds:.0f} s", seconds=TIMEOUT_S) from error
     if child.returncode != 0:
         raise GpuRuntimeError("{reason}", reason=_reason(child))
     try:

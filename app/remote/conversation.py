@@ -46,7 +46,7 @@ from engine_runtime.errors import LanguageError, Problem
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
 
-_MOST_EARLY = 4096
+MOST_EARLY = 4096
 """Events of a response that are kept until the session has ended its turn, too."""
 _log = logging.getLogger(__name__)
 
@@ -299,7 +299,7 @@ class RemoteConversation:
             response = self._response_of(event)
             if response is not None:
                 self._on_response(response, name, event)
-            elif uplink.ends_turns and len(self._early) < _MOST_EARLY:
+            elif uplink.ends_turns and len(self._early) < MOST_EARLY:
                 self._early.append(event)
 
     def _name_speech(self, item_id: str) -> None:

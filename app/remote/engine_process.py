@@ -28,15 +28,15 @@ from engine_runtime.errors import MossVoiceError
 
 _LISTENING = re.compile(r"listening on (ws://\S+)")
 _POLL_S = 0.05
-_END_S = 5.0
+END_S = 5.0
 """Time for the child to end after its standard input was closed, and its conversation with it."""
 _GIVE_UP_S = 2.0
 """Time to wait after the connection was lost: on one machine that means that the child has ended."""
 _SESSION_MINUTES = "1440"
-_SHOWN_BYTES = 8_192
-_KEPT_BYTES = 1 << 20
+SHOWN_BYTES = 8_192
+KEPT_BYTES = 1 << 20
 """Output of the child that is kept; older output is dropped."""
-_LOAD_S = 1_800.0
+LOAD_S = 1_800.0
 """Time for the child to load the engine: minutes for the released model, more to build codec engines."""
 _OWN_WORDS = "moss-voice: "
 """An error of the program itself names its remedy."""
@@ -97,7 +97,7 @@ class EngineProcess:
 
     def _await_address(self, key: str) -> ServerAddress:
         """Where it listens, once the engine is loaded, which may take minutes."""
-        end_s = time.monotonic() + _LOAD_S
+        end_s = time.monotonic() + LOAD_S
         while True:
             self.trim()
             status = self._process.poll()
@@ -116,7 +116,7 @@ class EngineProcess:
                     "The engine in {python} was not ready after {minutes:.0f} minutes: {said}",
                     "Start `{python} -m app serve` in a terminal to see why.",
                     python=self._python,
-                    minutes=_LOAD_S / 60,
+                    minutes=LOAD_S / 60,
                     said=self.last_line(),
                 )
             time.sleep(_POLL_S)
@@ -124,7 +124,7 @@ class EngineProcess:
     def trim(self) -> None:
         """Drop old output of the child if there is much of it. Output that arrives meanwhile may be lost."""
         file = self._output.fileno()
-        if os.fstat(file).st_size > _KEPT_BYTES:
+        if os.fstat(file).st_size > KEPT_BYTES:
             said = self._said().encode()
             os.ftruncate(file, 0)
             os.write(file, said)
@@ -144,8 +144,8 @@ class EngineProcess:
     def _said(self) -> str:
         """The end of what it wrote."""
         file = self._output.fileno()
-        start = max(0, os.fstat(file).st_size - _SHOWN_BYTES)
-        return os.pread(file, _SHOWN_BYTES, start).decode(errors="replace")  # the child's position stays
+        start = max(0, os.fstat(file).st_size - SHOWN_BYTES)
+        return os.pread(file, SHOWN_BYTES, start).decode(errors="replace")  # the child's position stays
 
     def close(self) -> None:
         """End the child."""
@@ -154,7 +154,7 @@ class EngineProcess:
             with contextlib.suppress(OSError):
                 process.stdin.close()
             try:
-                process.wait(_END_S)
+                process.wait(END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

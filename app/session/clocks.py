@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,7 @@ _ROUND_S = 0.005
 _TASKS = Path("/proc/self/task")
 _STEP_S = 0.010
 _LOOK_S = 0.002
-_LONGEST_STEP_S = 2.0
+LONGEST_STEP_S = 2.0
 """Time limit for work that takes no processor time, for example waiting for a file."""
 LEAST_STANDSTILL_NS = 5_000_000_000
 """The rings hold 2 s of sound, so some of it is lost by then in any case."""
@@ -93,14 +94,16 @@ class CpuTimeClock(VirtualClock):
     are those of a machine with a core for each of them and no other programs. For an engine on one thread of
     the CPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, times_s: Callable[[], dict[str, float]] | None = None) -> None:
+        """`times_s` gives the processor time of each of the other threads, in seconds."""
         super().__init__()
-        self._seen_s = _thread_times_s()
+        self._times_s = times_s or thread_times_s
+        self._seen_s = self._times_s()
         self._owed_s = 0.0
         """Processor time of the busiest threads for which no time has passed yet."""
 
     def _await_step(self, idle: threading.Event) -> None:
-        give_up_s = time.perf_counter() + _LONGEST_STEP_S
+        give_up_s = time.perf_counter() + LONGEST_STEP_S
         while not idle.wait(_LOOK_S):
             self._owed_s += self._worked_s()
             if self._owed_s >= _STEP_S:
@@ -113,14 +116,15 @@ class CpuTimeClock(VirtualClock):
 
     def _worked_s(self) -> float:
         """Processor time of the thread that had most of it since the last call."""
-        before_s, self._seen_s = self._seen_s, _thread_times_s()
+        before_s, self._seen_s = self._seen_s, self._times_s()
         return max((now_s - before_s.get(name, 0.0) for name, now_s in self._seen_s.items()), default=0.0)
 
 
-def _thread_times_s() -> dict[str, float]:
-    """Processor time of all threads but the calling one; or their sum, where the system knows no more."""
+def thread_times_s(tasks: Path = _TASKS) -> dict[str, float]:
+    """Processor time in seconds of all threads but the calling one, from Linux's folder of them; or their
+    sum, where the system knows no more."""
     own, times_s = str(threading.get_native_id()), {}
-    for task in _TASKS.iterdir() if _TASKS.is_dir() else ():
+    for task in tasks.iterdir() if tasks.is_dir() else ():
         with contextlib.suppress(OSError):  # the thread has ended, or the kernel has no such file
             times_s[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
     if own not in times_s:

@@ -72,7 +72,7 @@ _ANSWER_ROWS = 2
 """Tokens of the shortest reply that is not empty: a word or a code, and its end."""
 KEPT_TURNS = 4
 """Latest turns whose reply can still be cut at what was heard: a client may report that late."""
-_MOST_KEPT_TIMINGS = 1024
+MOST_KEPT_TIMINGS = 1024
 
 TurnJob = OpenTurn | Hear | Ask | AskAgain | Commit | Confirm | Reopen | Cancel | Interrupt
 
@@ -322,7 +322,7 @@ class KeptTimings(TimingBus):
 
     def _take(self, event: TimingEvent) -> None:
         self._target.publish(event)
-        if len(self._events) < _MOST_KEPT_TIMINGS:
+        if len(self._events) < MOST_KEPT_TIMINGS:
             self._events.append(event)
 
 

@@ -82,7 +82,7 @@ def _mode(file: Path) -> int:
 
 
 def test_only_the_owner_reads_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging_setup, "_MAX_BYTES", 200)
+    monkeypatch.setattr(logging_setup, "MAX_BYTES", 200)
     file = tmp_path / "a.log"
     file.write_text("of an earlier version\n")
     file.chmod(0o644)
@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_later_puts_nothing_on_the_screen(
 def test_a_crash_after_the_rotation_is_in_the_log(repository: Path, tmp_path: Path) -> None:
     code = (
         "import logging, os, sys; from pathlib import Path; from app import logging_setup\n"
-        "logging_setup._MAX_BYTES = 300\n"
+        "logging_setup.MAX_BYTES = 300\n"
         "logging_setup.set_up_logging(Path(sys.argv[1]))\n"
         "for _ in range(2): logging.getLogger('x').warning('x' * 200)\n"
         "other = open(sys.argv[2], 'w')\n"

@@ -180,7 +180,7 @@ def test_without_the_package_the_capture_is_passed_on(
 ) -> None:
     (tmp_path / "damaged_package.py").write_text("raise ImportError('libstdc++.so.6: version not found')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(echo_libraries._MODULES, library, package)
+    monkeypatch.setitem(echo_libraries.MODULES, library, package)
     scene = Scene(EchoRoom(6, 100), AudioProcessing(mode, library=library))
     captured, processed = scene.run(1.0, syllables(1.0, SPEAKER_RATE))
     assert np.array_equal(captured, processed)

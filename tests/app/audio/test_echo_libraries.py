@@ -60,7 +60,7 @@ def test_samples_stay_in_place(library: EchoLibrary, frames: int) -> None:
 
 def test_a_package_that_is_away_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_installed("pywebrtc")
-    monkeypatch.setitem(echo_libraries._MODULES, "livekit", "no_such_package.rtc")
+    monkeypatch.setitem(echo_libraries.MODULES, "livekit", "no_such_package.rtc")
     assert not is_installed("livekit")
 
 

@@ -83,11 +83,24 @@ def test_without_playback_or_without_sound_there_is_none(reply: Pcm, question: P
 def test_blocks_of_any_length_are_kept_in_order(reply: Pcm) -> None:
     monitor, other = EchoMonitor(), EchoMonitor()
     near = np.convolve(reply, impulse_response(6, 50))[: len(reply)].astype(np.float32)
-    monitor.add(near, reply, near)
-    for start in range(0, len(near), 1_000):
-        part = slice(start, start + 1_000)
-        other.add(near[part], reply[part], near[part])
-    assert monitor.is_audible == other.is_audible
-    assert np.array_equal(monitor._near, other._near)
-    assert np.array_equal(monitor._far, other._far)
-    assert np.array_equal(monitor._near, near[-len(monitor._near) :])
+    processed = np.float32(0.1) * near
+    begin = len(near) // 2
+    monitor.add(near[:begin], reply[:begin], processed[:begin])
+    for start in range(0, begin, 1_000):
+        part = slice(start, min(start + 1_000, begin))
+        other.add(near[part], reply[part], processed[part])
+    found = []
+    for start in range(begin, len(near) - 480, 480):
+        whole = slice(start, start + 480)
+        monitor.add(near[whole], reply[whole], processed[whole])
+        for first in range(start, start + 480, 160):
+            part = slice(first, first + 160)
+            other.add(near[part], reply[part], processed[part])
+        found.append(monitor.find_echo())
+        assert (other.find_echo(), other.has_peak) == (found[-1], monitor.has_peak)
+        assert (other.erl_db, other.erle_db, other.delay_ms) == (
+            monitor.erl_db,
+            monitor.erle_db,
+            monitor.delay_ms,
+        )
+    assert any(found)

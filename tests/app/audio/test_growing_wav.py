@@ -86,7 +86,7 @@ def test_what_cannot_be_written_is_said_in_words(tmp_path: Path, monkeypatch: py
 def test_a_file_is_not_made_longer_than_its_header_can_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.audio.growing_wav._MOST_BYTES", 4 * RATE)
+    monkeypatch.setattr("app.audio.growing_wav.MOST_BYTES", 4 * RATE)
     file = GrowingWav(tmp_path / "c.wav", RATE, 2)
     file.append(noise(1.0))
     with pytest.raises(ExportError, match="greatest length"):

@@ -109,7 +109,7 @@ def pulsectl(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
         monkeypatch.delenv(name, raising=False)
     module = SimpleNamespace(Pulse=Fresh, PulseLoopStop=InterruptedError, PulseError=OSError)
     monkeypatch.setitem(sys.modules, "pulsectl", module)
-    monkeypatch.setattr("app.audio.sound_server._RETRY_S", 0.01)
+    monkeypatch.setattr("app.audio.sound_server.RETRY_S", 0.01)
     return Fresh
 
 
@@ -142,7 +142,7 @@ def test_a_monitor_is_used_by_name_only(pulsectl: type[Server]) -> None:
         inputs = server.devices().inputs
     assert choose(inputs, None, "microphone", platform="linux").name == "mic"
     assert choose(inputs, "usb.monitor", "microphone", platform="linux").name == "usb.monitor"
-    with pytest.raises(AudioDeviceError, match="No microphone was found"):
+    with pytest.raises(AudioDeviceError, match="microphone"):
         choose(inputs[1:], None, "microphone", platform="linux")
 
 

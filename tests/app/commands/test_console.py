@@ -51,7 +51,7 @@ class LiveScript(ScriptedSession):
 
     def __init__(self, *polls: list[Event] | BaseException) -> None:
         super().__init__()
-        self._polls = list(polls)
+        self.polls = list(polls)
         self.has_ended = False
 
     @property
@@ -59,11 +59,11 @@ class LiveScript(ScriptedSession):
         return not self.has_ended
 
     def poll(self) -> list[Event]:
-        if not self._polls:
+        if not self.polls:
             if self.is_stopped:
                 return []
             raise Stopped(signal.SIGINT)
-        polled = self._polls.pop(0)
+        polled = self.polls.pop(0)
         if isinstance(polled, BaseException):
             raise polled
         return polled
@@ -71,7 +71,7 @@ class LiveScript(ScriptedSession):
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_POLL_S", 0.0)
+    monkeypatch.setattr(console, "POLL_S", 0.0)
 
 
 def turn() -> list[Event]:
@@ -143,7 +143,7 @@ def test_it_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     session = LiveScript(*[opening()] * 20)
     converse(session, 5.0, Terminal(lambda line: None, shows_level=False))
     assert session.is_stopped
-    assert len(session._polls) == 20 - 5 - 1  # the last poll comes after the end
+    assert len(session.polls) == 20 - 5 - 1  # the last poll comes after the end
 
 
 def test_other_signals_end_the_command() -> None:
@@ -191,7 +191,7 @@ def test_the_end_comes_without_a_microphone_too(monkeypatch: pytest.MonkeyPatch)
     session = LiveScript([StateChanged(SessionState.LISTENING)], *[[]] * 20)
     converse(session, 5.0, Terminal(lambda line: None, shows_level=False))
     assert session.is_stopped
-    assert session._polls
+    assert session.polls
 
 
 def test_without_portaudio_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_a_trial_without_a_microphone_ends_early() -> None:
     session = LiveScript([StateChanged(SessionState.LISTENING)], *[[]] * 20)
     converse(session, None, Terminal(lambda line: None, shows_level=False), None, trial)
     assert session.is_stopped
-    assert len(session._polls) > 10
+    assert len(session.polls) > 10
 
 
 def test_the_typed_questions_are_those_of_the_samples() -> None:

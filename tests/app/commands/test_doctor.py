@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
@@ -23,9 +25,9 @@ pytestmark = pytest.mark.slow  # a program of its own tries the display
 
 @pytest.fixture(autouse=True)
 def _quick_report(random_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a small bundle, with a short look at what other programs do."""
+    """On a small bundle, without a look at what other programs do."""
     monkeypatch.setenv("MOSS_VOICE_BUNDLE", str(random_bundle))
-    monkeypatch.setattr(doctor, "_LOAD_WINDOW_S", 0.01)
+    monkeypatch.setattr(hardware, "load_of_others", lambda window_s: 0.0)
 
 
 def test_it_finds_what_the_tests_themselves_need(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,10 +122,10 @@ def test_a_missing_bundle_is_named(
 
 
 def test_a_check_that_breaks_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken() -> NoReturn:
         raise RuntimeError("cannot look")
 
-    monkeypatch.setattr(doctor, "_sound", broken)
+    monkeypatch.setitem(sys.modules, "sounddevice", SimpleNamespace(get_portaudio_version=broken))
     findings = list(doctor.examine())
     assert any(finding.what == "sound" and "cannot look" in finding.detail for finding in findings)
     assert any(finding.what == "torch" for finding in findings)
@@ -162,7 +164,7 @@ def test_a_display_that_does_not_answer_is_a_note(monkeypatch: pytest.MonkeyPatc
         raise subprocess.TimeoutExpired(command, options["timeout"])
 
     monkeypatch.setattr(subprocess, "run", hang)
-    (finding,) = doctor._display()
+    finding = next(finding for finding in doctor.examine() if finding.what == "display")
     assert finding.status == "note"
     assert "did not answer" in finding.detail
 

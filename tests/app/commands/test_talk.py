@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
 import numpy as np
 import pytest
@@ -236,10 +236,10 @@ def test_a_full_disk_is_reported(
 ) -> None:
     import app.session.headless
 
-    def full(path: Path, replies: object) -> None:
+    def full(path: Path, rate: int) -> NoReturn:
         raise ExportError("{path} was not written: the disk is full.", "Free some space.", path=path)
 
-    monkeypatch.setattr(app.session.headless, "_write_replies", full)
+    monkeypatch.setattr(app.session.headless, "WavWriter", full)
     assert "disk is full" in _refused(capsys, "--in", QUESTION, "--out", tmp_path / "reply.wav")
 
 

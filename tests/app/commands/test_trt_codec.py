@@ -31,9 +31,10 @@ def test_it_prints_a_line_for_each_engine(
     random_bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     asked: list[Any] = []
+    monkeypatch.setattr(engines, "EngineStore", lambda folder: folder)
 
-    def build(codec: engines.Codec, store: Any, library: str, capability: str) -> Iterator[Any]:
-        asked.extend((library, capability, store._folder))
+    def build(codec: engines.Codec, store: Path, library: str, capability: str) -> Iterator[Any]:
+        asked.extend((library, capability, store))
         for graph in codec.graphs():
             yield graph, b"", EngineReport(graph.name, "double", capability, 0.0, 1.0, 2.0, 3, "hash")
 

@@ -36,21 +36,21 @@ class Voice:
         self.now_ms = 2 * FRAME
         self.asked: list[float] = []
 
-    def _frame(self, *, is_speech: bool) -> None:
+    def frame(self, *, is_speech: bool) -> None:
         start, self.now_ms = self.now_ms, self.now_ms + FRAME
         if self.speech.add(start, self.now_ms, is_speech=is_speech, pause_ms=PAUSE_MS):
             self.asked.append(self.now_ms)
 
     def speak(self, until_ms: float) -> Voice:
         while self.now_ms < until_ms:
-            self._frame(is_speech=True)
+            self.frame(is_speech=True)
         return self
 
     def silence_until(self, *verdicts: SpeechVerdict) -> float:
         """Silence in ms until the verdict is one of these."""
         start = self.now_ms
         while self.speech.verdict() not in verdicts:
-            self._frame(is_speech=False)
+            self.frame(is_speech=False)
             assert self.now_ms - start < 5_000
         return self.now_ms - start
 
@@ -79,7 +79,7 @@ def test_speech_beyond_the_boundary_is_a_turn_at_once() -> None:
 def test_gaps_count_as_speech_that_goes_on() -> None:
     voice = Voice().speak(320)
     for _ in range(4):
-        voice._frame(is_speech=False)
+        voice.frame(is_speech=False)
     voice.speak(SETTINGS.boundary_ms)
     assert voice.speech.verdict() is SpeechVerdict.TURN
     assert voice.speech.speech_ms == voice.now_ms - 4 * FRAME
@@ -88,7 +88,7 @@ def test_gaps_count_as_speech_that_goes_on() -> None:
 def test_longer_speech_that_sounds_finished_is_a_turn() -> None:
     voice = Voice().speak(800)
     while not voice.asked:
-        voice._frame(is_speech=False)
+        voice.frame(is_speech=False)
     assert voice.asked == [800 + PAUSE_MS]
     assert voice.speech.verdict() is SpeechVerdict.OPEN
     assert voice.speech.rate(800, 0.6)
@@ -98,7 +98,7 @@ def test_longer_speech_that_sounds_finished_is_a_turn() -> None:
 def test_longer_speech_that_sounds_unfinished_is_waited_for() -> None:
     voice = Voice().speak(800)
     while not voice.asked:
-        voice._frame(is_speech=False)
+        voice.frame(is_speech=False)
     assert voice.speech.rate(800, 0.1)
     voice.silence_until(SpeechVerdict.TURN, SpeechVerdict.NO_TURN)
     assert voice.speech.verdict() is SpeechVerdict.NO_TURN
@@ -114,7 +114,7 @@ def test_without_an_answer_longer_speech_is_a_turn() -> None:
 def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
     voice = Voice().speak(704)
     while not voice.asked:
-        voice._frame(is_speech=False)
+        voice.frame(is_speech=False)
     voice.speak(voice.now_ms + FRAME)
     assert not voice.speech.rate(704, 0.9)
     assert voice.speech.verdict() is SpeechVerdict.OPEN

@@ -71,7 +71,7 @@ def test_nothing_can_be_taken_without_a_turn() -> None:
 
 def test_memory_is_bounded_while_nobody_speaks() -> None:
     buffer = filled(1_000)
-    assert len(buffer._frames) <= 5
+    assert buffer.open(0) >= 9_950, "what came before is gone"
 
 
 steps = st.tuples(st.sampled_from(["append", "take", "open", "close"]), st.integers(0, 300))

@@ -60,7 +60,7 @@ def test_without_a_gpu_it_passes_only_where_none_is_needed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_test_that_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(trial, "TIMEOUT_S", 0.2)
     run = subprocess.run
 
     def wait(command: list[str], **options: Any) -> Any:

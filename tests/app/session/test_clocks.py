@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.session import clocks
-from app.session.clocks import CpuTimeClock, PendingWork, RealClock, VirtualClock
+from app.session.clocks import CpuTimeClock, PendingWork, RealClock, VirtualClock, thread_times_s
 
 
 def event(is_set: bool) -> threading.Event:
@@ -77,22 +77,21 @@ def test_by_processor_time_a_step_lasts_as_long_as_the_other_threads_compute_for
     assert 0.01 <= clock.now_ns() / 1e9 <= time.process_time() - time.thread_time() - before_s + 0.02
 
 
-def test_threads_that_work_at_once_let_time_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([{"a": 0.0}, {"a": 0.006, "b": 0.004}, {"a": 0.012, "b": 0.011}])
-    monkeypatch.setattr(clocks, "_thread_times_s", lambda: next(times))
-    clock = CpuTimeClock()
+def test_threads_that_work_at_once_let_time_pass_once() -> None:
+    seen = [{"a": 0.0}, {"a": 0.006, "b": 0.004}, {"a": 0.012, "b": 0.011}, {"a": 0.0191, "b": 0.012}]
+    times = iter(seen)
+    clock = CpuTimeClock(lambda: next(times))
     clock.tick(event(False), is_active=True)
-    assert clock.now_ns() == 10_000_000
-    assert clock._owed_s == pytest.approx(0.006 + 0.007 - 0.010)
+    assert clock.now_ns() == 10_000_000, "6 and 7 ms"
+    clock.tick(event(False), is_active=True)
+    assert clock.now_ns() == 20_000_000, "the 3 ms left, and 7.1"
+    assert not list(times)
 
 
-def test_without_times_of_threads_the_sum_of_all_others_counts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_times_of_threads_the_sum_of_all_others_counts(tmp_path: Path) -> None:
     (tmp_path / str(threading.get_native_id())).mkdir()  # a kernel without schedstat
     for folder in (tmp_path, tmp_path / "missing"):
-        monkeypatch.setattr(clocks, "_TASKS", folder)
-        ((name, others_s),) = clocks._thread_times_s().items()
+        ((name, others_s),) = thread_times_s(folder).items()
         assert name == "others"
         assert others_s == pytest.approx(time.process_time() - time.thread_time(), abs=0.05)
 
@@ -100,7 +99,7 @@ def test_without_times_of_threads_the_sum_of_all_others_counts(
 def test_by_processor_time_work_that_only_waits_does_not_stop_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clocks, "_LONGEST_STEP_S", 0.01)
+    monkeypatch.setattr(clocks, "LONGEST_STEP_S", 0.01)
     clock = CpuTimeClock()
     clock.tick(event(False), is_active=True)
     assert clock.now_ns() == 10_000_000

@@ -187,7 +187,7 @@ def test_a_cancelled_reply_ends_with_the_event_in_progress() -> None:
 
 
 def test_the_first_events_are_kept_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_turns, "_MOST_KEPT_TIMINGS", 2)
+    monkeypatch.setattr(engine_turns, "MOST_KEPT_TIMINGS", 2)
     bus, heard = TimingBus(), list[TimingEvent]()
     bus.subscribe(heard.append)
     kept = KeptTimings(bus)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -256,18 +257,20 @@ class Hours:
         return round(self.seconds * 1e9)
 
 
-def make_recorder(jobs: Jobs, clock: Hours) -> tuple[ConversationRecorder, WavSpeaker]:
+def make_recorder(jobs: Jobs, clock: Hours) -> tuple[ConversationRecorder, Callable[[CapturedBlock], None]]:
+    """A recorder that keeps all, and what it gets captured blocks by."""
     speaker = WavSpeaker(RATE)
     capture = Capture(LoudnessVad(), 100)
     recorder = ConversationRecorder(jobs, capture, speaker, clock, lambda _: None)  # type: ignore[arg-type]
     recorder.apply(SessionSettings(recording=Recording(Path("kept"))))
-    return recorder, speaker
+    assert capture.listener is not None
+    return recorder, capture.listener
 
 
 def test_a_pause_of_hours_without_sound_takes_no_room() -> None:
     """Nothing was heard or played: the first sound after it comes right after the last event."""
     jobs, clock = Jobs(), Hours()
-    recorder, _ = make_recorder(jobs, clock)
+    recorder, hear = make_recorder(jobs, clock)
     recorder.note(AskText("good night"))
     for _ in range(12):
         clock.seconds += 3_600.0
@@ -276,7 +279,7 @@ def test_a_pause_of_hours_without_sound_takes_no_room() -> None:
     places = [job.t for job in jobs.jobs if isinstance(job, Line)]
     assert places == [0.0, pytest.approx(2.0)]
     block = CapturedBlock(speech(1.0), RATE, clock.now_ns(), is_new=True, is_file=False)
-    recorder._hear(block)
+    hear(block)
     clock.seconds += 1.0
     recorder.end(is_ended=False)
     frames = sum(len(job.frames) for job in jobs.jobs if isinstance(job, Sound))

@@ -549,7 +549,7 @@ def test_levels_come_twenty_times_a_second(question: Path) -> None:
 @pytest.mark.slow
 def test_freed_memory_goes_back_between_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[bool] = []
-    monkeypatch.setattr(heap, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(heap, "INTERVAL_S", 0.0)
     monkeypatch.setattr(heap, "give_back_free_memory", lambda *, with_cycles: given.append(with_cycles))
     with running(ScriptedEngine()) as driver:
         driver.await_event(EngineReady)

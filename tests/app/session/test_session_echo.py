@@ -251,7 +251,7 @@ def test_headphones_that_are_pulled_out_start_no_loop(loss_db: float) -> None:
 
 
 def test_the_obstacle_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(echo_libraries._MODULES, "pywebrtc", "no_such_package")
+    monkeypatch.setitem(echo_libraries.MODULES, "pywebrtc", "no_such_package")
     room = EchoRoom(60, 100)
     with talking(room) as driver:
         ask(driver, room, lambda: replies_heard(driver) == 1)

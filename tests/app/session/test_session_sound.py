@@ -14,7 +14,6 @@ import pytest
 from typing_extensions import override
 
 from app.audio import sound_server
-from app.audio.device_streams import SoundOutput
 from app.audio.resample import Resampler
 from app.audio.wav import read_wav
 from app.session.commands import (
@@ -131,15 +130,17 @@ def loud_ms(wav: Path) -> float:
 def refuse_48_khz(sink: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let a loudspeaker take no other rate than its own, as one without a converter; returns the rates at
     which loudspeakers were opened."""
-    make_stream, opened = SoundOutput._make_stream, []
+    import sounddevice
 
-    def refusing(self: SoundOutput, sounddevice: Any, **arguments: Any) -> Any:
+    make_stream, opened = sounddevice.OutputStream, []
+
+    def refusing(**arguments: Any) -> Any:
         if os.environ.get("PULSE_SINK") == sink and arguments["samplerate"] == 48_000:
             raise sounddevice.PortAudioError("Invalid sample rate")
         opened.append(arguments["samplerate"])
-        return make_stream(self, sounddevice, **arguments)
+        return make_stream(**arguments)
 
-    monkeypatch.setattr(SoundOutput, "_make_stream", refusing)
+    monkeypatch.setattr(sounddevice, "OutputStream", refusing)
     return opened
 
 
@@ -148,7 +149,7 @@ def test_a_reply_goes_on_where_another_loudspeaker_is_chosen_or_lost(
     rate: int, pulse_server: PulseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = refuse_48_khz("second" if rate != 48_000 else "", monkeypatch)
-    monkeypatch.setattr(sound_server, "_RATE_HZ", rate)
+    monkeypatch.setattr(sound_server, "RATE_HZ", rate)
 
     def notices() -> list[str]:
         messages = [str(event.problem) for event in driver.of(DeviceNoticed)]
