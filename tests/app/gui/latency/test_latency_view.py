@@ -41,14 +41,14 @@ def test_it_says_why_there_are_none(qtbot: QtBot) -> None:
     line = SpeculationLine()
     qtbot.addWidget(line)
     line.show_speculation(SpeculationMeasured(SpeculationStats("slow_engine")))
-    assert line.text() == "Speculative replies are off: the engine is slower than real time."
+    assert " off: the engine is slower" in line.text()
     line.show_speculation(SpeculationMeasured(SpeculationStats("setting")))
     assert line.text() == ""
     line.show_speculation(
         SpeculationMeasured(SpeculationStats("slow_roll_back", 4, 1, 3, 900.0, 0.0, 9, 150.0))
     )
     assert "discarded: 900 ms" in line.text().lower()
-    assert line.text().endswith("Speculative replies are off: the engine takes too long to be ready again.")
+    assert " off: the engine takes too long" in line.text()
 
 
 @pytest.fixture

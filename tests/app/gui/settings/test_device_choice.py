@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_said(choice: DeviceChoice) -> None:
     )
     choice.show_preferences(Preferences(device="cuda:0", weights="fp8"))
     assert choice.weights_box.isEnabled()
-    assert choice.note.text() == "The model takes about 17.0 GB of the 22.0 GB of memory."
+    assert "17.0 GB of the 22.0 GB" in choice.note.text()
     choice.weights_box.setCurrentText("native")
     assert "choose something smaller" in choice.note.text()
     assert choice.edited(Preferences()) == Preferences(device="cuda:0")
@@ -79,4 +79,4 @@ def test_a_device_that_is_not_there_stays_chosen(choice: DeviceChoice) -> None:
     choice.show_preferences(wanted)
     choice.show_rooms([CPU])
     assert choice.edited(Preferences()) == wanted
-    assert choice.note.text() == "This device is not available."
+    assert "not available" in choice.note.text()

@@ -74,7 +74,7 @@ def test_a_python_can_be_removed_where_the_client_is_missing(
 ) -> None:
     monkeypatch.setattr(settings_page, "find_spec", lambda name: None)
     page.show_preferences(Preferences(engine_python=sys.executable))
-    assert page.python.note.text().startswith("This needs the package websockets. Run: ")
+    assert "websockets" in page.python.note.text()
     assert page.python.isEnabled()
     assert not page.is_usable
     page.python.path = ""
@@ -155,11 +155,11 @@ def test_names_that_nothing_can_start_are_refused(
 ) -> None:
     for name in ("/nowhere/python", str(folder), str(folder / "config.json"), "a\0b"):
         page.show_preferences(Preferences(engine_python=name))
-        assert page.python.note.text() == "There is no program of this name."
+        assert "no program" in page.python.note.text()
         assert not page.is_usable
     page.show_preferences(Preferences(engine_python=sys.executable))
     answer(checks, "python", sys.executable, {"error": "No such option."})
-    assert page.python.note.text() == "This is no Python that can be used. No such option."
+    assert page.python.note.text().endswith("No such option.")
 
 
 def test_this_program_needs_tensorrt_itself(page: EnginePage, folder: Path) -> None:
@@ -172,7 +172,7 @@ def test_another_model_is_run_by_pytorch(page: EnginePage, checks: EngineChecks,
     show(page, folder)
     answer(checks, "engine", folder, OF_NANO)
     page.follow_bundle("moss-speech")
-    assert page.engine.note.text().endswith("moss-speech is chosen on the page Model: PyTorch runs that.")
+    assert "moss-speech" in page.engine.note.text()
     assert not page.uses_engine
     chosen = page.edited(Preferences())
     assert (chosen.backend, chosen.engine) == ("torch", str(folder)), "it is used again with its model"
@@ -201,7 +201,7 @@ def test_the_page_of_the_model_says_what_the_engine_sets(qtbot: QtBot, tmp_path:
     assert device.note.text() == ""
     assert device.weights_box.isEnabled()
     dialog.show_preferences(Preferences(backend="trtllm", engine=str(tmp_path)))
-    assert device.note.text().endswith("and the first GPU as device.")
+    assert "first GPU" in device.note.text()
     dialog.open_engine()
     dialog.show()
     assert dialog.engine.isVisible()

@@ -94,7 +94,7 @@ def test_the_buttons_begin_jobs(
     assert begun == [("verify", nano_bundle.name), ("download", RELEASED)]
     half_of_it(released)
     models.find_files()
-    assert released.state.text() == "Paused: 3.0 MB are loaded."
+    assert "3.0 MB" in released.state.text()
     assert released.download_button.text() == "Resume"
     assert released.remove_button.text() == "Cancel"
     asked: list[str] = []
@@ -108,7 +108,7 @@ def test_the_buttons_begin_jobs(
     assert len(begun) == 2
     released.remove_button.click()
     assert begun[2] == ("remove", RELEASED)
-    assert asked[0] == "Cancel the download of moss-speech?"
+    assert "moss-speech" in asked[0]
 
 
 def test_progress_is_shown_in_its_row(models: ModelList, jobs: ModelJobs) -> None:
@@ -122,7 +122,7 @@ def test_progress_is_shown_in_its_row(models: ModelList, jobs: ModelJobs) -> Non
     assert not nano.verify_button.isEnabled()
     jobs.job = replace(jobs.job, step="download", done=5e9, total=20e9)
     jobs.changed.emit()
-    assert released.state.text() == "5.0 GB of 20.0 GB are loaded."
+    assert "5.0 GB of 20.0 GB" in released.state.text()
     assert released.bar.value() / released.bar.maximum() == pytest.approx(0.25)
     job, jobs.job = jobs.job, None
     jobs.changed.emit()
@@ -135,7 +135,7 @@ def test_progress_is_shown_in_its_row(models: ModelList, jobs: ModelJobs) -> Non
 def test_a_checked_model_says_so(models: ModelList, jobs: ModelJobs) -> None:
     nano, _ = rows(models)
     jobs.finished.emit(Job("verify", nano.model))
-    assert nano.state.text() == "All files are as they should be."
+    assert "All files" in nano.state.text()
 
 
 def test_a_model_that_was_removed_is_not_chosen_any_more(models: ModelList, jobs: ModelJobs) -> None:

@@ -64,7 +64,7 @@ def test_a_voice_is_chosen_and_shown(
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: (file, ""))
     page.voice.button.click()
     assert page.edited(Preferences()).voice == file
-    assert page.voice.note.text() == "4.4 s of its speech are used."
+    assert page.voice.note.text().startswith("4.4 s")
     assert page.is_usable
     monkeypatch.setattr(QFileDialog, "getOpenFileName", lambda *_: ("", ""))  # cancelled
     page.voice.button.click()
@@ -140,7 +140,7 @@ def test_the_memory_of_the_running_engine_counts_as_free(
     page.show_preferences(Preferences(device="cuda:0", weights="fp8"))
     tools.plans.rooms[str(nano_bundle)] = room(free=6 * GB)
     tools.plans.found.emit(str(nano_bundle))
-    assert page.device.note.text() == "The model takes about 17.0 GB of the 23.0 GB of memory."
+    assert "17.0 GB of the 23.0 GB" in page.device.note.text()
     page.device.weights_box.setCurrentText("native")
     assert "choose something smaller" in page.device.note.text()
     assert page.edited(Preferences()).weights == "native"

@@ -42,7 +42,7 @@ def test_other_platforms_are_named(x11: None, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(QGuiApplication, "platformName", lambda: "offscreen")
     with pytest.raises(HotkeyError, match="X11 only") as raised:
         grab_of_desktop()
-    assert raised.value.what_to_do == "In the window the keys work without it."
+    assert "window" in raised.value.what_to_do
 
 
 def test_a_missing_package_is_named(x11: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_a_hotkey_of_another_program_is_reported(qtbot: QtBot, server: XServer) 
     other.hotkey.grab(wanted())
     with pytest.raises(HotkeyError, match="Another program") as raised:
         listener.hotkey.grab(wanted())
-    assert raised.value.what_to_do == "Choose other keys in the settings."
+    assert "other keys" in raised.value.what_to_do
     listener.hotkey.grab(wanted("F9"))
     listener.keys("+F9", "-F9")
     listener.await_said("pressed", "released")

@@ -122,10 +122,10 @@ def test_an_engine_of_the_settings_is_named_as_such(
     store.save(Preferences(backend="trtllm", engine="/e"))
     bridge, switch, errors = errors_of(host, session, banner, store, StartSettings())
     bridge.error_raised.emit(ENGINE)
-    assert banner.message == (
-        "The engine of the settings cannot be used: /e holds no engine: rank0.engine is missing."
-    )
-    assert banner.advice == ("nano answers in its place. Check the page Engine of the settings.")
+    assert "settings" in banner.message
+    assert ENGINE.problem.what_is_wrong in banner.message
+    assert banner.advice.startswith("nano ")
+    assert ENGINE.problem.what_to_do not in banner.advice, "the options of the command line are no remedy"
     with qtbot.waitSignal(errors.settings_wanted):
         banner.remedy_button.click()
     bridge.engine_ready.emit(READY)
@@ -150,7 +150,7 @@ def test_a_refused_server_is_forgotten_when_another_engine_was_chosen_and_is_rea
     store.save(Preferences(server="wss://a.example.org"))
     bridge, switch, _ = errors_of(host, session, banner, store, StartSettings())
     bridge.error_raised.emit(ErrorRaised(Problem("a.example.org refused the connection.", ""), is_fatal=True))
-    assert banner.advice == "Choose another one in the settings, on the page Model or Engine."
+    assert "settings" in banner.advice
     switch.apply_edited(Preferences())
     bridge.engine_ready.emit(READY)
     assert banner.message == ""
