@@ -1,11 +1,13 @@
 """For a training machine without package registries: the speech engines of this machine as one archive.
 
     python pack_voices.py voices.txz                     here, where the engines are installed
+    python pack_voices.py voices.txz flite espeak-ng     the same of these alone
     tar -xJf voices.txz -C FOLDER && . FOLDER/use.sh     there, before train_all.py
 
 Festival's data go to /usr/share, because the program looks for them there only.
 
-The archive holds the programs, their libraries (not libc's), their English voices, and the package bigvgan.
+The archive holds the programs, their libraries (not libc's), their English voices, and, if all programs are
+packed, the package bigvgan.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ ESPEAK_PARTS = ("phondata", "phontab", "phonindex", "intonations", "en_dict", "l
 USE = """here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cp -r --update=none "$here"/system/* /
 for program in flite espeak-ng festival; do
+  [ -e "$here/bin/$program" ] || continue
   printf '#!/bin/sh\\nLD_LIBRARY_PATH=%s/lib exec %s/bin/%s "$@"\\n' \\
     "$here" "$here" $program > /usr/local/bin/$program
   chmod +x /usr/local/bin/$program
@@ -49,9 +52,9 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy(source, target)
 
 
-def gather(folder: Path) -> None:
-    """Everything into a folder."""
-    for name in PROGRAMS:
+def gather(folder: Path, programs: tuple[str, ...] = PROGRAMS) -> None:
+    """What these programs need into a folder."""
+    for name in programs:
         found = shutil.which(name)
         if found is None:
             raise SystemExit(f"{name} is not installed: apt install flite espeak-ng festival")
@@ -59,22 +62,24 @@ def gather(folder: Path) -> None:
         for library in libraries(Path(found)):
             copy(library, folder / "lib" / library.name)
     system = folder / "system"
-    copy(Path("/usr/share/festival"), system / "usr/share/festival")
+    if "festival" in programs:
+        copy(Path("/usr/share/festival"), system / "usr/share/festival")
     for part in ESPEAK_PARTS:
         copy(ESPEAK_DATA / part, system / ESPEAK_DATA.relative_to("/") / part)
-    bigvgan = importlib.util.find_spec("bigvgan")
-    if bigvgan is None or bigvgan.origin is None:
-        raise SystemExit("bigvgan is not installed: pip install --no-deps bigvgan")
-    copy(Path(bigvgan.origin).parent, folder / "site" / "bigvgan")
+    if programs == PROGRAMS:
+        bigvgan = importlib.util.find_spec("bigvgan")
+        if bigvgan is None or bigvgan.origin is None:
+            raise SystemExit("bigvgan is not installed: pip install --no-deps bigvgan")
+        copy(Path(bigvgan.origin).parent, folder / "site" / "bigvgan")
     (folder / "use.sh").write_text(USE)
 
 
 def main() -> None:
     """Gather and pack."""
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2 or not {*sys.argv[2:]} <= {*PROGRAMS}:
         raise SystemExit(__doc__)
     with tempfile.TemporaryDirectory() as folder:
-        gather(Path(folder))
+        gather(Path(folder), tuple(sys.argv[2:]) or PROGRAMS)
         with tarfile.open(sys.argv[1], "w:xz") as archive:
             archive.add(folder, arcname=".")
     print(f"{sys.argv[1]}: {Path(sys.argv[1]).stat().st_size / 1e6:.1f} MB")
