@@ -11,7 +11,11 @@ from types import ModuleType
 import pytest
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
-FOLDERS = (ASSETS / "bundles" / "nano" / "recipe", ASSETS / "training")
+FOLDERS = (
+    ASSETS / "bundles" / "mini" / "recipe",
+    ASSETS / "bundles" / "nano" / "recipe",
+    ASSETS / "training",
+)
 
 
 @pytest.fixture(scope="session")

@@ -49,12 +49,13 @@ class DevJob:
     job: Job
 
 
-def _pcm16(wave: voices.Samples) -> np.ndarray:
+def pcm16(wave: voices.Samples) -> np.ndarray:
+    """Float samples in -1..1 -> int16."""
     return (np.clip(wave, -1, 1) * 32767).astype(np.int16)
 
 
 def _render(jobs: list[Job]) -> list[np.ndarray]:
-    return [_pcm16(pcm) for pcm in voices.render_many(jobs)]
+    return [pcm16(pcm) for pcm in voices.render_many(jobs)]
 
 
 def _render_with_jobs(jobs: list[Job]) -> tuple[list[Job], list[np.ndarray]]:
@@ -121,7 +122,7 @@ def person_jobs(dialogues: list[domain.Dialogue]) -> tuple[list[DevJob], list[np
     spoken = {text: wave for text, wave in recordings.questions().items() if text in keys}
     person = voices.Rendition(voices.PERSON, "allison")
     jobs = [DevJob(keys[text], 0, (text, person)) for text in spoken]
-    return jobs, [_pcm16(wave) for wave in spoken.values()]
+    return jobs, [pcm16(wave) for wave in spoken.values()]
 
 
 def save_questions(path: Path, waves: list[np.ndarray], jobs: list[Job], **more: np.ndarray) -> None:
@@ -137,9 +138,9 @@ def save_questions(path: Path, waves: list[np.ndarray], jobs: list[Job], **more:
 
 def save_units(path: Path, names: list[str], waves: list[voices.Samples]) -> None:
     """The assistant's units, given at 24 kHz, at both rates of the codec."""
-    data24 = flat([_pcm16(wave) for wave in waves])
+    data24 = flat([pcm16(wave) for wave in waves])
     resampled = [voices.resample(wave, voices.ASSISTANT_RATE, voices.RATE) for wave in waves]
-    data16 = flat([_pcm16(wave) for wave in resampled])
+    data16 = flat([pcm16(wave) for wave in resampled])
     if not np.array_equal(data24["offsets"] * 2, data16["offsets"] * 3):
         raise RuntimeError("units at 16 and 24 kHz differ in length")
     columns = {f"{name}24": value for name, value in data24.items()}
