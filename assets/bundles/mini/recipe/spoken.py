@@ -29,6 +29,7 @@ import voices
 from synthesize import Job
 
 DEV = 80  # held-out sentences of each group
+DEV_BATCH = 2  # a neural voice takes 7 s of a core for a sentence
 FESTIVAL, PIPER = 150, 100
 
 
@@ -98,7 +99,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="only so many training sentences")
     parser.add_argument("--dev", type=int, default=DEV, help="held-out sentences of each group")
     parser.add_argument("--neural", type=float, metavar="MINUTES", help="Kokoro, for so long")
-    parser.add_argument("--neural-only", action="store_true", help="the other files are there")
+    parser.add_argument("--neural-only", action="store_true", help="without classic.npz, which is there")
     parser.add_argument("--device", help="torch device of Kokoro instead of the CPU's onnxruntime")
     parser.add_argument("--make-tests", type=Path, metavar="FILE")
     args = parser.parse_args()
@@ -109,19 +110,17 @@ def main() -> None:
     if args.make_tests:
         make_tests(args.make_tests, texts["test"])
         return
-    if not args.neural_only:
-        rng = random.Random(1)
-        classic, dev = training_jobs(train, rng), dev_jobs(texts["test"], rng, args.dev)
-        with multiprocessing.Pool(os.cpu_count()) as pool:
-            waves = synthesize.render_all(classic, pool)
-            # Small batches: a neural voice takes seconds of a core for a sentence.
-            dev_waves = synthesize.render_all(dev, pool, synthesize.NEURAL_BATCH)
-        synthesize.save_questions(args.work / "classic.npz", waves, classic)
+    rng = random.Random(1)
+    classic, dev = training_jobs(train, rng), dev_jobs(texts["test"], rng, args.dev)
+    with multiprocessing.Pool(os.cpu_count()) as pool:
+        # Again with --neural-only: Kokoro's files may have come since.
+        dev_waves = synthesize.render_all(dev, pool, DEV_BATCH)
         synthesize.save_questions(args.work / "dev.npz", dev_waves, dev)
-        hours = sum(map(len, waves)) / voices.RATE / 3600
-        print(
-            f"{len(waves)} sentences, {hours:.1f} h; {len(dev)} dev; {time.time() - start:.0f} s", flush=True
-        )
+        if not args.neural_only:
+            waves = synthesize.render_all(classic, pool)
+            synthesize.save_questions(args.work / "classic.npz", waves, classic)
+            hours = sum(map(len, waves)) / voices.RATE / 3600
+            print(f"{len(waves)} sentences, {hours:.1f} h; {time.time() - start:.0f} s", flush=True)
     if args.neural and "kokoro" in neural_voices.engines():
         count = synthesize.make_neural(args.work / "neural.npz", neural_jobs(train), args.neural, args.device)
         print(f"{count} sentences by Kokoro; {time.time() - start:.0f} s", flush=True)
