@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from engine_runtime.table import Section
+from engine_runtime.table import Cell, Section
+
+
+def number(cell: Cell) -> float:
+    """A cell that holds a number."""
+    assert isinstance(cell, int | float)
+    return cell
 
 
 def test_a_table_says_what_its_columns_mean() -> None:

@@ -21,6 +21,7 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC
 from tests.engine_runtime.codec.vocoder.test_hift_stream import SPEC as VOCODER_SPEC
 from tests.engine_runtime.codec.vocoder.test_hift_stream import hift
+from tests.engine_runtime.test_table import number
 from tests.factories.tiny_flow import make_flow
 
 
@@ -38,7 +39,9 @@ def test_a_row_for_each_packet(stage: Token2Mel) -> None:
         (2, 2, 10),
     ]
     assert all(set(row) == set(FLOW_COLUMNS) for row in rows)
-    assert all(row["error"] == 0.0 and row["ms"] == row["replies"] * row["ms_each"] for row in rows)
+    assert all(
+        row["error"] == 0.0 and row["ms"] == number(row["replies"]) * number(row["ms_each"]) for row in rows
+    )
 
 
 def test_no_more_replies_than_run_at_once(stage: Token2Mel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +92,10 @@ def test_a_row_for_each_chunk(vocoder: Vocoder, monkeypatch: pytest.MonkeyPatch)
         (2, 2, 12),
     ]
     assert all(set(row) == set(VOCODER_COLUMNS) for row in rows)
-    assert all(row["error"] <= 1e-3 and row["ms"] == row["replies"] * row["ms_each"] for row in rows)
+    assert all(
+        number(row["error"]) <= 1e-3 and row["ms"] == number(row["replies"]) * number(row["ms_each"])
+        for row in rows
+    )
     assert max(sizes) == 2
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -26,8 +28,8 @@ def test_both_rates_are_measured() -> None:
 
 
 def test_read_and_written_bytes_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    def times(run: object, device: torch.device, repeats: int, warm_up: int) -> list[float]:
-        run()  # type: ignore[operator]
+    def times(run: Callable[[], object], device: torch.device, repeats: int, warm_up: int) -> list[float]:
+        run()
         return [2.0, 1.0, 9.0]
 
     monkeypatch.setattr(ceilings, "times_ms", times)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from engine_runtime.bench import codec
 from engine_runtime.bench.codec import CodecBench, Packet, packets_of
 from engine_runtime.bench.measuring import BenchError
 from engine_runtime.bundle.bundle import Bundle
-from engine_runtime.codec.flow.token2mel import arrays_of
-from engine_runtime.cuda import stopwatch
+from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream, arrays_of
 from engine_runtime.engine import Engine
 from engine_runtime.options import EngineOptions
-from engine_runtime.types import Codes, Mel
+from engine_runtime.types import Codes
+from engine_runtime.work import Task
+from tests.engine_runtime.test_table import number
 
 POLICY = (5, 5, 10, 15)
 
@@ -58,7 +60,7 @@ def test_a_row_for_each_size_of_packet(engine: Engine) -> None:
     assert [row["audio_ms"] for row in flow.rows[:4]] == [400, 400, 800, 1200]
     later = [row["audio_ms"] for row in vocoder.rows[1:]]
     assert later == [400, 800, 1200]
-    assert all(0 < row["ms"] <= row["ms_p95"] for row in flow.rows + vocoder.rows)  # type: ignore[operator]
+    assert all(0 < number(row["ms"]) <= number(row["ms_p95"]) for row in flow.rows + vocoder.rows)
 
 
 def test_a_packet_counts_all_of_its_work(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,20 +73,21 @@ def test_a_packet_counts_all_of_its_work(engine: Engine, monkeypatch: pytest.Mon
         return advance(state, count)
 
     monkeypatch.setattr(path, "advance", slow)
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     # caches that grow are worked on a chunk at a time; the first packet has what is left of the voice prompt
-    assert bench._flow(2) == [[2000], [1000], [2000], [3000]]
+    monkeypatch.setattr(codec, "OTHER_STEPS", ())
+    assert [row["ms"] for row in bench.flow().rows] == [2000, 1000, 2000, 3000]
 
 
 def test_steps_that_do_not_fit_lose_no_others(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = CodecBench._flow
+    stream = Token2Mel.stream
 
-    def short(bench: CodecBench, steps: int) -> Any:
-        if steps != engine.stages.token2mel.steps:
+    def short(stage: Token2Mel, n_steps: int | None = None) -> Token2MelStream:
+        if n_steps not in (None, stage.steps):
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return measured(bench, steps)
+        return stream(stage, n_steps)
 
-    monkeypatch.setattr(CodecBench, "_flow", short)
+    monkeypatch.setattr(Token2Mel, "stream", short)
     section = CodecBench(engine.stages, repeats=1).flow()
     assert {row["steps"] for row in section.rows} == {engine.stages.token2mel.steps}
     assert "5 steps not measured" in section.note
@@ -108,7 +111,7 @@ def test_no_time_for_packets_that_are_missing(engine: Engine, monkeypatch: pytes
     stream_class = type(engine.stages.token2mel.stream())
     push = stream_class.push
 
-    def late(stream: Any, codes: Codes) -> list[Mel]:
+    def late(stream: Token2MelStream, codes: Codes) -> Task[list[torch.Tensor]]:
         return push(stream, codes[:-1])
 
     monkeypatch.setattr(stream_class, "push", late)

@@ -56,7 +56,7 @@ def _predict(
     )
     to_first = TimesFromCommit(80.0, {"prefill": 10.0, "step": 40.0}, steps=7)
     complete = TimesFromCommit(800.0, {"prefill": 10.0, "step": 350.0, "vocoder": 100.0}, steps=63)
-    reply = MeasuredReply((), np.zeros(0), {}, to_first, complete)
+    reply = MeasuredReply((), np.zeros(0, np.float32), {}, to_first, complete)
     metrics = {"tokens_at_commit": summarize([8.0]), "reply_s": summarize([5.0])}
     tables: dict[str, Any] = {
         "prefill": {"rows": [{"tokens": 2048, "ms": 60.0}]},

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -21,9 +21,10 @@ from engine_runtime.bench.replies import (
 )
 from engine_runtime.engine import Engine
 from engine_runtime.errors import FlowCacheError
-from engine_runtime.timing import TimingBus, TimingEvent
+from engine_runtime.timing import Listener, TimingBus, TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Task
+from tests.engine_runtime.test_table import number
 
 RATE = 24000
 SAMPLES_PER_CODE = 1920
@@ -159,10 +160,29 @@ def test_an_error_after_some_replies_does_not_lose_them() -> None:
         _bench(FailingEngine(_tone(), refused=2))
 
 
+class CountedBus(TimingBus):
+    """Counts its listeners."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listeners = 0
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        unsubscribe = super().subscribe(listener)
+        self.listeners += 1
+
+        def leave() -> None:
+            unsubscribe()
+            self.listeners -= 1
+
+        return leave
+
+
 def test_listeners_are_removed_again() -> None:
-    engine = ScriptedEngine(_tone())
+    bus = CountedBus()
+    engine = ScriptedEngine(_tone(), timing=bus)
     _bench(engine)
-    assert engine.timing._listeners == ()
+    assert bus.listeners == 0
     assert engine.open_conversations == 0
 
 
@@ -192,7 +212,9 @@ def _reply(ttfa_ms: float) -> MeasuredReply:
     later = [*[_event("step", 5, sampling_ms=1)] * 6, _event("token2mel", 100)]
     values = {"ttfa_ms": [ttfa_ms], "first_chunk_ms": [50.0], "rtf_total": [0.1], "reply_s": [1.2]}
     complete = TimesFromCommit.of(0.2, first + later)
-    return MeasuredReply((1, 2), np.zeros(2), values, TimesFromCommit.of(ttfa_ms / 1000, first), complete)
+    return MeasuredReply(
+        (1, 2), np.zeros(2, np.float32), values, TimesFromCommit.of(ttfa_ms / 1000, first), complete
+    )
 
 
 def _report(failure: FlowCacheError | None = None) -> BenchReport:
@@ -245,7 +267,7 @@ def test_shares_add_up_with_sampling_apart_from_the_step(in_step_ms: float, samp
     }
     assert set(ttfa) <= {*section.terms}
     for column, whole in (("ttfa_share", 100), ("reply_share", 100), ("reply_ms", 200)):
-        *parts, total = [row[column] for row in section.rows]
+        *parts, total = [number(row[column]) for row in section.rows]
         assert sum(parts) == pytest.approx(total) == pytest.approx(whole)
     # The codec runs beside later steps: 10 + 50 + 120 + 30 ms in 200 ms.
     assert [row["reply_ms"] for row in section.rows[-3:-1]] == pytest.approx([0.0, -10.0])

@@ -23,9 +23,12 @@ from engine_runtime.bench.simultaneous import (
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError, FlowCacheError
+from engine_runtime.lm.paged_lm import StepRequest
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.scheduler.stage_times import BatchTime
 from engine_runtime.types import ReplyAudio
+from engine_runtime.work import Stage
 from tests.tools.turns import check, speech
 
 CEILINGS = Ceilings(2e10, 1e11, 1, 1, "float32")
@@ -43,8 +46,12 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_of(*replies: UserReply) -> SimultaneousRun:
-    calls = {("step", 1): BatchTime(10, 100), ("step", 2): BatchTime(5, 200), ("flow", 1): BatchTime(1, 50)}
-    return SimultaneousRun(2, list(replies), calls, 1_000, 400, 2, 1)  # type: ignore[arg-type]
+    calls: dict[tuple[Stage, int], BatchTime] = {
+        ("step", 1): BatchTime(10, 100),
+        ("step", 2): BatchTime(5, 200),
+        ("flow", 1): BatchTime(1, 50),
+    }
+    return SimultaneousRun(2, list(replies), calls, 1_000, 400, 2, 1)
 
 
 def test_a_row_has_the_shares_of_the_time() -> None:
@@ -170,12 +177,12 @@ def test_an_error_is_noted_and_the_user_goes_on(engine: Engine, monkeypatch: pyt
     clock, calls = ProcessorClock(), 0
     step = engine.stages.lm.step
 
-    def failing(*words: object, **options: object) -> object:
+    def failing(requests: list[StepRequest], *, exclusive_gpu: bool = False) -> list[StepOutput]:
         nonlocal calls
         calls += 1
         if calls == 20:
             raise ExecutorError("logits: values are not finite")
-        return step(*words, **options)  # type: ignore[arg-type]
+        return step(requests, exclusive_gpu=exclusive_gpu)
 
     monkeypatch.setattr(engine.stages.lm, "step", failing)
     user = BenchUser(engine, speech(1.0), 1, 1, clock)

@@ -18,7 +18,7 @@ def _judge(limits: Limits = Limits(), *, on_gpu: bool = True, ratios: tuple[floa
 
 
 def test_steps_of_every_weight_format_have_theirs() -> None:
-    stages = {
+    stages: dict[str, dict[str, Any]] = {
         "native": {"decode step": {"rows": [{"ratio": 1.1}]}},
         "fp8": {"decode step": {"rows": [{"ratio": 1.8}]}},
         "int8": {"error": "too little memory"},

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from engine_runtime.bench.quality import QualityBench
-from engine_runtime.bench.reference import ReferenceOptions, reference_of
+from engine_runtime.bench.reference import LayerwiseReference, ReferenceOptions, reference_of
 from engine_runtime.bench.verdict import Check, Verdict, VerifyError
 from engine_runtime.bench.verify import Verification
 from engine_runtime.bench.verify_encoder import all_lead_ins
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.hardware import AcceleratorError
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import EngineOptions, WeightFormat
 from engine_runtime.types import Pcm
 
 NATIVE = EngineOptions()
@@ -59,9 +59,9 @@ def test_an_engine_agrees_with_the_reference(random_bundle: Path, questions: dic
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
 def test_a_format_is_near_and_not_equal(
-    random_bundle: Path, questions: dict[str, Pcm], weight_format: str
+    random_bundle: Path, questions: dict[str, Pcm], weight_format: WeightFormat
 ) -> None:
-    tested = replace(NATIVE, weight_format=weight_format, kv_dtype="fp8")  # type: ignore[arg-type]
+    tested = replace(NATIVE, weight_format=weight_format, kv_dtype="fp8")
     checks = _verify(random_bundle, tested, questions)
     assert 0.9 < checks["x audio head worst"].value < 0.999999
     assert checks["x audio head cosine"].value > 0.97
@@ -93,11 +93,11 @@ def test_each_engine_is_gone_before_the_next_model_is_loaded(
     verification = _verification(random_bundle, questions)
     original = verification.open_reference
 
-    def open_alone() -> object:
+    def open_alone() -> tuple[LayerwiseReference, str]:
         assert_alone()
         return original()
 
-    verification.open_reference = open_alone  # type: ignore[assignment]
+    verification.open_reference = open_alone
     gc.disable()
     try:
         verification.add("one", load)

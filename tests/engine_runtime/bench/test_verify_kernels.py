@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pytest
@@ -22,12 +22,13 @@ from engine_runtime.bench.verify_kernels import (
 from engine_runtime.bench.verify_kernels import verify_kernels as compare
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
-from engine_runtime.lm.paged_lm import PagedLM
+from engine_runtime.lm.paged_lm import PagedLM, StepRequest
+from engine_runtime.lm.step import StepOutput
 from engine_runtime.options import BlockFormats, EngineOptions, WeightFormat
 from engine_runtime.quantization import Matrix
 from engine_runtime.types import Pcm
 from tests.doubles.interpreted_triton import needs_triton, patch_interpreter
-from tests.factories.tiny_lm import make_cuda_paged, make_thin
+from tests.factories.tiny_lm import CudaOptions, make_cuda_paged, make_thin
 
 patch_interpreter()
 LIMIT = MOST_ERROR[torch.float32]
@@ -53,7 +54,7 @@ def failed(checks: list[Check]) -> set[str]:
     return {check.name.partition(", error")[0] for check in checks if not check.is_aligned}
 
 
-def pair(weight_format: WeightFormat = "native", **choices: bool) -> tuple[PagedLM, PagedLM]:
+def pair(weight_format: WeightFormat = "native", **choices: Unpack[CudaOptions]) -> tuple[PagedLM, PagedLM]:
     """Tested and reference, each with weights of its own."""
     model = make_thin()
     tested = make_cuda_paged(model, formats=BlockFormats(weight_format, weight_format), **choices)
@@ -157,15 +158,20 @@ def test_the_first_layer_over_the_limit_is_named() -> None:
     assert "prefill: audio logits" not in failed(checks)
 
 
+def scaled(logits: torch.Tensor | None, factor: float) -> torch.Tensor:
+    assert logits is not None
+    return factor * logits
+
+
 def test_a_decode_path_that_is_off_does_not_hide_behind_the_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does one of the paths behind the other."""
     tested, reference = pair()
     step = tested.step
 
-    def wrong_alone(requests: list[Any], *, exclusive_gpu: bool = False) -> Any:
+    def wrong_alone(requests: list[StepRequest], *, exclusive_gpu: bool = False) -> list[StepOutput]:
         outputs = step(requests, exclusive_gpu=exclusive_gpu)
         return (
-            [replace(one, audio_logits=1.01 * one.audio_logits) for one in outputs]
+            [replace(one, audio_logits=scaled(one.audio_logits, 1.01)) for one in outputs]
             if exclusive_gpu
             else outputs
         )
@@ -179,9 +185,9 @@ def test_a_value_that_is_not_finite_keeps_no_limit(monkeypatch: pytest.MonkeyPat
     tested, reference = pair()
     step = tested.step
 
-    def broken(requests: list[Any], *, exclusive_gpu: bool = False) -> Any:
+    def broken(requests: list[StepRequest], *, exclusive_gpu: bool = False) -> list[StepOutput]:
         outputs = step(requests, exclusive_gpu=exclusive_gpu)
-        return [replace(one, text_logits=one.text_logits * float("nan")) for one in outputs]
+        return [replace(one, text_logits=scaled(one.text_logits, float("nan"))) for one in outputs]
 
     monkeypatch.setattr(tested, "step", broken)
     found = failed(compare_language_models(tested, reference, REPLIES, LIMIT, LIMIT))
