@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
 from safetensors.torch import load_file
@@ -20,8 +21,11 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Token, merged_id
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.models.moss_lm import MossLM, MossLMConfig
+from engine_runtime.models.moss_lm import Block, Layer, MossLM, MossLMConfig
 from engine_runtime.options import BlockFormats, WeightFormat
+
+if TYPE_CHECKING:
+    from engine_runtime.executors.cuda.triton_linear import ConfigKey, KernelConfig
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 LOGIT_TOLERANCE = 3e-4
@@ -39,6 +43,18 @@ RELEASED = MossLMConfig(
     modality_pad=151667,
 )
 """The sizes of the released model, for tests of shapes."""
+
+
+class CudaOptions(TypedDict, total=False):
+    """Keyword arguments of a CudaExecutor, for kernels and captures."""
+
+    uses_triton: bool
+    kernel_configs: Mapping[ConfigKey, KernelConfig] | None
+    uses_graphs: bool
+    multiplies_fp8: bool | None
+    uses_persistent_kernel: bool
+    graphed_rows: bool | None
+    max_batch_size: int
 
 
 def load_meta() -> dict[str, Any]:
@@ -63,6 +79,13 @@ def load_tiny() -> tuple[MossLM, dict[str, torch.Tensor]]:
     cases = {key: value for key, value in tensors.items() if key.startswith(("a.", "c.", "gen."))}
     model.load_state_dict({key: value for key, value in tensors.items() if key not in cases}, strict=True)
     return model.eval(), cases
+
+
+def layers_of(block: Block) -> list[Layer]:
+    """The layers of a block, which torch knows as modules only."""
+    layers = [layer for layer in block.layers if isinstance(layer, Layer)]
+    assert len(layers) == len(block.layers)
+    return layers
 
 
 def make_thin() -> MossLM:
@@ -103,9 +126,9 @@ def make_cuda_paged(
     dtype: torch.dtype = torch.float32,
     kv_dtype: torch.dtype | None = None,
     device: str = "cpu",
-    **options: Any,
+    **options: Unpack[CudaOptions],
 ) -> PagedLM:
-    """The model on the executor for GPUs, by default on the CPU. `options` are those of CudaExecutor."""
+    """The model on the executor for GPUs, by default on the CPU."""
     on = torch.device(device)
     network = build_network(
         model.config,

@@ -123,7 +123,7 @@ def _measure_common(engine: Engine, ceilings: Ceilings, rows: int, count: int, w
                 one.rows.append(one.generation.sample(output).token)
         if len({code for one in speakers for code in one.codes}) < 2:
             raise BenchError("Every decode step returns the same code.", "No times are shown.")
-        batched, tails = executor._batched, speakers[0].generation.tails
+        batched, tails = executor.batched, speakers[0].generation.tails
         assert batched is not None
         shape = [
             key

@@ -134,9 +134,10 @@ class CudaExecutor:
                 self._backends[:0] = first
             self._prefill = Prefill(network, cache, inputs, rows, scratch, has_fp8_matmul=multiplies_fp8)
         self._graphs = GraphedCalls(self._device, enabled=uses_graphs)
-        self._batched: BatchedSteps | None = None
+        self.batched: BatchedSteps | None = None
+        """Steps of several sequences by kernels; None without them."""
         if uses_triton and max_batch_size > 1:
-            self._batched = batched_steps(network, cache, self.limits, self._graphs)
+            self.batched = batched_steps(network, cache, self.limits, self._graphs)
         # NOTE: only the kernels support padding rows.
         captures_rows = uses_triton and self._graphs.is_capturing if graphed_rows is None else graphed_rows
         self._graphed_rows = tuple(GRAPHED_ROWS) if captures_rows else ()
@@ -164,8 +165,8 @@ class CudaExecutor:
             ids = torch.zeros(size, dtype=torch.int64)
             self._capture_or_run_rows(RowsShape(size, bucket, text, audio), ids, 0, min(size, bucket))
         self._inputs.note_use()
-        if with_batches and self._batched is not None:
-            self._batched.capture(shapes, buckets)
+        if with_batches and self.batched is not None:
+            self.batched.capture(shapes, buckets)
 
     def _capture_or_run(self, backend: DecodeBackend, shape: StepShape) -> None:
         self._graphs.run((backend.name, shape), lambda: backend.run(shape))
@@ -184,8 +185,8 @@ class CudaExecutor:
             if self._no_persistent
             else f"persistent kernel; beside the codec {separate}"
         }
-        if self._batched is not None:
-            found["batched_step"] = self._batched.backend.kernel_path
+        if self.batched is not None:
+            found["batched_step"] = self.batched.backend.kernel_path
         elif self.limits.max_batch_size > 1:
             found["batched_step"] = f"one sequence after the other, {separate}"
         return found
@@ -198,14 +199,14 @@ class CudaExecutor:
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         self._check(batch)
         sequences = batch.sequences
-        if self._batched is not None:
+        if self.batched is not None:
             # Also for a single sequence: of the replies in flight all others may have ended meanwhile.
-            taken = self._batched.take(sequences)
+            taken = self.batched.take(sequences)
             if taken is not None:
                 return taken
-        if self._batched is None or len(sequences) == 1:
+        if self.batched is None or len(sequences) == 1:
             return [self._execute(scheduled, batch.exclusive_gpu) for scheduled in sequences]
-        return self._execute_together(self._batched, sequences)
+        return self._execute_together(self.batched, sequences)
 
     def _execute_together(
         self, batched: BatchedSteps, sequences: tuple[ScheduledSequence, ...]
@@ -247,8 +248,8 @@ class CudaExecutor:
         shape = StepShape(0, tails.text, tails.audio)
         if sampling is not None:
             self._sampler.set(sampling)
-            if self._batched is not None:
-                self._batched.forget(sampling.reply)
+            if self.batched is not None:
+                self.batched.forget(sampling.reply)
             shape = replace(
                 shape,
                 samples=True,
@@ -276,12 +277,12 @@ class CudaExecutor:
         return self._logits(tails) if sampling is None else self._sampled(shape)
 
     def is_in_flight(self, reply: ReplySampling) -> bool:
-        return self._batched is not None and self._batched.is_in_flight(reply)
+        return self.batched is not None and self.batched.is_in_flight(reply)
 
     def close(self) -> None:
         """Drop the captured graphs; the rest is freed with the executor."""
-        if self._batched is not None:
-            self._batched.close()
+        if self.batched is not None:
+            self.batched.close()
         self._graphs.clear()
 
     def _run_step(self, scheduled: ScheduledSequence, shape: StepShape, exclusive_gpu: bool) -> None:

@@ -124,7 +124,7 @@ class TorchExecutor:
             if not isinstance(model, FusedNetwork):
                 dense = _fused(model, formats or BlockFormats(), dtype, self.device)
                 model = cast(FusedNetwork[Linear], dense)
-            self._network = model
+            self.network = model
             layers = (*model.trunk, *model.text.layers, *model.audio.layers)
             self._qk_norms = [_qk_norm(config, layer) for layer in layers]
             """Norms of q and k by the layer's index in the KV pool."""
@@ -152,8 +152,8 @@ class TorchExecutor:
         ]
         packed = _Packed.of(spans)
         ids = [token_id for scheduled in batch.sequences for token_id in scheduled.token_ids]
-        x = F.embedding(torch.tensor(ids, device=self.device), self._network.embedding)
-        for layer in self._network.trunk:
+        x = F.embedding(torch.tensor(ids, device=self.device), self.network.embedding)
+        for layer in self.network.trunk:
             x = self._layer(layer, x, packed)
         rows = x.split(packed.sizes)
         for scheduled, span, x_of in zip(batch.sequences, spans, rows, strict=True):
@@ -161,8 +161,8 @@ class TorchExecutor:
                 self._keep_trunk(x_of, span)
         text = [s.text_computed if s.tails.text else None for s in batch.sequences]
         audio = [s.audio_computed if s.tails.audio else None for s in batch.sequences]
-        text_logits = self._tail(self._network.text, self.limits.text_vocab, batch, spans, rows, text)
-        audio_logits = self._tail(self._network.audio, self.limits.audio_vocab, batch, spans, rows, audio)
+        text_logits = self._tail(self.network.text, self.limits.text_vocab, batch, spans, rows, text)
+        audio_logits = self._tail(self.network.audio, self.limits.audio_vocab, batch, spans, rows, audio)
         return [StepOutput(*pair) for pair in zip(text_logits, audio_logits, strict=True)]
 
     def is_in_flight(self, reply: ReplySampling) -> bool:
@@ -173,7 +173,7 @@ class TorchExecutor:
         """Nothing to release explicitly."""
 
     def _checked(self, output: StepOutput) -> StepOutput:
-        network, limits = self._network, self.limits
+        network, limits = self.network, self.limits
         if output.text_logits is not None:
             check_logits(network.text.output, output.text_logits, limits.text_vocab)
         if output.audio_logits is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine_runtime.executors.fused_weights import FusedNetwork, fuse
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
-from tests.factories.tiny_lm import load_tiny
+from tests.factories.tiny_lm import layers_of, load_tiny
 
 FORMATS = BlockFormats(trunk="int8", tails="fp8", heads="native")
 
@@ -67,7 +67,7 @@ def test_layers_follow_each_other_in_the_pool(network: FusedNetwork[PackedWeight
 
 @torch.inference_mode()
 def test_products_are_those_of_the_modules(model: MossLM, network: FusedNetwork[PackedWeight]) -> None:
-    layer, fused = model.model.text_block.layers[0], network.text.layers[0]
+    layer, fused = layers_of(model.model.text_block)[0], network.text.layers[0]
     x = torch.randn(model.config.hidden_size)
     attention, mlp = layer.self_attn, layer.mlp
     expected = torch.cat([attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)])

@@ -98,7 +98,9 @@ def test_pages_come_back_in_the_end(pool: PagePool, moves: Moves) -> None:
     assert pool.num_free == 5
 
 
-def test_a_stream_may_end_while_its_pages_are_moved(pool: PagePool, moves: Moves) -> None:
+def test_a_stream_may_end_while_its_pages_are_moved(
+    pool: PagePool, moves: Moves, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when it is collected as garbage then."""
     old, young = pool.open(0), pool.open(1)
     pool.take(young, 6, [young])
@@ -109,7 +111,7 @@ def test_a_stream_may_end_while_its_pages_are_moved(pool: PagePool, moves: Moves
             pool.close(young)
         return take_out(page)
 
-    moves.take_out = collected  # type: ignore[method-assign]
+    monkeypatch.setattr(moves, "take_out", collected)
     pool.take(old, 5, [old])
     assert pool.num_free == 3
     assert moves.freed == 6

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 import numpy as np
 import pytest
@@ -12,12 +11,12 @@ import torch
 
 from engine_runtime.bundle.random_weights import random_voice
 from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream, arrays_of
-from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.scheduler.scheduler import Scheduler
 from engine_runtime.types import VoicePrompt
 from engine_runtime.work import Task
+from tests.doubles.graphs import FirstFunctions
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.engine_runtime.codec.flow.test_token2mel import SPEC, TOLERANCE, codes_of
 from tests.engine_runtime.codec.flow.test_triton_estimator import flow, large_tiles  # noqa: F401
@@ -28,24 +27,6 @@ patch_interpreter()
 if HAS_TRITON:
     from engine_runtime.codec.flow.paged import PagedFlow
     from engine_runtime.codec.flow.static import bytes_per_code
-
-
-class FirstFunctions(GraphedCalls):
-    """Runs the first function of each key again, as a captured graph would."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.kept: dict[Hashable, Callable[..., Any]] = {}
-
-    def run(
-        self,
-        key: Hashable,
-        function: Callable[..., Any],
-        *inputs: torch.Tensor,
-        changes: Sequence[torch.Tensor] = (),
-        kind: Hashable = None,
-    ) -> Any:
-        return self.kept.setdefault(key, function)(*inputs)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +93,7 @@ def test_replies_at_once_equal_each_alone(flow: CausalFlow, voice: VoicePrompt) 
 @pytest.mark.slow
 def test_a_captured_packet_serves_other_streams(flow: CausalFlow, voice: VoicePrompt) -> None:  # noqa: F811
     plain = stage_of(flow, voice, triton=False, packet_codes=(5,))
-    calls = FirstFunctions("cpu")
+    calls = FirstFunctions()
     stage = stage_of(flow, voice, packet_codes=(5,), calls=calls)
     captured = len(calls.kept)
     for seed in (1, 2):

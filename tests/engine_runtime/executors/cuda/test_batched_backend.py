@@ -200,7 +200,9 @@ def test_rows_are_stored_as_the_next_product_reads_them(
     for name, given in launches:
         out = given.get("out")
         if name in ("add_and_norm", "add_scaled", "attend_units") and isinstance(out, torch.Tensor):
-            assert out.dtype == dtypes[RowFormat(given["row_format"])]  # type: ignore[arg-type]
+            row_format = given["row_format"]
+            assert isinstance(row_format, int)
+            assert out.dtype == dtypes[RowFormat(row_format)]
 
 
 @pytest.mark.usefixtures("launches")

@@ -4,7 +4,6 @@ torch."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import fields, replace
 from itertools import product
 from typing import Any
@@ -14,8 +13,8 @@ import torch
 
 from engine_runtime.cuda.driver import LARGE_SHARED_MEMORY
 from engine_runtime.cuda.gpu_memory import batch_bytes, batch_rows
-from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.cuda import executor as cuda_executor
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.paged_attention import PartitionBuffers
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
@@ -26,6 +25,7 @@ from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import Matrix, quantize
 from engine_runtime.types import SamplingParams
+from tests.doubles.graphs import FirstFunctions
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_paged, make_thin
 from tests.tools.lm_scenarios import NAMED_SAMPLINGS, assert_same, noted_takes, replies_together, reply
@@ -33,7 +33,7 @@ from tests.tools.lm_scenarios import NAMED_SAMPLINGS, assert_same, noted_takes, 
 pytestmark = needs_triton
 patch_interpreter()
 if HAS_TRITON:
-    from engine_runtime.executors.cuda import batched_linear, triton_linear
+    from engine_runtime.executors.cuda import batched_linear, triton_linear, triton_prefill
     from engine_runtime.executors.cuda.batched_backend import attention_tiling_of
     from engine_runtime.executors.cuda.batched_linear import (
         BatchedLinear,
@@ -41,7 +41,7 @@ if HAS_TRITON:
         tiling_of,
         triton_splits,
     )
-    from engine_runtime.executors.cuda.batched_steps import BatchedSteps, plan_forwards
+    from engine_runtime.executors.cuda.batched_steps import plan_forwards
     from engine_runtime.executors.cuda.triton_linear import KernelConfig
 
 
@@ -52,37 +52,23 @@ def model() -> MossLM:
 
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the interpreter, which runs one after the other."""
+    """For the interpreter, which runs one after the other; also plain torch for prefill."""
     monkeypatch.setattr(triton_linear, "default_config", lambda key: KernelConfig(32, 4, 1, 2))
-
-
-class FirstFunctions(GraphedCalls):
-    """Runs the first function of each key again, as a captured graph would."""
-
-    def __init__(self, device: str) -> None:
-        super().__init__(device)
-        self.kept: dict[Any, Callable[..., Any]] = {}
-
-    def run(self, key: Any, function: Callable[..., Any], *inputs: torch.Tensor, changes: Any = ()) -> Any:
-        return self.kept.setdefault(key, function)(*inputs)
+    monkeypatch.setattr(triton_prefill, "TritonRowOperations", TorchRowOperations)
 
 
 def make_batched(
-    model: MossLM, max_batch_size: int = 8, max_seq_len: int = 320, **choices: BlockFormats
+    model: MossLM, max_batch_size: int = 8, max_seq_len: int = 320, formats: BlockFormats | None = None
 ) -> PagedLM:
-    """The model on the executor for GPUs with its kernels for decode, and plain torch for prefill."""
-    paged = make_cuda_paged(
+    """The model on the executor for GPUs with its kernels for decode."""
+    return make_cuda_paged(
         model,
         num_blocks=96,
         max_seq_len=max_seq_len,
         uses_triton=True,
         max_batch_size=max_batch_size,
-        **choices,
+        formats=formats,
     )
-    executor = paged.executor
-    assert isinstance(executor, CudaExecutor)
-    executor._prefill._operations = TorchRowOperations(executor.network, executor.cache, executor._inputs)
-    return paged
 
 
 @pytest.mark.slow
@@ -134,11 +120,10 @@ def test_replies_in_shared_steps_are_those_of_single_replies(
 
 
 @pytest.mark.slow
-def test_a_captured_step_serves_other_sequences(model: MossLM) -> None:
+def test_a_captured_step_serves_other_sequences(model: MossLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = FirstFunctions()
+    monkeypatch.setattr(cuda_executor, "GraphedCalls", lambda device, enabled: calls)
     batched, plain = make_batched(model), make_paged(model, num_blocks=96)
-    steps = batched.executor._batched
-    assert isinstance(steps, BatchedSteps)
-    steps._graphs = calls = FirstFunctions("cpu")
     pairs = [(Sequence(), Sequence()) for _ in range(4)]
     for index, (mine, other) in enumerate(pairs):
         batched.prefill(mine, [7 + index] * (5 + 20 * index))
@@ -277,8 +262,9 @@ def test_products_of_a_layer_keep_a_large_gpu_busy() -> None:
 def test_partitions_of_a_larger_step_give_the_same(model: MossLM) -> None:
     """Sequences on both sides of the larger partition, whose size depends on the number of rows."""
     batched, plain = make_batched(model, max_seq_len=640), make_paged(model, num_blocks=96)
-    steps = batched.executor._batched
-    assert isinstance(steps, BatchedSteps)
+    assert isinstance(batched.executor, CudaExecutor)
+    steps = batched.executor.batched
+    assert steps is not None
     steps.backend.attention_tiling = lambda rows: attention_tiling_of(32)
     sizes = [attention_tiling_of(rows).split_rows for rows in (2, 32, 64)]
     assert sizes == [256, 512, 1024]
@@ -295,7 +281,7 @@ def test_partitions_of_a_larger_step_give_the_same(model: MossLM) -> None:
 def test_the_memory_plan_knows_the_buffers(model: MossLM, max_batch_size: int) -> None:
     executor = make_batched(model, max_batch_size).executor
     assert isinstance(executor, CudaExecutor)
-    steps = executor._batched
+    steps = executor.batched
     assert steps is not None
     tensors: dict[int, torch.Tensor] = {}
     owners = (steps.backend, steps._sampler, steps._sampler._text, steps._sampler._audio, steps._inputs)

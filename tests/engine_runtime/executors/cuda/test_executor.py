@@ -6,16 +6,17 @@ import pytest
 import torch
 
 from engine_runtime.errors import ExecutorError
+from engine_runtime.executors.cuda import executor as cuda_executor
 from engine_runtime.executors.cuda import prefill
 from engine_runtime.executors.cuda.decode_backend import SMALLEST_BUCKET, bucket_of
 from engine_runtime.executors.cuda.prefill import RowsShape
 from engine_runtime.lm.block_manager import BlockCopy
-from engine_runtime.lm.generation import Generation, merged_id
+from engine_runtime.lm.generation import GeneratedToken, Generation, merged_id
 from engine_runtime.lm.paged_lm import StepRequest
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.options import BlockFormats
+from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.types import SamplingParams
 from tests.doubles.graphs import EmulatedCalls
 from tests.factories.steps import next_row
@@ -53,8 +54,9 @@ def tiny() -> Tiny:
 @pytest.mark.parametrize("seed", range(8))
 def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: int) -> None:
     model, _ = tiny
-    sizes = {"num_blocks": 128, "tokens_per_block": [8, 16, 32][seed % 3]}
-    converse(model, make_cuda_paged(model, **sizes), make_paged(model, **sizes), seed, LOGIT_TOLERANCE)
+    size = [8, 16, 32][seed % 3]
+    cuda = make_cuda_paged(model, num_blocks=128, tokens_per_block=size)
+    converse(model, cuda, make_paged(model, num_blocks=128, tokens_per_block=size), seed, LOGIT_TOLERANCE)
 
 
 @pytest.mark.slow
@@ -67,9 +69,9 @@ def test_complete_chunks_of_a_prompt_are_captured_once_for_every_sequence(
     monkeypatch.setattr(prefill, "causal_lower_right", dense)
     model, cases = tiny
     ids = as_ids(cases["a.rows"], model)[:96]
-    cuda, plain = make_cuda_paged(model, chunk=32, graphed_rows=True), make_paged(model, chunk=32)
     calls = EmulatedCalls()
-    cuda.executor._graphs = calls
+    monkeypatch.setattr(cuda_executor, "GraphedCalls", lambda device, enabled: calls)
+    cuda, plain = make_cuda_paged(model, chunk=32, graphed_rows=True), make_paged(model, chunk=32)
     kept = []
     for prompt in (ids, ids[::-1], ids[5:] + ids[:5]):  # each with blocks of its own
         mine, other = Sequence(), Sequence()
@@ -82,7 +84,9 @@ def test_complete_chunks_of_a_prompt_are_captured_once_for_every_sequence(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["fp8", "int8", "int4"])
-def test_every_weight_format_computes_the_same_as_the_plain_executor(tiny: Tiny, weight_format: str) -> None:
+def test_every_weight_format_computes_the_same_as_the_plain_executor(
+    tiny: Tiny, weight_format: WeightFormat
+) -> None:
     model, _ = tiny
     cuda = make_cuda_paged(model, formats=BlockFormats(trunk=weight_format))
     converse(model, cuda, make_paged(model, weight_format=weight_format), 3, LOGIT_TOLERANCE)
@@ -194,7 +198,7 @@ def test_two_replies_by_turns_keep_their_own_penalties(tiny: Tiny) -> None:
         )
         for prompt in prompts
     ]
-    sequences, made = [Sequence(), Sequence()], [[], []]
+    sequences, made = [Sequence(), Sequence()], [list[GeneratedToken]() for _ in prompts]
     for index in range(12):
         for which, generation in enumerate(generations):
             if generation.finish_reason is not None:

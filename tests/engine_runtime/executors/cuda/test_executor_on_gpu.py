@@ -12,10 +12,11 @@ from engine_runtime.lm.generation import Generation
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.options import BlockFormats
+from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import (
     RELEASED,
+    CudaOptions,
     as_ids,
     as_tokens,
     load_special_ids,
@@ -33,7 +34,7 @@ GPU_TOLERANCE = 2e-3
 """Both compute in float32, in another order, through seven layers."""
 INTEGER_TOLERANCE = 2e-2
 """With integer weights the kernels round a row to 16 bits relative to its maximum."""
-FORMATS = ["native", "fp8", "int8", "int4"]
+FORMATS: list[WeightFormat] = ["native", "fp8", "int8", "int4"]
 WIDE = replace(
     RELEASED,
     shared_layers=2,
@@ -67,7 +68,7 @@ def test_conversations_are_the_same_as_on_the_cpu(uses_triton: bool, uses_graphs
 
 
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_formats_are_the_same_as_on_the_cpu(weight_format: str) -> None:
+def test_formats_are_the_same_as_on_the_cpu(weight_format: WeightFormat) -> None:
     model, _ = load_tiny()
     cuda = make_cuda_paged(model, formats=BlockFormats(weight_format), device="cuda", uses_triton=True)
     tolerance = INTEGER_TOLERANCE if weight_format in ("int8", "int4") else GPU_TOLERANCE
@@ -84,7 +85,9 @@ def test_ids_picked_on_the_gpu_are_those_of_the_sampler(params: SamplingParams) 
 
 @pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
 @pytest.mark.parametrize("weight_format", FORMATS)
-def test_kernels_at_full_width(wide: MossLM, weight_format: str, kv_dtype: torch.dtype | None) -> None:
+def test_kernels_at_full_width(
+    wide: MossLM, weight_format: WeightFormat, kv_dtype: torch.dtype | None
+) -> None:
     ids = [(7919 * index) % 36000 for index in range(700)]
     outputs = []
     for uses_triton in (False, True):
@@ -116,10 +119,11 @@ def test_kernels_at_full_width(wide: MossLM, weight_format: str, kv_dtype: torch
 
 
 @pytest.mark.parametrize("weight_format", ["native", "fp8"])
-def test_complete_chunks_of_a_prompt_at_full_width(wide: MossLM, weight_format: str) -> None:
+def test_complete_chunks_of_a_prompt_at_full_width(wide: MossLM, weight_format: WeightFormat) -> None:
     ids = [(7919 * index) % 36000 for index in range(1100)]
     found = []
-    for choices in ({"uses_graphs": False}, {"uses_triton": True}):
+    ways: tuple[CudaOptions, ...] = ({"uses_graphs": False}, {"uses_triton": True})
+    for choices in ways:
         paged = make_cuda_paged(
             wide,
             num_blocks=160,
@@ -127,8 +131,7 @@ def test_complete_chunks_of_a_prompt_at_full_width(wide: MossLM, weight_format: 
             formats=BlockFormats(weight_format),
             dtype=torch.bfloat16,
             device="cuda",
-            multiplies_fp8=False,
-            **choices,
+            **choices | {"multiplies_fp8": False},
         )
         for _ in range(2):  # captured, then replayed with other blocks
             sequence = Sequence()
@@ -137,6 +140,8 @@ def test_complete_chunks_of_a_prompt_at_full_width(wide: MossLM, weight_format: 
     for plain, captured in zip(found[:2], found[2:], strict=True):
         pairs = ((plain.text_logits, captured.text_logits), (plain.audio_logits, captured.audio_logits))
         for one, other in pairs:
+            assert one is not None
+            assert other is not None
             assert torch.cosine_similarity(one, other, dim=0) > 0.999
 
 

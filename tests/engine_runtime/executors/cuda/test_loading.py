@@ -18,14 +18,14 @@ from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.loading import load_lm, shapes_of_replies, stored_weights
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import EngineOptions, WeightFormat
 from engine_runtime.types import Modality, ReplyDone, SamplingParams
 from engine_runtime.work import run_alone
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight_format", ["native", "int8", "int4"])
-def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str) -> None:
+def test_the_options_reach_the_executor(random_bundle: Path, weight_format: WeightFormat) -> None:
     bundle = Bundle.open(random_bundle)
     options = EngineOptions(
         weight_format=weight_format, kv_dtype="fp8", kernels="torch", kv_blocks=8, prefill_tokens=96
@@ -46,7 +46,7 @@ def test_the_options_reach_the_executor(random_bundle: Path, weight_format: str)
 
 
 def test_weights_are_read_by_name_and_followed(random_bundle: Path) -> None:
-    section, shares = Bundle.open(random_bundle).lm, []
+    section, shares = Bundle.open(random_bundle).lm, list[float]()
     with torch.device("meta"):
         model = MossLM(MossLMConfig.from_dict(section.config))
     source = stored_weights(section, model, shares.append)
@@ -149,7 +149,7 @@ def bound_to_be_lifted() -> Iterator[None]:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.usefixtures("bound_to_be_lifted")
 @pytest.mark.parametrize("weight_format", ["native", "fp8", "int8", "int4"])
-def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: str) -> None:
+def test_a_bundle_loads_onto_a_gpu(nano_bundle: Path, weight_format: WeightFormat) -> None:
     bundle = Bundle.open(nano_bundle)
     on_gpu = EngineOptions(device="cuda", dtype="float32", weight_format=weight_format, gpu_memory_gb=8.0)
     lms = [Engine.load(bundle, options).stages.lm for options in (on_gpu, replace(on_gpu, device="cpu"))]

@@ -170,11 +170,13 @@ def test_the_kernel_gets_what_it_declares(
     for word, argument in zip(kernel.parameters, arguments, strict=True):
         assert isinstance(argument, Tensor) == ("*" in word), word
     ops, counters, splits = given["ops"], given["counters"], given["split_sums"]
+    later = others[0]
     assert isinstance(ops, Tensor)
+    assert isinstance(later, Tensor)
     assert isinstance(counters, Tensor)
     assert isinstance(splits, Tensor)
     assert given["num_records"] == len(ops) == 5 * 2 + 1 + 1
-    assert len(others[0]) == 5 * 3 + 2 + 1
+    assert len(later) == 5 * 3 + 2 + 1
     assert counters.tolist().index(1) == kernel.constant("LAUNCH_COUNTER")
     assert len(counters) > kernel.constant("FINISHED_COUNTER")
     assert splits.nbytes == kernel.constant("SPLIT_STATS_AT") + 16 * 16 * kernel.constant("KV_SPLITS")

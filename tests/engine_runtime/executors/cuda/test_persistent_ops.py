@@ -19,7 +19,7 @@ from engine_runtime.executors.cuda.persistent_ops import (
 from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import Network, build_network
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.options import BlockFormats
+from engine_runtime.options import BlockFormats, WeightFormat
 from tests.factories.tiny_lm import load_tiny
 
 TOKEN, POSITION, ROW = 77, 5, 21
@@ -89,7 +89,7 @@ def test_scales_lie_in_the_order_of_the_copies(is_gated: bool) -> None:
 @pytest.mark.parametrize("weight_format", ["native", "int8"])
 @pytest.mark.parametrize(("text", "audio"), TAILS)
 def test_the_list_yields_what_the_chain_of_operations_gives(
-    weight_format: str, text: bool, audio: bool
+    weight_format: WeightFormat, text: bool, audio: bool
 ) -> None:
     model, _ = load_tiny()
     config = model.config

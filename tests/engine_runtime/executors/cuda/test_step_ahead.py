@@ -4,7 +4,7 @@ torch, whatever becomes of the steps."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,7 +45,8 @@ from tests.tools.lm_scenarios import Speaker, step
 pytestmark = needs_triton
 patch_interpreter()
 if HAS_TRITON:
-    from engine_runtime.executors.cuda import triton_linear
+    from engine_runtime.executors.cuda import triton_linear, triton_prefill
+    from engine_runtime.executors.cuda.batched_backend import BatchedBackend, BatchShape
     from engine_runtime.executors.cuda.batched_steps import BatchedSteps
     from engine_runtime.executors.cuda.triton_linear import KernelConfig
 
@@ -62,12 +63,13 @@ def model() -> MossLM:
 
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the interpreter, which runs one after the other."""
+    """For the interpreter, which runs one after the other; also plain torch for prefill."""
     monkeypatch.setattr(triton_linear, "default_config", lambda key: KernelConfig(32, 4, 1, 2))
+    monkeypatch.setattr(triton_prefill, "TritonRowOperations", TorchRowOperations)
 
 
 def make_batched(model: MossLM, num_blocks: int = 32, max_seq_len: int = 64) -> tuple[PagedLM, BatchedSteps]:
-    """The executor with its kernels for decode, and plain torch for prefill."""
+    """The executor with its kernels for decode."""
     paged = make_cuda_paged(
         model,
         num_blocks=num_blocks,
@@ -78,9 +80,8 @@ def make_batched(model: MossLM, num_blocks: int = 32, max_seq_len: int = 64) -> 
     )
     executor = paged.executor
     assert isinstance(executor, CudaExecutor)
-    executor._prefill._operations = TorchRowOperations(executor.network, executor.cache, executor._inputs)
-    assert isinstance(executor._batched, BatchedSteps)
-    return paged, executor._batched
+    assert executor.batched is not None
+    return paged, executor.batched
 
 
 def start(
@@ -142,13 +143,13 @@ def in_flight(speakers: list[Speaker]) -> list[bool]:
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of the shared forwards, as they are launched."""
     rows: list[int] = []
-    launch = BatchedSteps._run
+    forward = BatchedBackend.forward
 
-    def noted(self: BatchedSteps, shape: object) -> None:
-        rows.append(shape.rows)  # type: ignore[attr-defined]
-        launch(self, shape)  # type: ignore[arg-type]
+    def noted(self: BatchedBackend, shape: BatchShape) -> None:
+        rows.append(shape.rows)
+        forward(self, shape)
 
-    monkeypatch.setattr(BatchedSteps, "_run", noted)
+    monkeypatch.setattr(BatchedBackend, "forward", noted)
     return rows
 
 
@@ -395,20 +396,27 @@ class LateDevice(GraphedCalls):
 
     def __init__(self) -> None:
         super().__init__("cpu")
-        self._launched: deque[Callable[[], object]] = deque()
+        self.waiting: deque[Callable[[], object]] = deque()
         self.num_launched = 0
 
-    def run(self, key: Any, function: Callable[..., Any], *inputs: torch.Tensor, changes: Any = ()) -> Any:
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        *inputs: torch.Tensor,
+        changes: Iterable[torch.Tensor] = (),
+        kind: Hashable = None,
+    ) -> Any:
         self.launch(function)
 
     def launch(self, function: Callable[[], object]) -> None:
-        self._launched.append(function)
+        self.waiting.append(function)
         self.num_launched += 1
 
     def wait(self, until: int | None = None) -> None:
         """Until all, or the first ones that were launched, have ended."""
-        while self._launched and (until is None or self.num_launched - len(self._launched) < until):
-            self._launched.popleft()()
+        while self.waiting and (until is None or self.num_launched - len(self.waiting) < until):
+            self.waiting.popleft()()
 
 
 class LateUse:
@@ -454,7 +462,7 @@ def test_a_step_that_runs_late_reads_what_it_was_launched_with(
     orders = ([a, b, c], [c, a, b], [b, c, a], [a, c, b], [c, b], [a, b, c], [a, b], [a, c, b], [a], [b, c])
     for together in orders:
         step(together)
-        assert bool(device._launched) == (len(together) > 1), "the overlapped step"
+        assert bool(device.waiting) == (len(together) > 1), "the overlapped step"
     assert_as_alone(speakers)
 
 
@@ -532,13 +540,15 @@ def test_a_row_that_does_not_end_goes_on_with_its_code(model: MossLM) -> None:
     assert [reply in step for reply in replies] == [True, False, True, False]
     asked = [scheduled(replies[2], 9, 41, 0.35), scheduled(replies[0], 7, 40, 0.35)]
     assert step.places(asked) == [2, 0]
-    for change in (
-        {"token_ids": [554]},
-        {"first_position": 10},
-        {"tails": Tails()},
-        {"block_table": [7, 3, 8]},
-        {"sampling": None},
-        {"sampling": replace(asked[0].sampling, bans_eosp=True)},  # type: ignore[type-var]
-        {"sampling": replace(asked[0].sampling, draw_audio=0.36)},  # type: ignore[type-var]
+    first, sampling = asked[0], asked[0].sampling
+    assert sampling is not None
+    for changed in (
+        replace(first, token_ids=[554]),
+        replace(first, first_position=10),
+        replace(first, tails=Tails()),
+        replace(first, block_table=[7, 3, 8]),
+        replace(first, sampling=None),
+        replace(first, sampling=replace(sampling, bans_eosp=True)),
+        replace(first, sampling=replace(sampling, draw_audio=0.36)),
     ):
-        assert step.places([replace(asked[0], **change), asked[1]]) is None
+        assert step.places([changed, asked[1]]) is None

@@ -15,7 +15,7 @@ from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.lm.generation import Mode, Token
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.options import BlockFormats
+from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import needs_triton
 from tests.factories.tiny_lm import (
@@ -89,7 +89,7 @@ def hold(speakers: list[Speaker], *, looks_ahead: bool) -> None:
 @pytest.mark.parametrize("count", [4, 8, 40])
 @pytest.mark.parametrize("weight_format", ["native", "fp8"])
 def test_replies_at_full_width_are_those_of_steps_one_by_one(
-    wide: MossLM, weight_format: str, count: int, monkeypatch: pytest.MonkeyPatch
+    wide: MossLM, weight_format: WeightFormat, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paged = make_cuda_paged(
         wide,

@@ -14,7 +14,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import EngineOptions, WeightFormat
-from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, layers_of, load_tiny, make_paged
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, replies_together, reply
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
@@ -260,7 +260,7 @@ def test_a_result_that_cannot_be_one_is_refused() -> None:
     with pytest.raises(ExecutorError, match=r"^audio_logits: .* only zeros"):
         make_paged(model).prefill(Sequence(), [1, 2, 3])
     with torch.no_grad():
-        model.model.text_block.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
+        layers_of(model.model.text_block)[0].mlp.down_proj.weight[0, 0] = float("nan")
         model.audio_lm_head.weight.fill_(0.1)
     with pytest.raises(ExecutorError, match=r"^logits: .* not finite"):
         make_paged(model).prefill(Sequence(), [1, 2, 3])

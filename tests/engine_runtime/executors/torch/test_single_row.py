@@ -13,7 +13,7 @@ from engine_runtime.executors.torch.single_row import SingleRow
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence, StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
-from tests.factories.tiny_lm import as_ids, load_tiny, make_paged
+from tests.factories.tiny_lm import as_ids, layers_of, load_tiny, make_paged
 
 TOLERANCE = 1e-4
 
@@ -93,7 +93,7 @@ def test_the_step_must_be_one_row_of_one_sequence_with_no_tail_behind() -> None:
 def test_norm_weights_become_part_of_the_matrices(model: MossLM) -> None:
     executor = make_paged(model).executor
     assert isinstance(executor, TorchExecutor)
-    layer, own = executor._network.trunk[0], model.model.shared_block.layers[0]
+    layer, own = executor.network.trunk[0], layers_of(model.model.shared_block)[0]
     x = torch.randn(3, model.config.hidden_size)
     torch.testing.assert_close(
         layer.gate_up(x)[:, : own.mlp.gate_proj.out_features],
@@ -105,7 +105,7 @@ def test_norm_weights_become_part_of_the_matrices(model: MossLM) -> None:
 
 
 def test_a_gate_that_overflows_is_zero_without_a_warning(model: MossLM) -> None:
-    for layer in model.model.shared_block.layers:
+    for layer in layers_of(model.model.shared_block):
         layer.mlp.gate_proj.weight.data *= 1e4
     paged, sequence, whole = make_paged(model), Sequence(), Sequence()
     with warnings.catch_warnings():
