@@ -63,9 +63,15 @@ def make_engine_paged(
         max_num_tokens=chunk,
         max_batch_size=max_batch_size,
         uses_graphs=uses_graphs,
-        calls=CapturedCalls(trt) if captures else None,  # type: ignore[arg-type]
+        calls=CapturedCalls(trt) if captures else None,
     )
     return PagedLM(executor, cache, BlockManager(num_blocks, tokens_per_block)), trt
+
+
+def executor_of(paged: PagedLM) -> TrtllmExecutor:
+    """The executor of `make_engine_paged`."""
+    assert isinstance(paged.executor, TrtllmExecutor)
+    return paged.executor
 
 
 def make_described_paged(checkpoint: Path, folder: Path, options: BuildOptions, **replaced: Any) -> PagedLM:

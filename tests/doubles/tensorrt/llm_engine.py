@@ -9,8 +9,8 @@ can be captured in a CUDA graph, as an engine can.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.tensorrt.library import RuntimeLibrary
 from tests.doubles.tensorrt.gpt_attention import check_written_blocks, compute, packing_fault
 from tests.doubles.tensorrt.memory import KnownMemory, look_at
@@ -245,24 +246,33 @@ class Context(BoundContext):
         return look_at(self.addresses[name], self._shape(name), _TORCH[tensor.dtype], device)
 
 
-@dataclass
-class CapturedCalls:
+class CapturedCalls(GraphedCalls):
     """What cuda/graphs.py does on a GPU: the first run of a key is captured, later ones only launch it."""
 
-    trt: TensorRT
-    is_capturing: bool = True
-    captured_graphs: dict[Hashable, list[Callable[[], None]]] = field(default_factory=dict)
-    num_replays: int = 0
+    def __init__(self, trt: TensorRT) -> None:
+        super().__init__("cpu")
+        self.is_capturing = True
+        self.captured_graphs: dict[Hashable, list[Callable[[], None]]] = {}
+        self.num_replays = 0
+        self._trt = trt
 
-    def run(self, key: Hashable, function: Callable[[], None]) -> None:
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        *inputs: Tensor,
+        changes: Sequence[Tensor] = (),
+        kind: Hashable = None,
+    ) -> Any:
+        """See GraphedCalls; for functions without tensors and results, as steps of an engine are."""
         if key not in self.captured_graphs:
             function()  # warm-up
             launches: list[Callable[[], None]] = []
-            self.trt.capturing = launches
+            self._trt.capturing = launches
             try:
                 function()
             finally:
-                self.trt.capturing = None
+                self._trt.capturing = None
             self.captured_graphs[key] = launches
         self.num_replays += 1
         for launch in self.captured_graphs[key]:

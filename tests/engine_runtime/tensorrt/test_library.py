@@ -17,7 +17,7 @@ from engine_runtime.tensorrt.library import RuntimeLibrary
 
 def _module(version: str) -> types.ModuleType:
     module = types.ModuleType("stand-in")
-    module.__version__ = version  # type: ignore[attr-defined]
+    vars(module)["__version__"] = version
     return module
 
 
@@ -86,7 +86,7 @@ def test_what_the_library_says_goes_to_the_log(caplog: pytest.LogCaptureFixture)
         INTERNAL_ERROR, ERROR, WARNING, INFO = range(4)
 
     module = _module("1.0")
-    module.ILogger = ILogger  # type: ignore[attr-defined]
+    vars(module)["ILogger"] = ILogger
     spoken = library.logger(RuntimeLibrary(module, is_rtx=True))
     with caplog.at_level(logging.DEBUG):
         spoken.log(ILogger.INFO, "a detail")

@@ -23,7 +23,7 @@ from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.loading import lm_source
 from engine_runtime.models.moss_lm import MossLMConfig
-from engine_runtime.options import EngineOptions
+from engine_runtime.options import Dtype, EngineOptions
 from engine_runtime.tensorrt.checkpoint import convert
 from engine_runtime.tensorrt.checkpoint.convert import (
     Conversion,
@@ -40,8 +40,8 @@ from engine_runtime.tensorrt.checkpoint.format import (
 from tests.factories.bundle import write_manifest
 
 
-def _convert(source: Path, to: Path, dtype: str | None = None) -> Conversion:
-    conversion = Conversion.start(find_language_model(source), to, dtype)  # type: ignore[arg-type]
+def _convert(source: Path, to: Path, dtype: Dtype | None = None) -> Conversion:
+    conversion = Conversion.start(find_language_model(source), to, dtype)
     conversion.write()
     conversion.finish()
     return conversion
@@ -169,7 +169,8 @@ def test_a_folder_that_holds_something_else_is_not_touched(
         Conversion.start(find_language_model(released), released)
     assert (released / "config.json").read_bytes() == config
     _convert(random_bundle, tmp_path / "checkpoint")
-    for source, dtype in ((released, None), (random_bundle, "float32")):
+    others: list[tuple[Path, Dtype | None]] = [(released, None), (random_bundle, "float32")]
+    for source, dtype in others:
         with pytest.raises(ExportError, match="Choose another folder with --to"):
             _convert(source, tmp_path / "checkpoint", dtype)
     (tmp_path / "checkpoint" / "config.json").write_text("no json")

@@ -196,7 +196,9 @@ def quantized(
 ) -> dict[str, Checkpoint]:
     directory = tmp_path_factory.mktemp("quantized")
     formats: tuple[Format, ...] = ("fp8", "int8", "int4")
-    made = {name: quantize(plain, directory / name, name, calibration) for name in formats}
+    made: dict[str, Checkpoint] = {
+        name: quantize(plain, directory / name, name, calibration) for name in formats
+    }
     made["int4 tails"] = quantize(plain, directory / "tails", "int4", calibration, tails=True)
     return made
 

@@ -215,8 +215,9 @@ def _round_as_the_engine(model: MossLM, quantized: Checkpoint, plain: Checkpoint
                 levels[row::2] = torch.where(half > 7, half - 16, half).float()
             weight = levels * read(f"{module}.weights_scaling_factor").repeat_interleave(64, dim=1)
             hook = smoothing(read(f"{module}.prequant_scaling_factor"))
-        rows = [model.get_submodule(part) for part in parts]
-        for linear, part in zip(rows, weight.split([row.weight.shape[0] for row in rows]), strict=True):
+        linears = [model.get_submodule(part) for part in parts]
+        sizes = [linear.get_parameter("weight").shape[0] for linear in linears]
+        for linear, part in zip(linears, weight.split(sizes), strict=True):
             linear.weight = nn.Parameter(part.contiguous())
             linear.register_forward_pre_hook(hook)
 

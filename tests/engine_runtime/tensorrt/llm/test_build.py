@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,22 +113,23 @@ def test_a_model_made_for_long_conversations_is_not_built_for_all_of_it(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_seq_len": 1025}, "max_seq_len is 1025, and the model supports at most 1024"),
-        ({"max_seq_len": 0}, "max_seq_len is 0"),
-        ({"max_seq_len": 64, "max_num_tokens": 65}, "max_num_tokens is 65"),
-        ({"max_num_tokens": 31}, "max_num_tokens is 31. Give at least tokens_per_block"),
-        ({"max_num_tokens": 64, "opt_num_tokens": 65}, "opt_num_tokens is 65"),
-        ({"max_num_tokens": 64, "max_batch_size": 65}, "max_batch_size is 65. Give at least 1 and at most"),
-        ({"max_batch_size": 0}, "max_batch_size is 0"),
-        ({"tokens_per_block": 48}, "tokens_per_block is 48. Specify a power of two"),
-        ({"tokens_per_block": 0}, "tokens_per_block is 0"),
+        (BuildOptions(max_seq_len=1025), "max_seq_len is 1025, and the model supports at most 1024"),
+        (BuildOptions(max_seq_len=0), "max_seq_len is 0"),
+        (BuildOptions(max_seq_len=64, max_num_tokens=65), "max_num_tokens is 65"),
+        (BuildOptions(max_num_tokens=31), "max_num_tokens is 31. Give at least tokens_per_block"),
+        (BuildOptions(max_num_tokens=64, opt_num_tokens=65), "opt_num_tokens is 65"),
+        (
+            BuildOptions(max_num_tokens=64, max_batch_size=65),
+            "max_batch_size is 65. Give at least 1 and at most",
+        ),
+        (BuildOptions(max_batch_size=0), "max_batch_size is 0"),
+        (BuildOptions(tokens_per_block=48), "tokens_per_block is 48. Specify a power of two"),
+        (BuildOptions(tokens_per_block=0), "tokens_per_block is 0"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(
-    tiny_checkpoint: Path, options: dict[str, int], message: str
-) -> None:
+def test_sizes_that_cannot_be_are_refused(tiny_checkpoint: Path, options: BuildOptions, message: str) -> None:
     with pytest.raises(EngineError, match=message):
-        plan_build(tiny_checkpoint, BuildOptions(**options))  # type: ignore[arg-type]
+        plan_build(tiny_checkpoint, options)
 
 
 @pytest.mark.parametrize("algorithm", ["FP8", "W8A16", "W4A16_AWQ"])
@@ -335,11 +335,15 @@ def test_an_option_that_the_library_ignores_is_an_error(tiny_checkpoint: Path, t
         make(tiny_checkpoint, tmp_path / "engine", PluginConfig=lenient)
 
 
+def with_another_option(**options: Any) -> builder.BuildConfig:
+    return builder.BuildConfig(**options | {"max_lora_rank": 8})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        ({"BuildConfig": partial(builder.BuildConfig, max_lora_rank=8)}, "could not take the build options"),
+        ({"BuildConfig": with_another_option}, "could not take the build options"),
         ({"build": lambda model, config: 1 / 0}, r"could not build the engine \(ZeroDivisionError"),
     ],
 )

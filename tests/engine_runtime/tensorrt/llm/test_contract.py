@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from engine_runtime.errors import EngineError
 from engine_runtime.lm.step import ExecutorLimits
+from engine_runtime.tensorrt.engine import EngineTensor
 from engine_runtime.tensorrt.llm.contract import (
     CONTRACTS,
-    EngineTensor,
     capacity_of,
     check_tensors,
     choose_contract,
@@ -172,9 +173,9 @@ def test_an_engine_that_fits() -> None:
         ("audio_logits", {"name": "hidden_states"}, "hidden_states: unexpected output"),
     ],
 )
-def test_what_does_not_fit_is_named(name: str, change: dict[str, object], named: str) -> None:
+def test_what_does_not_fit_is_named(name: str, change: dict[str, Any], named: str) -> None:
     tensors = engine()
-    tensors[name] = replace(tensors[name], **change)  # type: ignore[arg-type]
+    tensors[name] = replace(tensors[name], **change)
     with pytest.raises(EngineError, match=rf"{name}: .*{named}|{named}"):
         check({tensor.name: tensor for tensor in tensors.values()})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 import torch
 
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import EngineError, ExecutorError
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import ScheduledBatch, Tails
+from engine_runtime.lm.step import ScheduledBatch, StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm.executor import EngineStream, TrtllmExecutor
 from tests.doubles.tensorrt.runtime import DataType
-from tests.factories.engine_lm import make_engine_paged
+from tests.factories.engine_lm import executor_of, make_engine_paged
 from tests.factories.steps import next_row, step_tensors
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_paged
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, reply
@@ -36,13 +37,13 @@ def test_without_a_gpu_work_is_done_at_once_and_not_measured() -> None:
 
 class FakeStream:
     def __init__(self, log: list[str], name: str) -> None:
-        self.cuda_stream, self.device, self._log, self._name = 77, "cuda:0", log, name
+        self.cuda_stream, self.device, self._log, self.name = 77, "cuda:0", log, name
 
     def wait_stream(self, other: FakeStream) -> None:
-        self._log.append(f"{self._name} waits for {other._name}")
+        self._log.append(f"{self.name} waits for {other.name}")
 
     def synchronize(self) -> None:
-        self._log.append(f"{self._name} done")
+        self._log.append(f"{self.name} done")
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             assert enable_timing
 
         def record(self, stream: FakeStream) -> None:
-            log.append(f"event on {stream._name}")
+            log.append(f"event on {stream.name}")
 
         def elapsed_time(self, end: Any) -> float:
             assert log[-1] == "own done", "the time is asked for before the work is done"
@@ -64,7 +65,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     @contextlib.contextmanager
     def on(stream: FakeStream) -> Iterator[None]:
-        log.append(f"on {stream._name}")
+        log.append(f"on {stream.name}")
         yield
 
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: own)
@@ -118,11 +119,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engine")
 
 
-def executor_of(paged: PagedLM) -> TrtllmExecutor:
-    assert isinstance(paged.executor, TrtllmExecutor)
-    return paged.executor
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("captures", [False, True])
 @pytest.mark.parametrize("contract", CONTRACTS)
@@ -151,9 +147,12 @@ def test_replies_are_those_of_the_torch_executor(tiny: Tiny, folder: Path, contr
 @pytest.mark.parametrize("tokens_per_block", [8, 16, 32, 64])
 def test_blocks_of_any_size(tiny: Tiny, folder: Path, contract: str, tokens_per_block: int) -> None:
     model, _ = tiny
-    sizes = {"num_blocks": 1024 // tokens_per_block, "tokens_per_block": tokens_per_block}
-    paged, _ = make_engine_paged(model, folder, contract, chunk=100, **sizes)
-    converse(model, paged, make_paged(model, **sizes), 3, LOGIT_TOLERANCE)
+    blocks = 1024 // tokens_per_block
+    paged, _ = make_engine_paged(
+        model, folder, contract, chunk=100, num_blocks=blocks, tokens_per_block=tokens_per_block
+    )
+    plain = make_paged(model, num_blocks=blocks, tokens_per_block=tokens_per_block)
+    converse(model, paged, plain, 3, LOGIT_TOLERANCE)
 
 
 @pytest.mark.slow
@@ -197,17 +196,17 @@ def test_every_row_has_its_own_graph_bucket_and_no_more(tiny: Tiny, folder: Path
 
 
 def test_a_step_that_cannot_be_captured_is_launched(
-    tiny: Tiny, folder: Path, caplog: pytest.LogCaptureFixture
+    tiny: Tiny, folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = tiny
 
-    class NoCapture:
-        is_capturing = True
+    def no_capture(key: Hashable, function: Callable[[], object]) -> None:
+        function()
+        raise RuntimeError("operation not permitted when stream is capturing")
 
-        def run(self, key: object, function: Any) -> None:
-            function()
-            raise RuntimeError("operation not permitted when stream is capturing")
-
+    calls = GraphedCalls("cpu")
+    calls.is_capturing = True
+    monkeypatch.setattr(calls, "run", no_capture)
     paged, trt = make_engine_paged(model, folder)
     from engine_runtime.tensorrt.llm.session import EngineSession
 
@@ -218,7 +217,7 @@ def test_a_step_that_cannot_be_captured_is_launched(
         trt.memory,
         max_seq_len=1024,
         max_num_tokens=512,
-        calls=NoCapture(),  # type: ignore[arg-type]
+        calls=calls,
     )
     captured = PagedLM(executor, paged.cache, paged.blocks)
     plain, mine, other = make_paged(model), Sequence(), Sequence()
@@ -286,18 +285,20 @@ def test_closing_lets_everything_go(tiny: Tiny, folder: Path, captures: bool) ->
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
-def test_a_prefill_continues_where_the_contract_lets_it(tiny: Tiny, folder: Path, contract: str) -> None:
+def test_a_prefill_continues_where_the_contract_lets_it(
+    tiny: Tiny, folder: Path, contract: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """0.13 starts at a block; rows of the block that is not full are run once more."""
     model, _ = tiny
     paged, _ = make_engine_paged(model, folder, contract, chunk=50)
     starts: list[tuple[int, int]] = []
     run = paged.executor.execute
 
-    def spy(batch: ScheduledBatch) -> Any:
+    def spy(batch: ScheduledBatch) -> list[StepOutput]:
         starts.extend((row.first_position, len(row.token_ids)) for row in batch.sequences)
         return run(batch)
 
-    paged.executor.execute = spy  # type: ignore[method-assign]
+    monkeypatch.setattr(paged.executor, "execute", spy)
     sequence, other, plain = Sequence(), Sequence(), make_paged(model)
     for count in (20, 3, 80):
         assert_same(paged.prefill(sequence, [count] * count), plain.prefill(other, [count] * count))
@@ -383,7 +384,7 @@ def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
     address = int(tensors[name][0, 0])
     for pointers in ([[address, address]], [[address + 4096, 0]]):
         with pytest.raises(ExecutorError, match=f"^{name}: "):
-            paged.executor.run(tensors | {name: torch.tensor(pointers)})
+            executor_of(paged).run(tensors | {name: torch.tensor(pointers)})
 
 
 def test_a_call_of_less_than_a_block_cannot_go_on_from_one(tiny: Tiny, folder: Path) -> None:

@@ -17,7 +17,7 @@ from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm import executor, step_tensors
 from engine_runtime.tensorrt.llm.step_check import SequenceLengths
 from engine_runtime.tensorrt.llm.step_tensors import StepInputBuilder
-from tests.factories.engine_lm import make_engine_paged
+from tests.factories.engine_lm import executor_of, make_engine_paged
 from tests.factories.steps import next_row
 from tests.factories.tiny_lm import LOGIT_TOLERANCE, load_tiny, make_paged
 
@@ -47,6 +47,12 @@ def prefilled(paged: PagedLM) -> list[Sequence]:
     return sequences
 
 
+def distance(got: Tensor | None, wanted: Tensor | None) -> float:
+    assert got is not None
+    assert wanted is not None
+    return float((got - wanted).abs().max())
+
+
 def differences(
     model: MossLM, folder: Path, tamper: Callable[[Bound, Bound], None], contract: str = "1.x"
 ) -> dict[str, float]:
@@ -62,7 +68,7 @@ def differences(
         trt.tamper = None
         pairs = [(a.text_logits, b.text_logits) for a, b in zip(got, wanted, strict=True)]
         pairs += [(a.audio_logits, b.audio_logits) for a, b in zip(got, wanted, strict=True)]
-        found[name] = max(float((a - b).abs().max()) for a, b in pairs)  # type: ignore[operator]
+        found[name] = max(distance(a, b) for a, b in pairs)
     return found
 
 
@@ -194,9 +200,9 @@ def test_two_rows_of_one_generation_request(
     types = tensors["host_request_types"].clone()
     types[1] = 1  # twelve rows of a prefill that pass for a decode step
     with pytest.raises(ExecutorError, match=r"^host_context_lengths: "):
-        paged.executor.run(tensors | {"host_request_types": types})  # type: ignore[attr-defined]
+        executor_of(paged).run(tensors | {"host_request_types": types})
     with unchecked(monkeypatch), pytest.raises(ExecutorError, match=r"14 tokens|speculative decoding"):
-        paged.executor.run(tensors | {"host_request_types": types})  # type: ignore[attr-defined]
+        executor_of(paged).run(tensors | {"host_request_types": types})
 
 
 def mixed_tensors(paged: PagedLM) -> Bound:
@@ -232,9 +238,9 @@ def test_the_executor_does_not_let_them_through(
     good = mixed_tensors(paged)
     enqueued = trt.num_enqueues
     with pytest.raises(ExecutorError, match=r"^(\w+): "):
-        paged.executor.run(good | {name: change(good[name]).contiguous()})  # type: ignore[attr-defined]
+        executor_of(paged).run(good | {name: change(good[name]).contiguous()})
     assert trt.num_enqueues == enqueued
-    logits = paged.executor.run(good)["logits"]  # type: ignore[attr-defined]
+    logits = executor_of(paged).run(good)["logits"]
     assert logits.shape == (4, model.config.text_vocab)
 
 
@@ -242,12 +248,12 @@ def test_a_changed_table_is_checked_again(model: MossLM, tmp_path: Path) -> None
     """A step after one with the same tables is not; so a change of their values must be noticed."""
     paged, _ = make_engine_paged(model, tmp_path, max_batch_size=4)
     tensors = mixed_tensors(paged)
-    paged.executor.run(tensors)  # type: ignore[attr-defined]
+    executor_of(paged).run(tensors)
     offsets = tensors["kv_cache_block_offsets"]
     with torch.inference_mode():
         offsets[0, 3] = offsets[0, 2]
     with pytest.raises(ExecutorError, match=r"block_offsets: a sequence would write to a block"):
-        paged.executor.run(tensors)  # type: ignore[attr-defined]
+        executor_of(paged).run(tensors)
 
 
 def test_sizes_of_one_name_have_to_agree(
@@ -257,4 +263,4 @@ def test_sizes_of_one_name_have_to_agree(
     paged, _ = make_engine_paged(model, tmp_path, max_batch_size=4)
     good = mixed_tensors(paged)
     with unchecked(monkeypatch), pytest.raises(ExecutorError, match="batch_size_beam_width"):
-        paged.executor.run(good | {"sequence_length": good["sequence_length"][:3]})  # type: ignore[attr-defined]
+        executor_of(paged).run(good | {"sequence_length": good["sequence_length"][:3]})

@@ -194,8 +194,7 @@ def test_a_pool_of_another_layout(tiny: Tiny, tmp_path: Path) -> None:
     wrong = KVCache(model.config, blocks, good.cache.tokens_per_block, keep_trunk=False)
     trt.memory.know(wrong.pool, "device")
     session = EngineSession(tmp_path / "rank0.engine", trt.library, trt.memory)
-    sizes = {"max_seq_len": 1024, "max_num_tokens": 512}
-    executor = TrtllmExecutor(session, model.config, wrong, trt.memory, **sizes)
+    executor = TrtllmExecutor(session, model.config, wrong, trt.memory, max_seq_len=1024, max_num_tokens=512)
     found = after_a_fork(PagedLM(executor, wrong, BlockManager(blocks, 16)))
     assert float((found - wanted).abs().max()) > 10 * LOGIT_TOLERANCE
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from engine_runtime.errors import EngineError
 from engine_runtime.tensorrt.llm import library
@@ -189,8 +190,7 @@ def test_an_installed_library_speaks_for_itself(monkeypatch: pytest.MonkeyPatch)
 def test_our_own_ranges_admit_that_set() -> None:
     """For the packages that both name, some version satisfies both."""
     ours = {
-        wanted.name: wanted.specifier
-        for wanted in map(library.Requirement, metadata.requires("moss-voice") or [])
+        wanted.name: wanted.specifier for wanted in map(Requirement, metadata.requires("moss-voice") or [])
     }
     released = {"torch": "2.9.1", "numpy": "1.26.4", "transformers": "4.57.3", "triton": "3.5.1"}
     theirs = {wanted.name: wanted.specifier for wanted in library.requirements()}

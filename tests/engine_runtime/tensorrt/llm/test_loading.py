@@ -114,7 +114,7 @@ def test_decode_steps_are_captured_before_the_first_reply(
 
     class Capturing(TrtllmExecutor):
         def __init__(self, *words: Any, **named: Any) -> None:
-            super().__init__(*words, **named, calls=calls)  # type: ignore[arg-type]
+            super().__init__(*words, **named, calls=calls)
             made.append(self)
 
     monkeypatch.setattr(loading, "TrtllmExecutor", Capturing)

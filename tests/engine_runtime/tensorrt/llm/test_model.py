@@ -41,7 +41,7 @@ NOISE = LOGIT_TOLERANCE / 5  # what float32 may differ by; mistakes of an epsilo
 def farthest(paged: PagedLM, case: str, prefills: list[int], decode: int) -> float:
     """Largest difference from the stored logits: prefills of these sizes, then `decode` single steps."""
     model, cases = load_tiny()
-    ids, sequence, distances = as_ids(cases[f"{case}.rows"], model), Sequence(), []
+    ids, sequence, distances = as_ids(cases[f"{case}.rows"], model), Sequence(), list[float]()
     for rows in [*prefills, *[1] * decode]:
         new = ids[sequence.num_tokens : sequence.num_tokens + rows]
         is_step = len(distances) >= len(prefills)
