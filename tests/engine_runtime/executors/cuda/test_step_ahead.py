@@ -275,12 +275,12 @@ def test_blocks_of_a_dropped_step_serve_another_sequence(model: MossLM, releases
     while True:
         step(speakers)
         gone = speakers[0].sequence
-        if gone.num_rows % 4 == 0:
+        if gone.num_tokens % 4 == 0:
             break
     reserved = gone.block_table[-1]
-    assert len(gone.block_table) == gone.num_rows // 4 + 1
-    paged.blocks.rollback(gone, 0 if releases else gone.num_rows)
-    assert len(gone.block_table) == gone.num_rows // 4
+    assert len(gone.block_table) == gone.num_tokens // 4 + 1
+    paged.blocks.rollback(gone, 0 if releases else gone.num_tokens)
+    assert len(gone.block_table) == gone.num_tokens // 4
     paged.blocks._free.remove(reserved)
     paged.blocks._free.appendleft(reserved)  # given out next
     others, late = speakers[1:], Speaker(model, paged, speakers[1].prompt[1:], GREEDY)
