@@ -7,9 +7,13 @@ of the history. Event loop.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.dialog.conversation import SpokenText
 from app.server.protocol import (
@@ -24,7 +28,11 @@ from app.server.protocol import (
     unsupported,
     validated,
 )
+from engine_runtime.types import Pcm
 
+KEPT_MS = 120_000
+"""Sound of a conversation that is kept for conversation.item.retrieve: 10 MB."""
+_FULL_SCALE = 32_768
 Status = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system"]
 PartType = Literal["input_text", "input_audio", "output_text", "output_audio"]
@@ -47,7 +55,9 @@ class _GivenPart(Document):
     detail: str | None = None
 
 
-class _GivenItem(Document):
+class ItemDocument(Document):
+    """The `item` of a conversation.item.create."""
+
     id: Id | None = None
     object: Literal["realtime.item"] | None = None
     type: Literal["message"] = "message"
@@ -63,9 +73,11 @@ class Part:
     type: PartType
     text: str = ""
     """The text, or the transcript of speech."""
+    sound: list[NDArray[np.int16]] = field(default_factory=list)
+    """Speech that is kept, at the engine's rate of its side."""
 
     def document(self) -> Json:
-        """The part as an object of the protocol."""
+        """The part as an object of the protocol, without its sound."""
         if not self.type.endswith("audio"):
             return {"type": self.type, "text": self.text}
         is_unknown = self.type == "input_audio" and not self.text
@@ -107,7 +119,9 @@ class Item:
         """No more than this was heard of a spoken reply."""
         self.samples = min(self.samples, samples)
         self.said = self.said.up_to(self.samples)
-        self.parts[0].text = self.said.text.strip()
+        part = self.parts[0]
+        part.text = self.said.text.strip()
+        part.sound = [np.concatenate(part.sound)[: self.samples]] if part.sound else []
         self.status = "incomplete"
 
 
@@ -121,6 +135,8 @@ class ItemList:
 
     def __init__(self) -> None:
         self._items: dict[str, Item] = {}
+        self._kept: deque[tuple[Part, int]] = deque()
+        """Parts with sound, and the length of each piece of it in ms, oldest first."""
 
     @property
     def last_id(self) -> str | None:
@@ -186,6 +202,15 @@ class ItemList:
             )
         return self._items[item_id]
 
+    def keep(self, part: Part, pcm: Pcm, sample_rate: int) -> None:
+        """Keep more sound of a part. Of all sound the latest is kept; an older part loses all of its own."""
+        part.sound.append(np.clip(np.rint(pcm * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1).astype(np.int16))
+        self._kept.append((part, len(pcm) * 1000 // sample_rate))
+        while sum(length_ms for _, length_ms in self._kept) > KEPT_MS:
+            oldest = self._kept[0][0]
+            oldest.sound = []
+            self._kept = deque(known for known in self._kept if known[0] is not oldest)
+
     def remove(self, item: Item) -> None:
         """Delete an item."""
         del self._items[item.item_id]
@@ -206,7 +231,7 @@ def read_item(document: Json, new_id: str) -> GivenItem:
         raise ProtocolError(
             "unsupported", "Items of type {type} are not supported.", param="item.type", type=kind
         )
-    given = validated(_GivenItem, document, "item")
+    given = validated(ItemDocument, document, "item")
     role: Role = "system" if given.role == "developer" else given.role
     parts: list[Part] = []
     audio: list[bytes | None] = []

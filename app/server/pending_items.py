@@ -113,13 +113,14 @@ class PendingItems:
                 spoken = [part for part in given if not isinstance(part, str)]
                 self._jobs.submit(Hear(self._turn_id, np.concatenate(spoken)))
 
-    def commit_speech(self, item: Item) -> None:
-        """What was said in the open turn is this item."""
+    def commit_speech(self, item: Item) -> Pcm:
+        """What was said in the open turn is this item; returns it."""
         item.turn_id = self._turn_id
         said = np.concatenate([np.zeros(0, dtype=np.float32), *self._said])
         self._items.insert(self._given, self._pending(item, (said,)))
         self._given += 1
         self._said = []
+        return said
 
     def has(self, item: Item) -> bool:
         """Whether the item waits."""

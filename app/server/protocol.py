@@ -255,7 +255,7 @@ ClientEvent = (
     | ResponseCreate
     | ResponseCancel
 )
-_EVENTS: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
+EVENTS: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
 
 
 def _refuse_constant(constant: str) -> None:
@@ -273,7 +273,7 @@ def parse(text: str) -> ClientEvent:
     if not isinstance(event, dict):
         raise ProtocolError("invalid_event", "A message is a JSON object with a type.")
     try:
-        return _EVENTS.validate_python(event)
+        return EVENTS.validate_python(event)
     except ValidationError as error:
         refused = _refusal(error, event)
         event_id = event.get("event_id")

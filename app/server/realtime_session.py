@@ -16,18 +16,22 @@ of the model.
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+import numpy as np
+
+from app.audio.resample import Resampler
 from app.audio.wire_format import AudioFormat
 from app.dialog.turn_events import TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import Vad
 from app.server.input_buffer import InputBuffer
-from app.server.items import Item, ItemList, read_item, spoken_item
+from app.server.items import Item, ItemList, Part, read_item, spoken_item
 from app.server.pending_items import Content, PendingItems
 from app.server.protocol import (
     AudioAppend,
@@ -221,7 +225,7 @@ class RealtimeSession:
                 self._create_item(event)
             case ItemRetrieve():
                 item = self._items.get(event.item_id, "retrieve")
-                self._emit({"type": "conversation.item.retrieved", "item": item.document()})
+                self._emit({"type": "conversation.item.retrieved", "item": self._with_sound(item)})
             case ItemDelete():
                 self._delete_item(self._items.get(event.item_id, "delete"))
             case ItemTruncate():
@@ -419,11 +423,13 @@ class RealtimeSession:
     def _commit_speech(self) -> None:
         """What was said in the open turn is an item."""
         item = spoken_item(self._item_id)
-        self._pending.commit_speech(item)
+        said = self._pending.commit_speech(item)
+        self._items.keep(item.parts[0], said, self._facts.input_sample_rate)
         self._add_committed(item)
 
     def _add_committed(self, item: Item, waiting: Pcm | None = None) -> None:
         if waiting is not None:
+            self._items.keep(item.parts[0], waiting, self._facts.input_sample_rate)
             self._pending.add(item, (waiting,))
         previous = self._items.last_id
         committed: Json = {"type": "input_audio_buffer.committed", "item_id": item.item_id}
@@ -439,6 +445,21 @@ class RealtimeSession:
         for kind in ("conversation.item.added", "conversation.item.done"):
             self._emit({"type": kind, "previous_item_id": previous, "item": item.document()})
 
+    def _with_sound(self, item: Item) -> Json:
+        """The item as an object of the protocol, with what is kept of its sound."""
+        facts, config = self._facts, self._config
+        known, rate = config.input_format, facts.input_sample_rate
+        if item.role == "assistant":
+            known, rate = config.output_format, facts.output_sample_rate
+        document = item.document()
+        for part, described in zip(item.parts, document["content"], strict=True):
+            if part.sound:
+                resampler = Resampler(rate, known.sample_rate)
+                pcm = np.concatenate(part.sound).astype(np.float32) / 32_768.0
+                data = known.encode(np.concatenate([resampler.push(pcm), resampler.finish()]))
+                described["audio"] = base64.b64encode(data).decode("ascii")
+        return document
+
     def _create_item(self, event: ItemCreate) -> None:
         """conversation.item.create."""
         later = self._items.after(event.previous_item_id)
@@ -446,10 +467,13 @@ class RealtimeSession:
         item = given.item
         known = self._config.input_format
         parts: list[Content] = []
+        recorded: list[tuple[Part, Pcm]] = []
         for place, (part, audio) in enumerate(zip(item.parts, given.audio, strict=True)):
             if audio is not None:
                 pcm = samples_of(audio, known, f"item.content[{place}].audio")
-                parts.append(self._buffer.converted(pcm))
+                pcm = self._buffer.converted(pcm)
+                parts.append(pcm)
+                recorded.append((part, pcm))
             elif item.role == "user" and part.text.strip():
                 parts.append(part.text)
             elif item.role == "system" and part.text.strip() and self._facts.follows_instructions:
@@ -458,6 +482,8 @@ class RealtimeSession:
             sizes = [part if isinstance(part, str) else len(part) for part in parts]
             self._require_room(sizes, "item.content")
         self._add_item(item, later)
+        for part, pcm in recorded:
+            self._items.keep(part, pcm, self._facts.input_sample_rate)
         if parts or (item.role == "assistant" and item.text.strip()):
             self._driver.roll_back()
             self._let_know(item, tuple(parts), later)

@@ -226,7 +226,9 @@ class Response:
         self._emit(self._of_part(kind) | {"delta": delta})
 
     def _add_audio(self, pcm: Pcm) -> None:
-        self._opened_item().samples += len(pcm)
+        item = self._opened_item()
+        item.samples += len(pcm)
+        self._items.keep(item.parts[0], pcm, self._engine_rate)
         self._send_audio(self._resampler.push(pcm))
 
     def _send_audio(self, pcm: Pcm) -> None:

@@ -15,11 +15,21 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import FrameType
+from typing import cast
 
 import uvicorn
 
 from app.server.access import check_address, check_tls
+from app.server.guard import (
+    LONGEST_HEADER,
+    Guard,
+    GuardedProtocol,
+    allow_connections,
+    limit_logs,
+    report_of_loop,
+)
 from app.server.http_app import PATH, RealtimeApp
 from app.server.service import HANG_UP_S, RealtimeService, ServeSettings
 from app.session.end_of_turn_worker import DetectorFactory
@@ -64,8 +74,13 @@ def _end_with_stdin() -> None:
 
 
 async def _listen(settings: ServeSettings, app: RealtimeApp, on_listening: Callable[[str], None]) -> int:
+    limit_logs()
+    allow_connections()
+    asyncio.get_running_loop().set_exception_handler(report_of_loop)
     config = uvicorn.Config(
         app.asgi,
+        http=cast(type[asyncio.Protocol], partial(GuardedProtocol, Guard())),
+        h11_max_incomplete_event_size=LONGEST_HEADER,
         host=settings.host,
         port=settings.port,
         log_config=None,

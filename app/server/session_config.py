@@ -176,7 +176,9 @@ class _Shared(Document):
         return before
 
 
-class _Session(_Shared):
+class SessionDocument(_Shared):
+    """The `session` of a session.update."""
+
     NAME = "session"
     type: Literal["realtime", "transcription"] = "realtime"
     model: str | None = None
@@ -193,7 +195,9 @@ class _Session(_Shared):
     speed: Annotated[float, Field(ge=0.25, le=1.5)] | None = None
 
 
-class _Response(_Shared):
+class ResponseDocument(_Shared):
+    """The `response` of a response.create."""
+
     NAME = "response"
     audio: _ResponseAudio | None = None
     conversation: Literal["auto", "none"] | None = None
@@ -323,7 +327,7 @@ class SessionConfig:
 
     def updated(self, document: Json) -> SessionConfig:
         """With the given fields changed. ProtocolError names the field that cannot be used."""
-        change = validated(_Session, document, "session")
+        change = validated(SessionDocument, document, "session")
         audio = change.audio or _Audio()
         heard, said = audio.input or _Input(), audio.output or _Output()
         if change.type == "transcription":
@@ -356,7 +360,7 @@ class SessionConfig:
     def wanted_flow_steps(self, document: Json) -> int | None:
         """The flow steps that a session.update asks for, None if it asks for none. They are in force when the
         engine says so. ProtocolError where they cannot be chosen."""
-        own = validated(_Session, document, "session").moss_voice
+        own = validated(SessionDocument, document, "session").moss_voice
         if own is None or "flow_steps" not in own.model_fields_set:
             return None
         if self.flow_steps is None:
@@ -369,7 +373,7 @@ class SessionConfig:
 
     def with_response(self, document: Json) -> tuple[SessionConfig, Json | None]:
         """With the fields that a response overrides, and its metadata."""
-        change = validated(_Response, document, "response")
+        change = validated(ResponseDocument, document, "response")
         said = (change.audio or _ResponseAudio()).output or _Output()
         if change.conversation == "none":
             raise unsupported("response.conversation")

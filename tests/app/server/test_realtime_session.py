@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.audio.wire_format import FORMATS, PCM16
+from app.server.items import KEPT_MS, ItemDocument
+from app.server.protocol import EVENTS
 from app.server.realtime_session import EngineFacts, RealtimeSession
+from app.server.session_config import ResponseDocument, SessionDocument
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
     Ask,
@@ -598,6 +601,40 @@ def test_long_silence_after_a_reply_is_answered() -> None:
     assert "input_audio_buffer.timeout_triggered" in kinds(client.append(nothing(1.5)))
 
 
+def test_what_is_kept_of_the_sound_can_be_retrieved() -> None:
+    client = Client(Script(chunks=3))
+    committed = only(client.append(np.concatenate([said(0.6), nothing(0.7)])), "input_audio_buffer.committed")
+    answer = only(client.work(), "response.done")["response"]["output"][0]
+
+    def sound_of(item_id: str) -> Pcm:
+        got = only(client.send("conversation.item.retrieve", item_id=item_id), "conversation.item.retrieved")
+        return PCM16.decode(base64.b64decode(got["item"]["content"][0].get("audio", "")))
+
+    asked = sound_of(committed["item_id"])
+    assert len(asked) / 24_000 == pytest.approx(heard_s(client, turn_id=1), abs=0.01)
+    assert float(np.abs(asked).max()) == pytest.approx(0.3, abs=0.02)
+    assert len(sound_of(answer["id"])) == round(1.2 * 24_000)
+    client.send("conversation.item.truncate", item_id=answer["id"], content_index=0, audio_end_ms=500)
+    assert len(sound_of(answer["id"])) == 12_000
+    for _ in range(KEPT_MS // 1_200):
+        client.ask()
+    assert len(sound_of(answer["id"])) == 0, "the latest two minutes are kept"
+
+
+def test_a_session_that_ends_ends_its_response() -> None:
+    client = Client(Script(chunks=3))
+    client.send("conversation.item.create", item=typed("count"))
+    client.send("response.create")
+    client.work(events=2)
+    before = len(client.events)
+    client.session.end_response()
+    done = only(client.events[before:], "response.done")["response"]
+    assert done["status_details"]["reason"] == "client_cancelled"
+    before = len(client.events)
+    client.session.end_response()
+    assert client.events[before:] == []
+
+
 def test_timings_are_sent_to_who_asks_for_them() -> None:
     client = Client(Script(chunks=2))
     assert "moss_voice.response.timings" not in kinds(client.ask())
@@ -1100,3 +1137,86 @@ def test_every_response_that_is_asked_for_ends_once(steps: list[tuple[str, int]]
     assert only(client.ask(), "response.done")["response"]["status"] == "completed"
     failed = [event for event in client.events if event["type"] == "error"]
     assert "engine_failed" not in {event["error"]["code"] for event in failed}
+
+
+def values_of(schema: Event, defined: Event) -> st.SearchStrategy[Any]:
+    """Values that a JSON schema allows, and some that it does not."""
+    if "$ref" in schema:
+        return values_of(defined[schema["$ref"].rpartition("/")[2]], defined)
+    if "anyOf" in schema or "oneOf" in schema:
+        branches = schema.get("anyOf") or schema["oneOf"]
+        return st.one_of([values_of(branch, defined) for branch in branches])
+    if "const" in schema or "enum" in schema:
+        return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type")
+    if kind == "array":
+        return st.lists(values_of(schema.get("items", {}), defined), max_size=2)
+    if kind == "object" and "properties" in schema:
+        fields = {
+            name: values_of(field, defined)
+            for name, field in schema["properties"].items()
+            if name not in UNLIKELY
+        }
+        required = {name: fields.pop(name) for name in schema.get("required", ())}
+        return st.fixed_dictionaries(required, optional=fields)
+    if kind == "integer":
+        return st.integers(schema.get("minimum", -2), min(schema.get("maximum", 400), 5_000))
+    if kind == "number":
+        return st.floats(schema.get("minimum", -2.0), schema.get("maximum", 5.0))
+    if kind == "string":
+        return st.sampled_from(["i", "j", "root", "", "hello", "AAAA"])
+    return {"boolean": st.booleans(), "null": st.none()}.get(kind or "", JSON)
+
+
+UNLIKELY = ("prompt", "reasoning", "tools", "input", "event_id")
+"""Fields that are always refused, or that the test sets."""
+
+
+def schema_values(model: Any) -> st.SearchStrategy[Any]:
+    schema = model.json_schema() if hasattr(model, "json_schema") else model.model_json_schema()
+    return values_of(schema, schema.get("$defs", {}))
+
+
+@st.composite
+def client_events(draw: st.DrawFn) -> Event:
+    event: Event = draw(schema_values(EVENTS))
+    for name, model in (("session", SessionDocument), ("response", ResponseDocument), ("item", ItemDocument)):
+        if event.get(name) is not None:
+            event[name] = draw(schema_values(model))
+    return event
+
+
+ANSWERS = {
+    "session.update": "session.updated",
+    "input_audio_buffer.commit": "input_audio_buffer.committed",
+    "input_audio_buffer.clear": "input_audio_buffer.cleared",
+    "conversation.item.create": "conversation.item.added",
+    "conversation.item.retrieve": "conversation.item.retrieved",
+    "conversation.item.delete": "conversation.item.deleted",
+    "conversation.item.truncate": "conversation.item.truncated",
+}
+
+
+@given(st.lists(st.tuples(client_events(), st.integers(0, 4)), max_size=10))
+@pytest.mark.slow
+def test_events_of_the_schema_are_answered(sent: list[tuple[Event, int]]) -> None:
+    client = Client(Script(chunks=2), facts={"room": ROOM, "follows_instructions": True})
+    for event, work in sent:
+        kind = event["type"]
+        got = kinds(send(client, event))
+        if kind in ANSWERS:
+            assert ("error" in got) is not (ANSWERS[kind] in got), (event, got)
+        client.work(events=work)
+    send(client, {"type": "session.update", "session": MANUAL | {"output_modalities": ["audio"]}})
+    send(client, {"type": "input_audio_buffer.clear"})
+    client.work()
+    created, done = (kinds(client.events).count(f"response.{name}") for name in ("created", "done"))
+    assert created == done
+    codes = [event["error"]["code"] for event in client.events if event["type"] == "error"]
+    assert "engine_failed" not in codes
+
+
+def send(client: Client, event: Event) -> list[Event]:
+    before = len(client.events)
+    client.session.handle(json.dumps(event | {"event_id": "e"}))
+    return client.events[before:]
