@@ -125,11 +125,13 @@ class FloodFilter(logging.Filter):
             return self._counts[str(record.msg)] <= self._most
 
 
+_LIMIT = FloodFilter()
+
+
 def limit_logs() -> None:
     """What anybody who reaches the port can cause is logged within limits."""
-    limit = FloodFilter()
     for name in ("uvicorn.error", "asyncio", "app.server.http_app", __name__):
-        logging.getLogger(name).addFilter(limit)
+        logging.getLogger(name).addFilter(_LIMIT)
 
 
 def report_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -156,6 +156,8 @@ class RealtimeSession:
         """Configuration and metadata of the response that the client asks for, until it begins."""
         self._held: list[Json] | None = None
         """The end of a response that speech has cut, until the start of the speech is reported."""
+        self._is_cut_short = False
+        """Whether speech has ended the latest response before its first sound."""
         self._quiet_ms: float | None = None
         """Since when, by the audio that was appended, a reply is over and nobody speaks."""
         self._asked_again: int | None = None
@@ -644,7 +646,7 @@ class RealtimeSession:
     def turn_reopened(self, turn: UserTurn, event: TurnEvent) -> None:
         """Cancel the response. What was committed is an item already; what follows is another one."""
         self._start_speech(event.at_ms)
-        self._responses.stop("turn_detected")
+        self._is_cut_short = self._responses.stop("turn_detected") is not None
 
     def _start_speech(self, start_ms: float) -> None:
         self._item_id = self.ids.new("item")
@@ -676,6 +678,9 @@ class RealtimeSession:
         if reason == "too_short":
             self._stop_speech()
             self._emit({"type": "input_audio_buffer.cleared"})
+            detection = self._config.turn_detection
+            if self._is_cut_short and detection is not None and detection.create_response:
+                self._requested = self._requested or (self._config, None)
             self._begin_waiting()
 
     def turn_failed(self, failure: TurnFailed) -> None:
@@ -708,7 +713,7 @@ class RealtimeSession:
 
     def _begin_response(self, turn_id: int, asked_s: float) -> None:
         config, metadata = self._requested or (self._config, None)
-        self._requested = None
+        self._requested, self._is_cut_short = None, False
         self._responses.begin(turn_id, config, metadata, asked_s)
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
@@ -741,6 +746,7 @@ class RealtimeSession:
             return self._responses.stop("client_cancelled")
         self._held = []
         stopped = self._responses.stop("turn_detected")
+        self._is_cut_short = stopped == StoppedReply("unheard")
         is_full = self._speech_room_s < _LEAST_TURN_S
         # What was said has filled the context: it cannot be continued, and what follows is another turn.
         return StoppedReply("cut") if stopped == StoppedReply("unheard") and is_full else stopped

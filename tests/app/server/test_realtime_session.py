@@ -927,6 +927,31 @@ def test_spoken_and_typed_items_wait_for_one_response() -> None:
     assert client.engine.engine.names_of(1) == ["open", "push", "push_text", "push", "commit"]
 
 
+def test_a_cough_over_a_typed_question_leaves_it_to_be_answered() -> None:
+    client = Client(Script(chunks=3))
+    client.send("conversation.item.create", item=typed("count"))
+    client.send("response.create")
+    events = client.append(np.concatenate([said(0.1), nothing(0.8)]))
+    assert only(events, "response.done")["response"]["status_details"]["reason"] == "turn_detected"
+    assert "input_audio_buffer.cleared" in kinds(events)
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+    assert client.jobs(Ask)[-1].text == "count"
+    later = client.append(np.concatenate([said(0.1), nothing(0.8)]))
+    assert "response.created" not in kinds(later), "no question waits any more"
+
+
+def test_speech_is_heard_after_a_cancel_also_where_it_does_not_interrupt() -> None:
+    client = Client(Script(chunks=10))
+    detection = {"type": "server_vad", "interrupt_response": False}
+    client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+    turn = np.concatenate([said(0.6), nothing(0.7)])
+    client.append(turn)
+    client.work(events=4)
+    assert client.append(turn) == [], "over the reply it is not heard"
+    client.send("response.cancel")
+    assert "response.created" in kinds(client.append(turn))
+
+
 def test_a_cough_is_not_part_of_the_question_before_it() -> None:
     client = Client()
     detection = {"type": "server_vad", "create_response": False}

@@ -132,8 +132,7 @@ def test_the_official_client_holds_a_conversation_with_nano(repository: Path, na
             events = await _ask(connection, samples / "04-and-plus-two.wav")
             assert _transcript(events) == "Seven plus two is nine.", "it knows the question before"
             await connection.conversation.item.truncate(item_id=item.id, content_index=0, audio_end_ms=500)
-            kinds = [(await connection.recv()).type for _ in range(2)]
-            assert "conversation.item.truncated" in kinds
+            assert (await connection.recv()).type == "conversation.item.truncated"
             await connection.session.update(session={"type": "realtime", "output_modalities": ["text"]})
             part = {"type": "input_text", "text": "what is the capital of france"}
             question: Any = {"type": "message", "role": "user", "content": [part]}
