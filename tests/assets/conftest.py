@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+Recipe = Callable[[str], ModuleType]
+"""Imports a module of a recipe."""
+
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 FOLDERS = (
     ASSETS / "bundles" / "mini" / "recipe",
@@ -19,7 +22,7 @@ FOLDERS = (
 
 
 @pytest.fixture(scope="session")
-def recipe() -> Iterator[Callable[[str], ModuleType]]:
+def recipe() -> Iterator[Recipe]:
     """Importer of the recipes' modules; afterwards they are gone from the path and unloaded."""
     sys.path[:0] = map(str, FOLDERS)
     yield importlib.import_module

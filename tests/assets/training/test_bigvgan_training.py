@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine_runtime.models.bigvgan import build_bigvgan
+from tests.assets.conftest import Recipe
 
 CONFIG = {
     "resblock": "1",
@@ -25,12 +26,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 @pytest.fixture
-def training(recipe) -> ModuleType:
+def training(recipe: Recipe) -> ModuleType:
     torch.manual_seed(0)
     return recipe("bigvgan_training")
 
 
-def test_losses_of_a_perfect_generator(recipe) -> None:
+def test_losses_of_a_perfect_generator(recipe: Recipe) -> None:
     discriminators = recipe("discriminators")
     torch.manual_seed(0)
     wave = torch.randn(2, 4_000) * 0.1
@@ -44,7 +45,7 @@ def test_losses_of_a_perfect_generator(recipe) -> None:
     assert discriminators.adversarial_loss(ones).item() == 0
 
 
-def test_wider_discriminators_have_more_channels_in_every_layer(recipe) -> None:
+def test_wider_discriminators_have_more_channels_in_every_layer(recipe: Recipe) -> None:
     narrow, wide = (recipe("discriminators").Discriminators(width).state_dict() for width in (1, 2))
     for name, value in narrow.items():
         grown = 1 if ".head." in name or value.numel() == 1 else 2
@@ -95,7 +96,7 @@ def test_samples_that_do_not_count_change_no_loss(training: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_each_side_of_the_gan_learns_from_its_own_loss(training: ModuleType, recipe) -> None:
+def test_each_side_of_the_gan_learns_from_its_own_loss(training: ModuleType, recipe: Recipe) -> None:
     gan = training.GanTraining(build_bigvgan(CONFIG, weight_norm=True), RATE, "cpu")
     gan.set_rates(0.5, 1e-4)
     mel, wave = torch.randn(2, 80, 8), torch.randn(2, 8 * 480) * 0.1

@@ -19,13 +19,14 @@ from engine_runtime.bundle.released.full_size import describe
 from engine_runtime.bundle.vocoder_file import read_vocoder, with_vocoder
 from engine_runtime.errors import MelMismatchError, MossVoiceError
 from engine_runtime.models.bigvgan import build_bigvgan, check_config, receptive_field
+from tests.assets.conftest import Recipe
 
 MEL = describe("moss-speech").flow.mel
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 @pytest.fixture
-def codec_vocoder(recipe, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def codec_vocoder(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """With short segments, and discriminators from the third step on."""
     module = recipe("codec_vocoder")
     monkeypatch.setattr(module, "FRAMES", 30)
@@ -59,8 +60,8 @@ def test_the_sizes_have_the_mel_and_hold_back_little(codec_vocoder: ModuleType) 
 
 
 @pytest.mark.slow
-def test_the_loss_falls(codec_vocoder: ModuleType) -> None:
-    codec_vocoder.SPECTRAL_STEPS = 40
+def test_the_loss_falls(codec_vocoder: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec_vocoder, "SPECTRAL_STEPS", 40)
     training = new(codec_vocoder)
     losses = [training.step(segments(), 0.3)[0].item() for _ in range(12)]
     assert losses[-1] < 0.9 * losses[0]
@@ -127,7 +128,7 @@ def test_the_file_is_that_of_the_average(
 
 @pytest.mark.slow
 def test_losses_that_are_not_finite_are_not_saved(
-    codec_vocoder: ModuleType, recipe, recordings: Path, tmp_path: Path
+    codec_vocoder: ModuleType, recipe: Recipe, recordings: Path, tmp_path: Path
 ) -> None:
     training = new(codec_vocoder)
     speech = recipe("speech_folder").SpeechFolder(recordings, tmp_path, MEL.sample_rate)
@@ -145,7 +146,7 @@ def call(module: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str | Path
 @pytest.mark.slow
 def test_from_recordings_to_a_judged_vocoder(
     codec_vocoder: ModuleType,
-    recipe,
+    recipe: Recipe,
     recordings: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +162,7 @@ def test_from_recordings_to_a_judged_vocoder(
         return step(self, *given)
 
     monkeypatch.setattr(codec_vocoder.CodecVocoder, "step", counted)
-    words = [recordings, tmp_path, "--size", "tiny", "--batch", "1", "--device", "cpu"]
+    words: list[str | Path] = [recordings, tmp_path, "--size", "tiny", "--batch", "1", "--device", "cpu"]
     for _ in range(2):
         call(codec_vocoder, monkeypatch, *words)
     assert steps == [0, 1, 2, 3, 3, 4]  # the second call went on where the first was stopped
@@ -173,7 +174,14 @@ def test_from_recordings_to_a_judged_vocoder(
     judge = recipe("judge_vocoder")
     monkeypatch.setattr(judge, "LEAST_RMS", 0.0)  # four steps make no speech
     copies = tmp_path / "copies"
-    given = [tmp_path / "vocoder.safetensors", tmp_path / "held_out", "--copies", copies, "--device", "cpu"]
+    given: list[str | Path] = [
+        tmp_path / "vocoder.safetensors",
+        tmp_path / "held_out",
+        "--copies",
+        copies,
+        "--device",
+        "cpu",
+    ]
     call(judge, monkeypatch, *given)
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert row["held_back_frames"] == 9

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from engine_runtime.models.bigvgan_package import Activation1d, SnakeBeta
+from tests.assets.conftest import Recipe
 
 
 def _activation() -> Activation1d:
@@ -19,7 +20,7 @@ def _activation() -> Activation1d:
     return activation
 
 
-def test_equal_to_the_package_away_from_the_edges(recipe) -> None:
+def test_equal_to_the_package_away_from_the_edges(recipe: Recipe) -> None:
     original = _activation()
     fast = recipe("fast_activation").FastActivation(original, compiled=False)
     x = torch.randn(2, 6, 50)
@@ -27,7 +28,7 @@ def test_equal_to_the_package_away_from_the_edges(recipe) -> None:
     assert fast(x).shape == x.shape
 
 
-def test_replaced_in_place_with_the_same_parameters(recipe) -> None:
+def test_replaced_in_place_with_the_same_parameters(recipe: Recipe) -> None:
     model = nn.Sequential(nn.Conv1d(6, 6, 1), nn.ModuleList([_activation()]))
     before = copy.deepcopy(model.state_dict())
     recipe("fast_activation").use_fast_activations(model, compiled=False)

@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from tests.assets.conftest import Recipe
+
 
 @pytest.fixture(scope="module")
-def graphed(recipe) -> ModuleType:
+def graphed(recipe: Recipe) -> ModuleType:
     return recipe("graphed")
 
 
-def test_a_step_on_the_cpu_is_the_function(graphed) -> None:
+def test_a_step_on_the_cpu_is_the_function(graphed: ModuleType) -> None:
     step = graphed.Step(lambda a, b: (a + b, a * b), "cpu")
     total, product = step(torch.tensor(2.0), torch.tensor(5.0))
     assert (total.item(), product.item()) == (7.0, 10.0)
@@ -22,7 +24,7 @@ def test_a_step_on_the_cpu_is_the_function(graphed) -> None:
 
 
 @pytest.mark.slow
-def test_steps_train(graphed) -> None:
+def test_steps_train(graphed: ModuleType) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     optimizer = graphed.adamw(model, "cpu", (0.9, 0.99), 0.0)
@@ -42,7 +44,7 @@ def test_steps_train(graphed) -> None:
     assert losses[-1] < 0.01 * losses[0]
 
 
-def test_the_rate_starts_low_peaks_and_falls(graphed) -> None:
+def test_the_rate_starts_low_peaks_and_falls(graphed: ModuleType) -> None:
     rates = [graphed.cosine(progress / 100, 2e-3) for progress in range(101)]
     assert rates[0] == pytest.approx(2e-6)
     assert max(rates) == pytest.approx(2e-3, rel=0.01)
@@ -51,13 +53,13 @@ def test_the_rate_starts_low_peaks_and_falls(graphed) -> None:
     assert graphed.cosine(1.5, 1.0, floor=0.05) == pytest.approx(0.05)
 
 
-def test_a_rate_may_be_a_tensor(graphed) -> None:
+def test_a_rate_may_be_a_tensor(graphed: ModuleType) -> None:
     optimizer = torch.optim.AdamW([nn.Parameter(torch.zeros(1))], lr=torch.tensor(1.0))
     graphed.set_rate(optimizer, 0.25)
     assert optimizer.param_groups[0]["lr"].item() == 0.25
 
 
-def test_the_average_forgets_slowly_and_replaces_the_weights(graphed) -> None:
+def test_the_average_forgets_slowly_and_replaces_the_weights(graphed: ModuleType) -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 0.0)
     average, wanted = graphed.Average(model, 0.5), 0.0
@@ -71,7 +73,7 @@ def test_the_average_forgets_slowly_and_replaces_the_weights(graphed) -> None:
     assert model.weight.item() == pytest.approx(wanted)
 
 
-def test_the_average_is_lent_and_the_weights_come_back(graphed) -> None:
+def test_the_average_is_lent_and_the_weights_come_back(graphed: ModuleType) -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 1.0)
     average = graphed.Average(model, 0.5)

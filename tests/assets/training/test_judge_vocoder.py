@@ -16,11 +16,12 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.options import EngineOptions
+from tests.assets.conftest import Recipe
 from tests.engine_runtime.codec.vocoder.test_vocoder import CONFIG, SPEC, lively, mel_of
 
 
 @pytest.fixture
-def judge_vocoder(recipe) -> ModuleType:
+def judge_vocoder(recipe: Recipe) -> ModuleType:
     return recipe("judge_vocoder")
 
 

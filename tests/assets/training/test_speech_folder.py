@@ -12,12 +12,13 @@ import pytest
 from app.audio.wav import read_wav, write_wav
 from engine_runtime.codec.resample import resample
 from engine_runtime.errors import MossVoiceError
+from tests.assets.conftest import Recipe
 
 RATE = 24_000
 
 
 @pytest.fixture
-def speech_folder(recipe) -> ModuleType:
+def speech_folder(recipe: Recipe) -> ModuleType:
     return recipe("speech_folder")
 
 
@@ -26,7 +27,9 @@ def at_rate(file: Path) -> np.ndarray:
     return resample(pcm, rate, RATE)
 
 
-def test_all_recordings_but_one_are_trained(speech_folder: ModuleType, recordings: Path, tmp_path) -> None:
+def test_all_recordings_but_one_are_trained(
+    speech_folder: ModuleType, recordings: Path, tmp_path: Path
+) -> None:
     speech = speech_folder.SpeechFolder(recordings, tmp_path, RATE)
     (held_out,) = speech.held_out.glob("*.wav")
     first, *rest = (recordings / name for name in ("C.WAV", "a.wav", "b.wav", "more/d.wav"))
@@ -38,7 +41,7 @@ def test_all_recordings_but_one_are_trained(speech_folder: ModuleType, recording
     assert speech.hours == pytest.approx(len(wanted) / RATE / 3600)
 
 
-def test_segments_are_cut_anywhere(speech_folder: ModuleType, recordings: Path, tmp_path) -> None:
+def test_segments_are_cut_anywhere(speech_folder: ModuleType, recordings: Path, tmp_path: Path) -> None:
     speech = speech_folder.SpeechFolder(recordings, tmp_path, RATE)
     samples = np.fromfile(tmp_path / "speech.int16", np.int16)
     batch = speech.batch(np.random.default_rng(0), 6, 480).numpy()
@@ -54,7 +57,7 @@ def test_segments_are_cut_anywhere(speech_folder: ModuleType, recordings: Path, 
 
 
 def test_it_is_prepared_again_only_for_other_recordings(
-    speech_folder: ModuleType, recordings: Path, tmp_path
+    speech_folder: ModuleType, recordings: Path, tmp_path: Path
 ) -> None:
     folder, work = tmp_path / "speech", tmp_path / "work"
     shutil.copytree(recordings, folder)
@@ -69,7 +72,7 @@ def test_it_is_prepared_again_only_for_other_recordings(
 
 
 def test_a_long_recording_is_cut_and_a_short_one_left_out(
-    speech_folder: ModuleType, tmp_path, monkeypatch: pytest.MonkeyPatch
+    speech_folder: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speech_folder, "PIECE_S", 1)
     folder, work = tmp_path / "speech", tmp_path / "work"
@@ -84,7 +87,7 @@ def test_a_long_recording_is_cut_and_a_short_one_left_out(
 
 
 def test_a_broken_recording_is_named_and_left_out(
-    speech_folder: ModuleType, recordings: Path, tmp_path, capsys: pytest.CaptureFixture[str]
+    speech_folder: ModuleType, recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, work = tmp_path / "speech", tmp_path / "work"
     shutil.copytree(recordings, folder)
@@ -95,7 +98,7 @@ def test_a_broken_recording_is_named_and_left_out(
 
 
 def test_folders_without_enough_speech_are_refused(
-    speech_folder: ModuleType, recordings: Path, tmp_path
+    speech_folder: ModuleType, recordings: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(MossVoiceError, match="There is no WAV or FLAC file in"):
         speech_folder.SpeechFolder(tmp_path, tmp_path, RATE)

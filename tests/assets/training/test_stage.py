@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from tests.assets.conftest import Recipe
 
-def test_a_time_is_due_once_in_each_interval(recipe, monkeypatch) -> None:
+
+def test_a_time_is_due_once_in_each_interval(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = recipe("stage")
     clock = [0.0]
     monkeypatch.setattr(stage.time, "monotonic", lambda: clock[0])
@@ -18,7 +21,7 @@ def test_a_time_is_due_once_in_each_interval(recipe, monkeypatch) -> None:
     assert seen == [False, False, True, False, False, True, True, False]
 
 
-def test_trained_weights_are_blended_with_those_of_the_start(recipe) -> None:
+def test_trained_weights_are_blended_with_those_of_the_start(recipe: Recipe) -> None:
     module = nn.Linear(2, 1)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[4.0, 8.0]]))

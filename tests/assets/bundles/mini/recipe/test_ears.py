@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
 import pytest
 import torch
 
 from engine_runtime.models.whisper_vq import WhisperVQConfig
+from tests.assets.conftest import Recipe
 
 SMALL = WhisperVQConfig(
     num_mel_bins=80, d_model=16, heads=2, ffn=24, layers=2, max_positions=64, codebook_size=12
@@ -13,31 +18,31 @@ SMALL = WhisperVQConfig(
 
 
 @pytest.fixture
-def ears(recipe):
+def ears(recipe: Recipe) -> ModuleType:
     """The module."""
     return recipe("ears")
 
 
 @pytest.fixture
-def model(ears):
+def model(ears: ModuleType) -> Any:
     """Small ears with random weights."""
     torch.manual_seed(0)
     return ears.Ears(SMALL).eval()
 
 
-def test_characters_come_back(ears) -> None:
+def test_characters_come_back(ears: ModuleType) -> None:
     text = "It's HALF past two, isn't it?"
     ids = torch.tensor([index for pair in ears.encode(text) for index in (ears.BLANK, pair, pair)])
     logits = torch.nn.functional.one_hot(ids, 29)[None].float()
     assert ears.greedy(logits) == ["it's half past two isn't it"]
 
 
-def test_repetitions_need_a_blank_between_them(ears) -> None:
+def test_repetitions_need_a_blank_between_them(ears: ModuleType) -> None:
     ids = torch.tensor(ears.encode("a bell"))
     assert ears.greedy(torch.nn.functional.one_hot(ids, 29)[None].float()) == ["a bel"]
 
 
-def test_nothing_depends_on_what_comes_later(model) -> None:
+def test_nothing_depends_on_what_comes_later(model: Any) -> None:
     mel = torch.randn(1, 80, 64)
     later = mel.clone()
     later[..., 40:] += 1.0
@@ -48,18 +53,18 @@ def test_nothing_depends_on_what_comes_later(model) -> None:
         assert torch.equal(model.head(first)[:, :20], model.head(second)[:, :20])
 
 
-def test_the_head_reads_each_code_on_its_own(model) -> None:
+def test_the_head_reads_each_code_on_its_own(model: Any) -> None:
     states = torch.randn(1, 6, 16)
     with torch.no_grad():
         torch.testing.assert_close(model.head(states)[:, 8:12], model.head(states[:, 2:3]))
 
 
-def test_hearing_reads_states_and_codes(model) -> None:
+def test_hearing_reads_states_and_codes(model: Any) -> None:
     soft, coded = model.hear(torch.randn(3, 80, 32))
     assert len(soft) == len(coded) == 3
 
 
-def test_training_starts_from_whisper(recipe, ears) -> None:
+def test_training_starts_from_whisper(recipe: Recipe, ears: ModuleType) -> None:
     whisper = {
         f"encoder.{name}": value
         for name, value in recipe("whisper_base").WhisperEncoder(SMALL).state_dict().items()
@@ -72,7 +77,9 @@ def test_training_starts_from_whisper(recipe, ears) -> None:
     assert torch.equal(model.follower.norm.weight, whisper["encoder.layer_norm.weight"])
 
 
-def test_files_hold_the_weights_in_parts(ears, model, tmp_path, monkeypatch) -> None:
+def test_files_hold_the_weights_in_parts(
+    ears: ModuleType, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ears, "SHARD_BYTES", 8_000)
     ears.save_shards(model, tmp_path)
     ears.save_shards(model, tmp_path)
@@ -85,6 +92,6 @@ def test_files_hold_the_weights_in_parts(ears, model, tmp_path, monkeypatch) -> 
         assert torch.equal(found[name], value.half().float())
 
 
-def test_a_folder_without_weights_is_named(ears, tmp_path) -> None:
+def test_a_folder_without_weights_is_named(ears: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="ears-00"):
         ears.load_shards(tmp_path)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.assets.conftest import Recipe
+
 RATE = 8_000
 
 
-def test_each_prompt_says_a_sentence_of_its_own(recipe) -> None:
+def test_each_prompt_says_a_sentence_of_its_own(recipe: Recipe) -> None:
     found = recipe("prompts").transcripts()
     assert len(found) == 80
     assert len(set(found.values())) == 80
@@ -19,7 +22,7 @@ def test_each_prompt_says_a_sentence_of_its_own(recipe) -> None:
         assert not any(letter.isdigit() for letter in text)
 
 
-def test_prompts_are_trimmed_and_at_the_rate_of_the_ears(recipe, tmp_path) -> None:
+def test_prompts_are_trimmed_and_at_the_rate_of_the_ears(recipe: Recipe, tmp_path: Path) -> None:
     prompts = recipe("prompts")
     for name in prompts.transcripts():
         file = tmp_path / f"{name}.wav"
@@ -36,6 +39,6 @@ def test_prompts_are_trimmed_and_at_the_rate_of_the_ears(recipe, tmp_path) -> No
         assert np.abs(samples).max() == pytest.approx(0.6, rel=1e-3)
 
 
-def test_missing_prompts_are_named(recipe, tmp_path) -> None:
+def test_missing_prompts_are_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="asterisk-core-sounds-en-wav"):
         recipe("prompts").sentences(tmp_path / "none")

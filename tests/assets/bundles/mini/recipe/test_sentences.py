@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine_runtime.bench.word_errors import words_of
+from tests.assets.conftest import Recipe
 
 NOUN = """\
   1 This software and database is being provided to you
@@ -26,7 +29,7 @@ kettle_drum n 1 1 @ 1 0 00000002
 
 
 @pytest.fixture
-def wordnet(tmp_path):
+def wordnet(tmp_path: Path) -> Path:
     """Four nouns and a verb in WordNet's files."""
     files = {"data.noun": NOUN, "data.verb": VERB, "data.adj": "", "data.adv": "", "index.noun": INDEX}
     for name, text in files.items():
@@ -35,19 +38,19 @@ def wordnet(tmp_path):
 
 
 @pytest.fixture
-def lexicon(recipe, wordnet):
+def lexicon(recipe: Recipe, wordnet: Path) -> Any:
     """What those files say."""
     return recipe("sentences").read_wordnet(wordnet)
 
 
-def test_wordnet_has_examples_nouns_and_names(lexicon) -> None:
+def test_wordnet_has_examples_nouns_and_names(lexicon: Any) -> None:
     assert lexicon.examples == ["he hung the lantern over the door", "the picture is hanging on the wall"]
     assert lexicon.common == ["lantern"]
     assert lexicon.rare == ["kettle drum", "timpani"]
     assert lexicon.names == ["Lisbon"]
 
 
-def test_missing_files_are_named(recipe, tmp_path) -> None:
+def test_missing_files_are_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="wordnet-base"):
         recipe("sentences").read_wordnet(tmp_path)
 
@@ -60,7 +63,7 @@ def test_missing_files_are_named(recipe, tmp_path) -> None:
         (1_006, "one thousand and six"), (12_345, "twelve thousand three hundred and forty five"),
     ],
 )  # fmt: skip
-def test_numbers_in_words(recipe, value, words) -> None:
+def test_numbers_in_words(recipe: Recipe, value: int, words: str) -> None:
     assert recipe("sentences").number(value) == words
 
 
@@ -68,7 +71,7 @@ def test_numbers_in_words(recipe, value, words) -> None:
     ("value", "words"),
     [(1, "first"), (3, "third"), (8, "eighth"), (12, "twelfth"), (20, "twentieth"), (31, "thirty first")],
 )
-def test_places_in_words(recipe, value, words) -> None:
+def test_places_in_words(recipe: Recipe, value: int, words: str) -> None:
     assert recipe("sentences").ordinal(value) == words
 
 
@@ -79,7 +82,7 @@ def test_places_in_words(recipe, value, words) -> None:
         (2004, "two thousand and four"), (2021, "twenty twenty one"),
     ],
 )  # fmt: skip
-def test_years_in_words(recipe, value, words) -> None:
+def test_years_in_words(recipe: Recipe, value: int, words: str) -> None:
     assert recipe("sentences").year(value) == words
 
 
@@ -93,11 +96,11 @@ def test_years_in_words(recipe, value, words) -> None:
         ("a long walk", False),
     ],
 )
-def test_a_sentence_is_spelled_as_it_is_said(recipe, text, is_usable) -> None:
+def test_a_sentence_is_spelled_as_it_is_said(recipe: Recipe, text: str, is_usable: bool) -> None:
     assert recipe("sentences").is_usable(text) is is_usable
 
 
-def test_training_and_tests_have_no_sentence_in_common(recipe, lexicon) -> None:
+def test_training_and_tests_have_no_sentence_in_common(recipe: Recipe, lexicon: Any) -> None:
     sentences = recipe("sentences")
     train = sentences.compose(lexicon, [], 300, held_out=False)
     test = sentences.compose(lexicon, [], 40, held_out=True)
@@ -110,7 +113,7 @@ def test_training_and_tests_have_no_sentence_in_common(recipe, lexicon) -> None:
         assert set(sentences.plain(text)) <= set(sentences.LETTERS)
 
 
-def test_case_and_punctuation_hold_out_nothing_else(recipe) -> None:
+def test_case_and_punctuation_hold_out_nothing_else(recipe: Recipe) -> None:
     is_held_out = recipe("sentences").is_held_out
     texts = [f"{a} {b} is here" for a in ("lantern", "kettle", "drum") for b in "abcdefghijklmnop"]
     assert [is_held_out(text) for text in texts] == [is_held_out(f"{text.upper()}!") for text in texts]
@@ -118,7 +121,7 @@ def test_case_and_punctuation_hold_out_nothing_else(recipe) -> None:
     assert not all(map(is_held_out, texts))
 
 
-def test_every_template_can_be_filled(recipe, lexicon) -> None:
+def test_every_template_can_be_filled(recipe: Recipe, lexicon: Any) -> None:
     sentences = recipe("sentences")
     templates = sentences.Templates(lexicon, random.Random(0))
     for template in sentences.ASKED + sentences.TALK:
@@ -126,7 +129,7 @@ def test_every_template_can_be_filled(recipe, lexicon) -> None:
         assert words_of(templates.one((template,)))
 
 
-def test_questions_are_those_that_can_be_said(recipe, tmp_path) -> None:
+def test_questions_are_those_that_can_be_said(recipe: Recipe, tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl.gz"
     asked = ["where does the lantern hang?", "who won the 1966 cup?", "where does the lantern hang?"]
     with gzip.open(file, "wt") as out:

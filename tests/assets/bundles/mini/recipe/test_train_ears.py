@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine_runtime.models.whisper_vq import WhisperVQConfig
+from tests.assets.conftest import Recipe
 
 SMALL = WhisperVQConfig(
     num_mel_bins=80, d_model=64, heads=2, ffn=128, layers=1, max_positions=256, codebook_size=32
@@ -19,7 +23,7 @@ RATE = 16_000
 
 
 @pytest.fixture(autouse=True)
-def _small(recipe, monkeypatch) -> None:
+def _small(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """What reads the states is small, too."""
     monkeypatch.setattr(recipe("ears").Head, "WIDTH", 64)
     monkeypatch.setattr(recipe("ears").Reader, "WIDTH", 64)
@@ -27,7 +31,7 @@ def _small(recipe, monkeypatch) -> None:
 
 
 @pytest.fixture
-def trained(recipe):
+def trained(recipe: Recipe) -> ModuleType:
     """The module."""
     return recipe("train_ears")
 
@@ -42,32 +46,32 @@ def _tones(text: str) -> np.ndarray:
 
 
 @pytest.fixture
-def work(tmp_path, recipe):
+def work(tmp_path: Path, recipe: Recipe) -> Path:
     """A folder with "speech" of tones: one file for training, one for tests in two voices."""
     texts = ["abc", "cab", "bca", "aca", "bab", "cbc"]
     waves = [_tones(text) for text in texts]
     for name in ("classic", "dev"):
         voices = ["flite-slt"] * 3 + ["festival-kal_diphone"] * 3
-        columns = {"question": np.array(texts), "voice": np.array(voices)}
-        np.savez(tmp_path / f"{name}.npz", **recipe("synthesize").flat(waves), **columns)
+        made = recipe("synthesize").flat(waves)
+        np.savez(tmp_path / f"{name}.npz", **made, question=np.array(texts), voice=np.array(voices))
     return tmp_path
 
 
-def _training(recipe, trained):
+def _training(recipe: Recipe, trained: ModuleType) -> Any:
     torch.manual_seed(0)
     model = recipe("ears").Ears(SMALL)
     teacher = trained.Teacher(recipe("whisper_base").WhisperEncoder(SMALL), "cpu")
     return trained.Training(model, teacher, "cpu")
 
 
-def test_one_large_dimension_is_uneven(trained) -> None:
+def test_one_large_dimension_is_uneven(trained: ModuleType) -> None:
     states = torch.randn(4, 100, 16)
     assert trained.unevenness(states) == 0
     states[..., 3] *= 10
     assert trained.unevenness(states) == pytest.approx(np.log(100 / trained.LARGEST) / 10, rel=0.2)
 
 
-def test_a_mask_is_one_stripe_in_some_rows(trained) -> None:
+def test_a_mask_is_one_stripe_in_some_rows(trained: ModuleType) -> None:
     mel = torch.randn(40, 80, 30)
     made = trained.mask_bands(mel, torch.Generator().manual_seed(0))
     changed = (made != mel).any(2)
@@ -79,7 +83,7 @@ def test_a_mask_is_one_stripe_in_some_rows(trained) -> None:
         assert len(bands) == bands[-1] - bands[0] + 1
 
 
-def test_states_are_quantized_once_there_are_enough_of_them(recipe, trained) -> None:
+def test_states_are_quantized_once_there_are_enough_of_them(recipe: Recipe, trained: ModuleType) -> None:
     codebook = trained.Codebook(recipe("quantizer").Quantizer(torch.randn(8, 4)))
     states = torch.randn(2, 50, 4)
     same, *losses = codebook(states, 0.05)
@@ -93,7 +97,7 @@ def test_states_are_quantized_once_there_are_enough_of_them(recipe, trained) -> 
     assert [float(loss) for loss in losses] == [0, 0]
 
 
-def test_versions_that_are_alike_agree(recipe, trained) -> None:
+def test_versions_that_are_alike_agree(recipe: Recipe, trained: ModuleType) -> None:
     codebook = trained.Codebook(recipe("quantizer").Quantizer(torch.randn(8, 4)), is_placed=True)
     half = torch.randn(2, 50, 4)
     alike = codebook(torch.cat([half, half]), 0.5)[2]
@@ -101,7 +105,7 @@ def test_versions_that_are_alike_agree(recipe, trained) -> None:
     assert alike < apart
 
 
-def test_figures_are_by_file_and_voice(recipe, trained, work) -> None:
+def test_figures_are_by_file_and_voice(recipe: Recipe, trained: ModuleType, work: Path) -> None:
     model = recipe("ears").Ears(SMALL)
     table = trained.Tests([work / "dev.npz"], "cpu").word_error_rates(model)
     assert table.keys() == {"dev seen", "dev festival"}
@@ -109,14 +113,14 @@ def test_figures_are_by_file_and_voice(recipe, trained, work) -> None:
     assert "dev festival" in trained.table_text(table)
 
 
-def test_a_stream_hears_what_the_whole_sentence_says(recipe, trained, work) -> None:
+def test_a_stream_hears_what_the_whole_sentence_says(recipe: Recipe, trained: ModuleType, work: Path) -> None:
     model = recipe("ears").Ears(SMALL)
     found = trained.Tests([work / "dev.npz"], "cpu").streaming(model, 3)
     assert found["equal codes"] > 0.98  # a tie between two codes is possible
     assert found["difference"] < 1e-4
 
 
-def _undisturbed(recipe, trained, monkeypatch) -> None:
+def _undisturbed(recipe: Recipe, trained: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training windows as they are: tones have no voice that could be another one."""
     monkeypatch.setattr(recipe("augmentation"), "augment", lambda wave, _: wave)
     monkeypatch.setattr(recipe("augmentation"), "warp_time", lambda mel, _, views: mel)
@@ -125,7 +129,9 @@ def _undisturbed(recipe, trained, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_characters_are_learned_from_states_and_from_codes(recipe, trained, work, monkeypatch) -> None:
+def test_characters_are_learned_from_states_and_from_codes(
+    recipe: Recipe, trained: ModuleType, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _undisturbed(recipe, trained, monkeypatch)
     changed = {"ENCODER_RATE": 3e-3, "NEW_RATE": 3e-3, "CLOSENESS": 0.0}
     for name, value in (changed | {"COLLECT_FROM": 0.36, "QUANTIZE_FROM": 0.4}).items():
@@ -140,7 +146,13 @@ def test_characters_are_learned_from_states_and_from_codes(recipe, trained, work
         assert row["soft"] < 50 > row["codes"], table
 
 
-def test_a_run_leaves_weights_and_figures_and_can_go_on(recipe, trained, work, monkeypatch, capsys) -> None:
+def test_a_run_leaves_weights_and_figures_and_can_go_on(
+    recipe: Recipe,
+    trained: ModuleType,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _undisturbed(recipe, trained, monkeypatch)
     whisper_base, out = recipe("whisper_base"), work / "out"
     monkeypatch.setattr(whisper_base, "ENCODER", SMALL)

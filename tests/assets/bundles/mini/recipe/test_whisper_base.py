@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from engine_runtime.models.whisper_vq import WhisperVQConfig
+from tests.assets.conftest import Recipe
 
 WIDTH, FFN, BANDS, POSITIONS, LAYERS = 8, 12, 5, 16, 6
 SMALL = WhisperVQConfig(
@@ -68,7 +69,9 @@ def variables() -> dict[str, np.ndarray]:
     return made | {"encoder/num_heads": np.array(2, np.float16)}
 
 
-def test_tensors_are_read_as_they_were_written(recipe, tmp_path, variables) -> None:
+def test_tensors_are_read_as_they_were_written(
+    recipe: Recipe, tmp_path: Path, variables: dict[str, np.ndarray]
+) -> None:
     file = tmp_path / "model.bin"
     _write(file, variables, {"decoder/projection/weight": "decoder/embeddings/weight"})
     found = recipe("whisper_base").read_variables(file)
@@ -78,13 +81,15 @@ def test_tensors_are_read_as_they_were_written(recipe, tmp_path, variables) -> N
     assert np.array_equal(found["decoder/projection/weight"], variables["decoder/embeddings/weight"])
 
 
-def test_another_format_is_refused(recipe, tmp_path) -> None:
+def test_another_format_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     _write(tmp_path / "model.bin", {}, {}, version=5)
     with pytest.raises(SystemExit, match="format 5"):
         recipe("whisper_base").read_variables(tmp_path / "model.bin")
 
 
-def test_the_encoder_is_torchs_with_the_same_weights(recipe, variables) -> None:
+def test_the_encoder_is_torchs_with_the_same_weights(
+    recipe: Recipe, variables: dict[str, np.ndarray]
+) -> None:
     whisper_base = recipe("whisper_base")
     encoder = whisper_base.WhisperEncoder(SMALL).load(whisper_base.encoder_weights(variables)).eval()
     source = {name: torch.from_numpy(value.astype(np.float32)) for name, value in variables.items()}

@@ -7,13 +7,15 @@ from types import ModuleType
 import pytest
 import torch
 
+from tests.assets.conftest import Recipe
+
 
 @pytest.fixture(scope="module")
-def augmentation(recipe) -> ModuleType:
+def augmentation(recipe: Recipe) -> ModuleType:
     return recipe("augmentation")
 
 
-def test_augmentation_keeps_the_shape_and_the_level(augmentation) -> None:
+def test_augmentation_keeps_the_shape_and_the_level(augmentation: ModuleType) -> None:
     generator = torch.Generator().manual_seed(0)
     wave = torch.randn(16, 8_000, generator=generator) * 0.1
     wave[3] = 0.0
@@ -32,13 +34,13 @@ def _again(wave: torch.Tensor) -> tuple[torch.Tensor, torch.Generator]:
 
 
 @pytest.mark.slow
-def test_nobody_is_warped_by_a_share_of_zero(augmentation) -> None:
+def test_nobody_is_warped_by_a_share_of_zero(augmentation: ModuleType) -> None:
     mel = torch.randn(4, 128, 10, generator=torch.Generator().manual_seed(1))
     same = augmentation.warp_mel(mel, torch.Generator().manual_seed(0), share=0.0)
     torch.testing.assert_close(same, mel, atol=2e-4, rtol=0)
 
 
-def test_a_warp_moves_a_band(augmentation) -> None:
+def test_a_warp_moves_a_band(augmentation: ModuleType) -> None:
     mel = torch.zeros(64, 128, 1)
     mel[:, 60] = 1.0
     warped = augmentation.warp_mel(mel, torch.Generator().manual_seed(0), share=1.0)
@@ -49,13 +51,13 @@ def test_a_warp_moves_a_band(augmentation) -> None:
     assert places.max() < 70
 
 
-def test_the_mel_scale_is_turned_round(augmentation) -> None:
+def test_the_mel_scale_is_turned_round(augmentation: ModuleType) -> None:
     hertz = torch.tensor([0.0, 500.0, 1000.0, 4000.0, 8000.0])
     torch.testing.assert_close(augmentation._hertz(augmentation._mel_scale(hertz)), hertz)
     assert augmentation._mel_scale(hertz)[2] == 15
 
 
-def test_a_warp_of_time_keeps_the_ends_and_the_order(augmentation) -> None:
+def test_a_warp_of_time_keeps_the_ends_and_the_order(augmentation: ModuleType) -> None:
     ramp = torch.arange(100.0).expand(64, 3, 100).contiguous()
     warped = augmentation.warp_time(ramp, torch.Generator().manual_seed(0), views=2)
     torch.testing.assert_close(warped[..., [0, -1]], ramp[..., [0, -1]], atol=1e-3, rtol=0)
@@ -65,7 +67,7 @@ def test_a_warp_of_time_keeps_the_ends_and_the_order(augmentation) -> None:
     assert 0.3 < (moved > 0.5).float().mean() < 0.9
 
 
-def test_a_telephone_has_no_highs(augmentation) -> None:
+def test_a_telephone_has_no_highs(augmentation: ModuleType) -> None:
     draw = augmentation._Draw(torch.Generator().manual_seed(0), torch.device("cpu"))
     gains = augmentation._band(draw, 400, 801, 16_000)
     limited = gains[:, 780] < 0.01

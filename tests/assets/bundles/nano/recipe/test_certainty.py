@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.assets.conftest import Recipe
+
 REFUSAL = "i am sorry i do not know that"
 
 
 @pytest.fixture(scope="module")
-def certainty(recipe: Callable[[str], ModuleType]) -> ModuleType:
+def certainty(recipe: Recipe) -> ModuleType:
     pytest.importorskip("scipy", reason="scipy is not installed")
     return recipe("certainty")
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
 import pytest
+
+from tests.assets.conftest import Recipe
 
 RATE = 16_000
 LEAD = RATE // 2
 
 
 @pytest.fixture(scope="module")
-def conditions(recipe):
+def conditions(recipe: Recipe) -> ModuleType:
     return recipe("conditions")
 
 
@@ -26,12 +30,12 @@ def _rms(wave: np.ndarray) -> float:
     return float(np.sqrt(np.mean(wave**2)))
 
 
-def test_clean_is_the_recording_itself(conditions, recording: np.ndarray) -> None:
+def test_clean_is_the_recording_itself(conditions: ModuleType, recording: np.ndarray) -> None:
     assert conditions.disturbed(recording, conditions.CLEAN, 1) is recording
 
 
 @pytest.mark.parametrize("name", ["room", "noise 10 dB", "telephone"])
-def test_equal_seeds_make_equal_sound(conditions, recording: np.ndarray, name: str) -> None:
+def test_equal_seeds_make_equal_sound(conditions: ModuleType, recording: np.ndarray, name: str) -> None:
     first, again = (conditions.disturbed(recording, name, 7) for _ in range(2))
     assert first.shape == recording.shape
     assert first.dtype == np.float32
@@ -40,7 +44,7 @@ def test_equal_seeds_make_equal_sound(conditions, recording: np.ndarray, name: s
 
 
 def test_noise_is_ten_decibels_below_the_speech_and_in_the_pauses_too(
-    conditions, recording: np.ndarray
+    conditions: ModuleType, recording: np.ndarray
 ) -> None:
     noise = conditions.disturbed(recording, "noise 10 dB", 3) - recording
     speech = recording[LEAD:-LEAD]
@@ -48,13 +52,13 @@ def test_noise_is_ten_decibels_below_the_speech_and_in_the_pauses_too(
     assert _rms(noise[:LEAD]) > 0
 
 
-def test_a_room_rings_on_after_the_speech(conditions, recording: np.ndarray) -> None:
+def test_a_room_rings_on_after_the_speech(conditions: ModuleType, recording: np.ndarray) -> None:
     heard = conditions.disturbed(recording, "room", 3)
     assert _rms(recording[-LEAD : -LEAD + 800]) == 0
     assert _rms(heard[-LEAD : -LEAD + 800]) > 0.1 * _rms(recording[LEAD:-LEAD])
 
 
-def test_the_telephone_has_no_sound_above_its_band(conditions, recording: np.ndarray) -> None:
+def test_the_telephone_has_no_sound_above_its_band(conditions: ModuleType, recording: np.ndarray) -> None:
     def above(wave: np.ndarray) -> float:
         spectrum = np.abs(np.fft.rfft(wave)) ** 2
         return float(spectrum[int(len(spectrum) * 4_200 / 8_000) :].sum() / spectrum.sum())
@@ -63,7 +67,7 @@ def test_the_telephone_has_no_sound_above_its_band(conditions, recording: np.nda
 
 
 def test_echo_residue_is_there_while_the_user_speaks(
-    conditions, recording: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    conditions: ModuleType, recording: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = np.sin(np.arange(9_000) / 5).astype(np.float32)
     monkeypatch.setattr(conditions.voices, "render_many", lambda jobs: [said])

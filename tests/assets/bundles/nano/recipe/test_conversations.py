@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
+
+from tests.assets.conftest import Recipe
 
 
 @pytest.fixture(scope="module")
-def worker(recipe, tokenizer, speech, tmp_path_factory):
+def worker(
+    recipe: Recipe, tokenizer: Tokenizer, speech: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
     path = tmp_path_factory.mktemp("worker") / "tokenizer.json"
     tokenizer.save(str(path))
     return recipe("conversations")._Worker(str(path), speech)
 
 
 @pytest.fixture(scope="module")
-def speech(recipe, domain, dialogues):
+def speech(recipe: Recipe, domain: ModuleType, dialogues: list[Any]) -> Any:
     """Codes that say where they come from: 3 for a question, 6 for each word of a unit."""
     added = domain.outside_dialogues(dialogues)
     questions = {turn.question for dialogue in [*dialogues, *added] for turn in dialogue.turns}
@@ -31,12 +38,14 @@ def speech(recipe, domain, dialogues):
     return recipe("conversations").Speech(renditions, answers, unit_codes)
 
 
-def _dialogue(dialogues, skill, turns=1):
+def _dialogue(dialogues: list[Any], skill: str, turns: int = 1) -> Any:
     return next(d for d in dialogues if d.skill == skill and len(d.turns) == turns)
 
 
 @pytest.mark.slow
-def test_a_spoken_reply_is_learnt_with_its_subtitles(recipe, dialogues, domain, tokenizer, speech) -> None:
+def test_a_spoken_reply_is_learnt_with_its_subtitles(
+    recipe: Recipe, dialogues: list[Any], domain: ModuleType, tokenizer: Tokenizer, speech: Any
+) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
     dialogue = _dialogue(dialogues, "capital")
@@ -53,7 +62,9 @@ def test_a_spoken_reply_is_learnt_with_its_subtitles(recipe, dialogues, domain, 
 
 
 @pytest.mark.slow
-def test_each_label_is_what_comes_next(recipe, dialogues, tokenizer, speech) -> None:
+def test_each_label_is_what_comes_next(
+    recipe: Recipe, dialogues: list[Any], tokenizer: Tokenizer, speech: Any
+) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
     for reply in (True, False):
@@ -69,7 +80,7 @@ def test_each_label_is_what_comes_next(recipe, dialogues, tokenizer, speech) -> 
 
 @pytest.mark.slow
 def test_a_written_reply_to_a_typed_question_has_no_codes(
-    recipe, dialogues, domain, tokenizer, speech
+    recipe: Recipe, dialogues: list[Any], domain: ModuleType, tokenizer: Tokenizer, speech: Any
 ) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
@@ -84,7 +95,9 @@ def test_a_written_reply_to_a_typed_question_has_no_codes(
 
 
 @pytest.mark.slow
-def test_only_complete_dialogues_fit(recipe, dialogues, tokenizer, speech) -> None:
+def test_only_complete_dialogues_fit(
+    recipe: Recipe, dialogues: list[Any], tokenizer: Tokenizer, speech: Any
+) -> None:
     rows = recipe("conversations").Rows(tokenizer, speech)
     dialogue = _dialogue(dialogues, "count")
     one = rows.conversation([dialogue], True, random.Random(0), 1000, 1.0)
@@ -96,7 +109,9 @@ def test_only_complete_dialogues_fit(recipe, dialogues, tokenizer, speech) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("skill", ["unfinished", "backchannel"])
-def test_an_empty_reply_ends_at_once(recipe, dialogues, tokenizer, speech, skill) -> None:
+def test_an_empty_reply_ends_at_once(
+    recipe: Recipe, dialogues: list[Any], tokenizer: Tokenizer, speech: Any, skill: str
+) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
     dialogue = _dialogue(dialogues, skill)
@@ -113,7 +128,7 @@ def test_an_empty_reply_ends_at_once(recipe, dialogues, tokenizer, speech, skill
 
 @pytest.mark.slow
 def test_a_reply_that_was_cut_is_laid_out_as_by_the_runtime_and_its_end_is_not_learnt(
-    recipe, dialogues, tokenizer, speech
+    recipe: Recipe, dialogues: list[Any], tokenizer: Tokenizer, speech: Any
 ) -> None:
     conversations = recipe("conversations")
     rows = conversations.Rows(tokenizer, speech)
@@ -141,7 +156,7 @@ def test_a_reply_that_was_cut_is_laid_out_as_by_the_runtime_and_its_end_is_not_l
             assert im_end in whole[:, conversations.TEXT_LABEL]
 
 
-def _replies(rows, made):
+def _replies(rows: Any, made: np.ndarray) -> list[np.ndarray]:
     """The rows of each reply, behind its opening."""
     text = made[:, 0].tolist()
     opening = [rows.special["im_start"], *rows.ids("assistant\n")]
@@ -151,7 +166,7 @@ def _replies(rows, made):
 
 
 @pytest.mark.slow
-def test_what_needs_no_reply_comes_last_and_only_there(recipe, worker) -> None:
+def test_what_needs_no_reply_comes_last_and_only_there(recipe: Recipe, worker: Any) -> None:
     conversations = recipe("conversations")
     rng, ends = random.Random(0), 0
     for _ in range(60):
@@ -166,14 +181,14 @@ def test_what_needs_no_reply_comes_last_and_only_there(recipe, worker) -> None:
     assert ends > 5
 
 
-def _is_empty(rows, conversations, reply) -> bool:
+def _is_empty(rows: Any, conversations: ModuleType, reply: np.ndarray) -> bool:
     return int(reply[0, conversations.AUDIO]) == conversations.EOSP or (
         int(reply[0, conversations.TEXT]) == rows.special["im_end"]
     )
 
 
 @pytest.mark.slow
-def test_workers_use_no_held_out_dialogue(recipe, worker) -> None:
+def test_workers_use_no_held_out_dialogue(recipe: Recipe, worker: Any) -> None:
     conversations = recipe("conversations")
     assert set(worker.by_skill) == {*conversations.SHARES, *conversations.EMPTY_SHARES}
     assert not any(dialogue.held_out for pile in worker.by_skill.values() for dialogue in pile)

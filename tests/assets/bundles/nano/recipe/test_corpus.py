@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.assets.conftest import Recipe
+
 
 @pytest.fixture(scope="module")
-def corpus(recipe) -> ModuleType:
+def corpus(recipe: Recipe) -> ModuleType:
     return recipe("corpus")
 
 
@@ -38,7 +41,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_lay_out_is_a_copy_of_the_parts(corpus) -> None:
+def test_lay_out_is_a_copy_of_the_parts(corpus: ModuleType) -> None:
     rng = np.random.default_rng(0)
     flat = rng.integers(-32768, 32767, 500).astype(np.int16)
     rows = [[(0, 10, 40), (50, 400, 100)], [(90, 0, 60)], []]
@@ -51,7 +54,7 @@ def test_lay_out_is_a_copy_of_the_parts(corpus) -> None:
     assert np.array_equal(corpus.lay_out(torch.from_numpy(flat), rows, 120).numpy(), wanted)
 
 
-def test_answers_are_their_units_one_after_the_other(corpus, work) -> None:
+def test_answers_are_their_units_one_after_the_other(corpus: ModuleType, work: Path) -> None:
     answers = corpus.Answers(work / "units.npz", "cpu")
     assert answers.num_codes(("plus two", "one")) == 5
     wave = answers.batch([("plus two", "one"), ("one",)], 6, 24) * 32768
@@ -62,7 +65,7 @@ def test_answers_are_their_units_one_after_the_other(corpus, work) -> None:
     assert cut.tolist() == [*range(2561, 6401), *range(1, 1281)]
 
 
-def test_windows_hold_complete_questions_and_pauses(corpus, work) -> None:
+def test_windows_hold_complete_questions_and_pauses(corpus: ModuleType, work: Path) -> None:
     questions = corpus.Questions(work / "users.npz", "cpu")
     wave, said = questions.windows(np.random.default_rng(0), 20, 40_000)
     lengths = dict(zip(questions.text, questions.lengths.tolist(), strict=True))
@@ -71,7 +74,7 @@ def test_windows_hold_complete_questions_and_pauses(corpus, work) -> None:
 
 
 @pytest.mark.slow
-def test_random_answers_come_after_the_known_ones(corpus, dialogues) -> None:
+def test_random_answers_come_after_the_known_ones(corpus: ModuleType, dialogues: list[Any]) -> None:
     strings = corpus.training_answers(np.random.default_rng(0), 50)
     known = strings[:-50]
     assert len(set(known)) == len(known)

@@ -7,13 +7,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from tests.assets.conftest import Recipe
+
 pytest.importorskip("pocketsphinx", reason="pocketsphinx is not installed")
 
+Asked = tuple[int, int, tuple[str, ...]]
+"""Samples, their rate and the units of an answer."""
 RIGHT, MISHEARD = ("three", "plus four", "is seven"), ("B", "O", "A", "T")
 
 
 @pytest.fixture
-def evaluate(recipe) -> ModuleType:
+def evaluate(recipe: Recipe) -> ModuleType:
     """The module, with nothing cached."""
     module = recipe("evaluate")
     module.is_recognized_as_synthesized.cache_clear()
@@ -21,11 +25,11 @@ def evaluate(recipe) -> ModuleType:
 
 
 @pytest.fixture
-def asked_of_the_ear(evaluate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list:
+def asked_of_the_ear(evaluate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     """The answers whose speech was given to an ear that hears one sum in all of it."""
     asked = []
 
-    def recognize(pcm, rate, units, afresh):
+    def recognize(pcm: np.ndarray, rate: int, units: tuple[str, ...], afresh: bool) -> str:
         assert afresh
         asked.append((len(pcm), rate, units))
         return "three plus four is seven"
@@ -43,7 +47,7 @@ def test_an_original_is_its_units_and_some_silence(evaluate: ModuleType) -> None
     assert not wave[7:].any()
 
 
-def test_the_ear_is_asked_once_for_each_answer(evaluate: ModuleType, asked_of_the_ear: list) -> None:
+def test_the_ear_is_asked_once_for_each_answer(evaluate: ModuleType, asked_of_the_ear: list[Asked]) -> None:
     found = [evaluate.is_recognized_as_synthesized(units) for units in (RIGHT, ("hello",), RIGHT)]
     assert found == [True, False, True]
     assert asked_of_the_ear == [(12_000, 24_000, RIGHT), (7_000, 24_000, ("hello",))]
@@ -54,7 +58,13 @@ def test_the_ear_is_asked_once_for_each_answer(evaluate: ModuleType, asked_of_th
     [("s2s", RIGHT, True), ("t2s", RIGHT, True), ("s2t", RIGHT, False), ("s2s", ("hello",), False)],
 )
 def test_only_spoken_replies_count(
-    evaluate: ModuleType, domain, asked_of_the_ear: list, monkeypatch, mode, units, is_counted
+    evaluate: ModuleType,
+    domain: ModuleType,
+    asked_of_the_ear: list[Asked],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    units: tuple[str, ...],
+    is_counted: bool,
 ) -> None:
     judge = object.__new__(evaluate.Judge)
     judge.judged, judge.wrong = [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,12 +16,13 @@ from engine_runtime.models.bigvgan import build_bigvgan
 from engine_runtime.models.flow import CausalFlow
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.models.whisper_vq import WhisperVQ
+from tests.assets.conftest import Recipe
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def exported(recipe, tokenizer: Tokenizer, tmp_path_factory):
+def exported(recipe: Recipe, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Networks of the recipe's sizes with random weights, exported."""
     stage, out = recipe("stage"), tmp_path_factory.mktemp("out")
     torch.manual_seed(0)
@@ -37,21 +39,21 @@ def exported(recipe, tokenizer: Tokenizer, tmp_path_factory):
     return bundle
 
 
-def test_it_opens_with_right_hashes(recipe, exported, nano_bundle) -> None:
+def test_it_opens_with_right_hashes(recipe: Recipe, exported: Path, nano_bundle: Path) -> None:
     bundle = Bundle.open(exported, verify="sha256")
     assert bundle.name == "nano"
     assert bundle.card == Bundle.open(nano_bundle, verify="none").card
     assert sum(file.stat().st_size for file in exported.iterdir()) < recipe("export").LIMIT_BYTES
 
 
-def test_the_engine_loads_it(exported) -> None:
+def test_the_engine_loads_it(exported: Path) -> None:
     engine = Engine.load(Bundle.open(exported))
     assert (engine.input_sample_rate, engine.output_sample_rate) == (16_000, 24_000)
     assert engine.stages.speech_tokenizer.backend.startswith("onnxruntime")
     engine.close()
 
 
-def test_weights_come_back_as_they_were_to_16_bit(recipe, exported) -> None:
+def test_weights_come_back_as_they_were_to_16_bit(recipe: Recipe, exported: Path) -> None:
     stage, sizes = recipe("stage"), recipe("speech_codes").ENCODER
     state = stage.read_weights(exported / "speech_encoder.safetensors")
     assert {value.dtype for value in state.values()} == {torch.float32}
@@ -61,7 +63,7 @@ def test_weights_come_back_as_they_were_to_16_bit(recipe, exported) -> None:
 
 
 def test_the_description_of_a_bundle_is_updated_in_place(
-    recipe, exported, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, exported: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def content() -> dict[str, bytes]:
         return {file.name: file.read_bytes() for file in exported.iterdir()}
@@ -74,7 +76,7 @@ def test_the_description_of_a_bundle_is_updated_in_place(
     assert content() == before
 
 
-def test_toml_of_nested_tables(recipe) -> None:
+def test_toml_of_nested_tables(recipe: Recipe) -> None:
     content = {"a": {"x": 1, "b": {"y": "z", "w": [1, 2]}}, "files": {"f.bin": {"size": 3}}}
     made = recipe("export").to_toml(content)
     assert tomllib.loads(made) == content

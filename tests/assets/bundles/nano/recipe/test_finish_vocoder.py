@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
 from engine_runtime.models.bigvgan import build_bigvgan
+from tests.assets.conftest import Recipe
 
 TOTAL = 160  # frames of an answer of the pool with its silence
 
 
 @pytest.fixture
-def finish(recipe) -> ModuleType:
+def finish(recipe: Recipe) -> ModuleType:
     """The module."""
     return recipe("finish_vocoder")
 
 
 @pytest.fixture
-def small(recipe, finish: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def small(recipe: Recipe, finish: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module with a generator of a few channels."""
     train_vocoder = recipe("train_vocoder")
     config = {**train_vocoder.CONFIG, "upsample_initial_channel": 32}
@@ -31,7 +34,7 @@ def small(recipe, finish: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Module
 
 
 @pytest.fixture
-def pool(finish: ModuleType):
+def pool(finish: ModuleType) -> Any:
     """Two answers of 150 and 40 frames in which each frame has its number; the first is held aside."""
     torch.manual_seed(0)
     numbers = torch.arange(TOTAL, dtype=torch.float32)
@@ -41,7 +44,9 @@ def pool(finish: ModuleType):
     return finish.Pool(waves, mels, torch.full((2, 1), 2.0), torch.tensor([40, 150]), aside=1)
 
 
-def test_the_answers_are_of_every_skill_and_none_is_judged(finish: ModuleType, domain, dialogues) -> None:
+def test_the_answers_are_of_every_skill_and_none_is_judged(
+    finish: ModuleType, domain: ModuleType, dialogues: list[Any]
+) -> None:
     piles = finish.answers_by_skill(dialogues, random.Random(0))
     answered = [d for d in dialogues if len(d.turns) == 1 and d.turns[0].units]
     assert set(piles) == {dialogue.skill for dialogue in answered} | {"joints"}
@@ -52,14 +57,14 @@ def test_the_answers_are_of_every_skill_and_none_is_judged(finish: ModuleType, d
     assert {unit for answer in piles["joints"] for unit in answer} <= trained
 
 
-def test_balanced_draws_the_same_number_of_every_skill(domain, dialogues) -> None:
+def test_balanced_draws_the_same_number_of_every_skill(domain: ModuleType, dialogues: list[Any]) -> None:
     drawn = domain.balanced(dialogues, 40, random.Random(0))
     counts = [sum(d.skill == skill for d in drawn) for skill in {d.skill for d in dialogues}]
     assert len(drawn) == 40
     assert max(counts) - min(counts) == 1
 
 
-def test_a_segment_has_the_same_frames_of_mel_and_wave(finish: ModuleType, pool) -> None:
+def test_a_segment_has_the_same_frames_of_mel_and_wave(finish: ModuleType, pool: Any) -> None:
     mel, wave, counts = pool.batch(12)
     flow = round(12 * finish.FLOW_SHARE)
     frame = mel[:, 0].clone()
@@ -71,7 +76,7 @@ def test_a_segment_has_the_same_frames_of_mel_and_wave(finish: ModuleType, pool)
     assert counts[frame >= 150].sum() == 0
 
 
-def test_only_an_edge_that_is_no_cut_counts(finish: ModuleType, pool) -> None:
+def test_only_an_edge_that_is_no_cut_counts(finish: ModuleType, pool: Any) -> None:
     mel, _, counts = pool.batch(64)
     at_start = mel[:, 0, 0] % 1_000 == 0
     assert 0 < at_start.sum() < 64
@@ -103,7 +108,9 @@ def test_the_mean_leaves_out_frames_that_do_not_count(finish: ModuleType) -> Non
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_both_steps_train_and_the_result_is_written(small: ModuleType, recipe, pool, tmp_path) -> None:
+def test_both_steps_train_and_the_result_is_written(
+    small: ModuleType, recipe: Recipe, pool: Any, tmp_path: Path
+) -> None:
     first, last = tmp_path / "vocoder.safetensors", tmp_path / "finished.safetensors"
     recipe("stage").save_weights(build_bigvgan(small.CONFIG), first)
     finishing = small.Finishing(first, "cpu")
@@ -120,7 +127,9 @@ def test_both_steps_train_and_the_result_is_written(small: ModuleType, recipe, p
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_average_with_the_weights_before_is_written(small: ModuleType, recipe, tmp_path) -> None:
+def test_an_average_with_the_weights_before_is_written(
+    small: ModuleType, recipe: Recipe, tmp_path: Path
+) -> None:
     stage = recipe("stage")
     first, last = tmp_path / "vocoder.safetensors", tmp_path / "blend.safetensors"
     stage.save_weights(build_bigvgan(small.CONFIG), first)

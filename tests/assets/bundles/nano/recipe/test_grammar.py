@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from tests.assets.conftest import Recipe
+
 
 @pytest.mark.parametrize(
     ("template", "forms"),
@@ -17,17 +19,17 @@ import pytest
         ("(x [y]|) z", ["x z", "x y z", "z"]),
     ],
 )
-def test_a_template_has_all_its_forms(recipe, template, forms) -> None:
+def test_a_template_has_all_its_forms(recipe: Recipe, template: str, forms: list[str]) -> None:
     assert recipe("grammar").expand(template) == forms
 
 
 @pytest.mark.parametrize("template", ["(a|b", "a]", "[a"])
-def test_brackets_must_be_balanced(recipe, template) -> None:
+def test_brackets_must_be_balanced(recipe: Recipe, template: str) -> None:
     with pytest.raises(ValueError, match="bracket"):
         recipe("grammar").expand(template)
 
 
-def test_hesitation_adds_words_and_keeps_the_order_of_the_others(recipe) -> None:
+def test_hesitation_adds_words_and_keeps_the_order_of_the_others(recipe: Recipe) -> None:
     grammar, rng = recipe("grammar"), random.Random(0)
     form = "what is the capital of {c}"
     said = {grammar.hesitant(form, rng) for _ in range(300)}

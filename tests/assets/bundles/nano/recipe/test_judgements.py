@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
 
-def _judged(judgements, domain, mode, skill, units, said, **more):
+from tests.assets.conftest import Recipe
+
+
+def _judged(
+    judgements: ModuleType,
+    domain: ModuleType,
+    mode: str,
+    skill: str,
+    units: tuple[str, ...],
+    said: str,
+    **more: bool,
+) -> Any:
     dialogue = domain.Dialogue(skill, (domain.Turn("q", units),), "f", plain=True)
     return judgements.Judgement(mode, "seen", dialogue, said, **more)
 
 
-def test_shares_tell_declining_and_silence_apart(recipe, domain) -> None:
+def test_shares_tell_declining_and_silence_apart(recipe: Recipe, domain: ModuleType) -> None:
     judgements = recipe("judgements")
 
-    def judged(skill, units, said):
+    def judged(skill: str, units: tuple[str, ...], said: str) -> Any:
         return _judged(judgements, domain, "s2t", skill, units, said)
 
     unknown = recipe("topics").UNKNOWN_ANSWER
@@ -36,10 +49,12 @@ def test_shares_tell_declining_and_silence_apart(recipe, domain) -> None:
     assert shares["right, of answers recognized as synthesized"] == "-"
 
 
-def test_answers_that_are_misheard_as_synthesized_are_left_out_of_one_share(recipe, domain) -> None:
+def test_answers_that_are_misheard_as_synthesized_are_left_out_of_one_share(
+    recipe: Recipe, domain: ModuleType
+) -> None:
     judgements = recipe("judgements")
 
-    def judged(said, *, original_is_recognized):
+    def judged(said: str, *, original_is_recognized: bool) -> Any:
         return _judged(
             judgements,
             domain,

@@ -11,6 +11,7 @@ from onnx import helper
 from onnx.helper import make_node, make_tensor_value_info
 
 from engine_runtime.onnx_runtime import create_session
+from tests.assets.conftest import Recipe
 
 RNG = np.random.default_rng(0)
 
@@ -27,7 +28,9 @@ def _save(nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], file: P
     onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=9), file)
 
 
-def _both(recipe, folder: Path, nodes, constants, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _both(
+    recipe: Recipe, folder: Path, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray], x: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """What torch and what onnxruntime make of x."""
     file = folder / "graph.onnx"
     _save(nodes, constants, file)
@@ -89,13 +92,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_operator_is_onnxruntimes(recipe, tmp_path, name) -> None:
+def test_an_operator_is_onnxruntimes(recipe: Recipe, tmp_path: Path, name: str) -> None:
     nodes, constants, shape = CASES[name]
     made, wanted = _both(recipe, tmp_path, nodes, constants, _floats(*shape))
     np.testing.assert_allclose(made, wanted, atol=1e-4)
 
 
-def test_a_quantized_product_is_that_of_the_weights_it_stands_for(recipe, tmp_path) -> None:
+def test_a_quantized_product_is_that_of_the_weights_it_stands_for(recipe: Recipe, tmp_path: Path) -> None:
     nodes = [
         make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
         make_node("MatMulInteger", ["q", "w", "zero", "wz"], ["product"]),
@@ -103,15 +106,16 @@ def test_a_quantized_product_is_that_of_the_weights_it_stands_for(recipe, tmp_pa
         make_node("Mul", ["scale", "ws"], ["scales"]),
         make_node("Mul", ["whole", "scales"], ["y"]),
     ]
-    constants = {"w": _bytes(8, 5), "wz": np.uint8(120), "ws": np.float32(0.02)}
+    weight = _bytes(8, 5)
+    constants = {"w": weight, "wz": np.array(120, np.uint8), "ws": np.array(0.02, np.float32)}
     x = _floats(1, 3, 8)
     made, wanted = _both(recipe, tmp_path, nodes, constants, x)
-    exact = x @ ((constants["w"].astype(np.float32) - 120) * 0.02)
+    exact = x @ ((weight.astype(np.float32) - 120) * 0.02)
     np.testing.assert_allclose(made, exact, atol=1e-4)
     np.testing.assert_allclose(made, wanted, atol=0.03 * float(np.abs(exact).max()))
 
 
-def test_an_lstm_is_that_of_the_weights_it_stands_for(recipe, tmp_path) -> None:
+def test_an_lstm_is_that_of_the_weights_it_stands_for(recipe: Recipe, tmp_path: Path) -> None:
     size, width = 3, 4
     names = ["x", "w", "r", "b", "", "h", "c", "", "ws", "wz", "rs", "rz"]
     node = make_node(
@@ -121,15 +125,15 @@ def test_an_lstm_is_that_of_the_weights_it_stands_for(recipe, tmp_path) -> None:
     constants = {
         "w": _bytes(2, width, 4 * size), "r": _bytes(2, size, 4 * size), "b": _floats(2, 8 * size),
         "h": np.zeros((2, 1, size), np.float32), "c": np.zeros((2, 1, size), np.float32),
-        "ws": np.float32([0.01, 0.02]), "wz": np.uint8([120, 130]),
-        "rs": np.float32([0.02, 0.01]), "rz": np.uint8([125, 128]),
+        "ws": np.array([0.01, 0.02], np.float32), "wz": np.array([120, 130], np.uint8),
+        "rs": np.array([0.02, 0.01], np.float32), "rz": np.array([125, 128], np.uint8),
     }  # fmt: skip
     made, wanted = _both(recipe, tmp_path, [node], constants, _floats(6, 1, width))
     assert made.shape == wanted.shape == (6, 2, 1, size)
     np.testing.assert_allclose(made, wanted, atol=0.05)
 
 
-def test_unknown_operators_are_named(recipe, tmp_path) -> None:
+def test_unknown_operators_are_named(recipe: Recipe, tmp_path: Path) -> None:
     _save([make_node("Erf", ["x"], ["y"])], {}, tmp_path / "graph.onnx")
     with pytest.raises(SystemExit, match="Erf"):
         recipe("onnx_torch").OnnxGraph(tmp_path / "graph.onnx", "cpu")

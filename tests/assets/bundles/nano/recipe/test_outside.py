@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from types import ModuleType
+from typing import Any
 
 import pytest
 
+from tests.assets.conftest import Recipe
+
 
 @pytest.fixture(scope="module")
-def added(domain, dialogues) -> dict[str, list]:
+def added(domain: ModuleType, dialogues: list[Any]) -> dict[str, list[Any]]:
     """The added dialogues by skill."""
     found = defaultdict(list)
     for dialogue in domain.outside_dialogues(dialogues):
@@ -17,26 +21,28 @@ def added(domain, dialogues) -> dict[str, list]:
     return found
 
 
-def test_there_are_more_cuts_than_in_the_domain(dialogues, added) -> None:
+def test_there_are_more_cuts_than_in_the_domain(dialogues: list[Any], added: dict[str, list[Any]]) -> None:
     assert len(added["cut_off"]) > sum(d.skill == "unfinished" for d in dialogues)
     assert len(added["remark"]) > 3_000
     assert len(added["beyond"]) > 1_500
 
 
-def test_only_whole_sentences_have_a_reply(recipe, added) -> None:
+def test_only_whole_sentences_have_a_reply(recipe: Recipe, added: dict[str, list[Any]]) -> None:
     decline = recipe("topics").UNKNOWN_ANSWER
     assert {d.turns[0].units for d in added["cut_off"]} == {()}
     assert {d.turns[0].units for d in added["remark"] + added["beyond"]} == {decline}
 
 
-def test_no_added_question_is_one_of_the_domain_or_has_two_answers(dialogues, added) -> None:
+def test_no_added_question_is_one_of_the_domain_or_has_two_answers(
+    dialogues: list[Any], added: dict[str, list[Any]]
+) -> None:
     known = {turn.question for d in dialogues for turn in d.turns}
     new = [d.turns[0].question for pile in added.values() for d in pile]
     assert len(new) == len(set(new))
     assert not known & set(new)
 
 
-def test_a_sentence_is_cut_where_it_cannot_be_over(recipe, added) -> None:
+def test_a_sentence_is_cut_where_it_cannot_be_over(recipe: Recipe, added: dict[str, list[Any]]) -> None:
     outside = recipe("outside")
     form = "{who} {past} {thing} / because {reason}".split()
     sentence = "nobody found tickets / because it rained".split()
@@ -53,7 +59,7 @@ def test_a_sentence_is_cut_where_it_cannot_be_over(recipe, added) -> None:
     }  # fmt: skip
 
 
-def test_questions_are_cut_behind_words_that_end_none(recipe) -> None:
+def test_questions_are_cut_behind_words_that_end_none(recipe: Recipe) -> None:
     outside, rng = recipe("outside"), random.Random(1)
     cuts = {
         words
@@ -64,7 +70,7 @@ def test_questions_are_cut_behind_words_that_end_none(recipe) -> None:
     assert not cuts & {"how old", "how old is the oldest tree"}
 
 
-def test_sums_are_out_of_range(recipe, added) -> None:
+def test_sums_are_out_of_range(recipe: Recipe, added: dict[str, list[Any]]) -> None:
     wordings, names = recipe("wordings"), recipe("topics").NUMBERS
     minus = {form for kind in wordings.kinds() if kind.skill == "minus" for form in wordings.forms(kind)}
     for dialogue in added["beyond"]:
@@ -77,7 +83,9 @@ def test_sums_are_out_of_range(recipe, added) -> None:
 
 
 @pytest.mark.slow
-def test_no_training_question_is_held_out_anywhere(domain, dialogues, added) -> None:
+def test_no_training_question_is_held_out_anywhere(
+    domain: ModuleType, dialogues: list[Any], added: dict[str, list[Any]]
+) -> None:
     everything = [*dialogues, *(d for pile in added.values() for d in pile)]
     held_out = {d.turns[0].question for d in everything if d.held_out and len(d.turns) == 1}
     questions = domain.training_questions(19_400, random.Random(1), everything)
@@ -85,14 +93,14 @@ def test_no_training_question_is_held_out_anywhere(domain, dialogues, added) -> 
     assert not held_out.intersection(questions)
 
 
-def test_a_third_of_the_forms_is_held_out(added) -> None:
+def test_a_third_of_the_forms_is_held_out(added: dict[str, list[Any]]) -> None:
     for pile in added.values():
         forms, held_out = {d.form for d in pile}, {d.form for d in pile if d.held_out_form}
         assert 0.25 < len(held_out) / len(forms) < 0.4
         assert not held_out & {d.form for d in pile if not d.held_out}
 
 
-def test_half_of_what_is_unfinished_sounds_as_if_it_went_on(recipe) -> None:
+def test_half_of_what_is_unfinished_sounds_as_if_it_went_on(recipe: Recipe) -> None:
     questions = [f"question {n}" for n in range(400)]
     jobs = recipe("synthesize").user_jobs(questions, 1, random.Random(1), set(questions[:200]))
     continued = {question for question, rendition in jobs if rendition.continues}

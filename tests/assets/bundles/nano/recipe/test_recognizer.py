@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.assets.conftest import Recipe
 
 pytest.importorskip("pocketsphinx", reason="pocketsphinx is not installed")
 
@@ -18,7 +22,7 @@ def _pattern(jsgf: str) -> re.Pattern[str]:
     return re.compile("".join(signs.get(word, f"{word} ") for word in body.split()))
 
 
-def test_the_grammars_hold_every_answer(recipe, domain, dialogues) -> None:
+def test_the_grammars_hold_every_answer(recipe: Recipe, domain: ModuleType, dialogues: list[Any]) -> None:
     recognizer = recipe("recognizer")
     answers, strings = _pattern(recognizer.answer_grammar()), _pattern(recognizer.repeat_grammar())
     for units in {turn.units for dialogue in dialogues for turn in dialogue.turns if turn.units}:
@@ -27,14 +31,14 @@ def test_the_grammars_hold_every_answer(recipe, domain, dialogues) -> None:
     assert not answers.fullmatch("the capital of monday is seven ")
 
 
-def test_words_to_repeat_have_their_own_grammar(recipe) -> None:
+def test_words_to_repeat_have_their_own_grammar(recipe: Recipe) -> None:
     grammar_of = recipe("recognizer").grammar_of
     assert grammar_of(("banana", "tiger")) == "repeat"
     assert {grammar_of(units) for units in [(), ("seven", "is bigger"), ("C", "A", "T")]} == {"answer"}
 
 
 @pytest.mark.usefixtures("_flite")
-def test_it_hears_what_the_assistant_says(recipe) -> None:
+def test_it_hears_what_the_assistant_says(recipe: Recipe) -> None:
     recognizer, voices = recipe("recognizer"), recipe("voices")
     units = ("three", "plus four", "is seven")
     wave = np.concatenate(voices.render_units(list(units)))
@@ -43,7 +47,7 @@ def test_it_hears_what_the_assistant_says(recipe) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_flite")
-def test_afresh_it_forgets_what_it_heard_before(recipe) -> None:
+def test_afresh_it_forgets_what_it_heard_before(recipe: Recipe) -> None:
     recognizer, voices = recipe("recognizer"), recipe("voices")
     units = ("three", "plus four", "is seven")
     speech = np.concatenate(voices.render_units(list(units)))

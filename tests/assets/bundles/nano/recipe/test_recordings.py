@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import wave
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.assets.conftest import Recipe
+
 
 @pytest.fixture
-def prompts(tmp_path):
+def prompts(tmp_path: Path) -> Path:
     """A folder of tones, each number as many tenths of a second long as it is."""
     for name, tenths in [("hello", 5), ("goodbye", 6), ("letters/plus", 3), ("digits/minus", 4)] + [
         (f"digits/{number}", number) for number in range(1, 11)
@@ -23,7 +26,7 @@ def prompts(tmp_path):
     return tmp_path
 
 
-def test_sums_are_their_prompts_with_gaps(recipe, prompts) -> None:
+def test_sums_are_their_prompts_with_gaps(recipe: Recipe, prompts: Path) -> None:
     recordings = recipe("recordings")
     found = recordings.questions(prompts)
     assert len(found) == 2 + 100 + 55
@@ -33,6 +36,6 @@ def test_sums_are_their_prompts_with_gaps(recipe, prompts) -> None:
     assert np.abs(found["ten minus ten"]).max() == pytest.approx(0.6, rel=1e-3)
 
 
-def test_missing_prompts_are_named(recipe, tmp_path) -> None:
+def test_missing_prompts_are_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="asterisk-core-sounds-en-wav"):
         recipe("recordings").questions(tmp_path / "none")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from types import ModuleType
+from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+
+from tests.assets.conftest import Recipe
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["What is 3 plus four?", "Grüße, 你好!\n", "system\nAnswer with speech."])
-def test_anything_survives_the_tokenizer(tokenizer, text) -> None:
+def test_anything_survives_the_tokenizer(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
 
 
 @pytest.mark.slow
-def test_frequent_words_are_single_tokens_and_the_others_short(tokenizer, domain, dialogues) -> None:
+def test_frequent_words_are_single_tokens_and_the_others_short(
+    tokenizer: Tokenizer, domain: ModuleType, dialogues: list[Any]
+) -> None:
     def tokens(word: str) -> int:
         return len(tokenizer.encode(" " + word, add_special_tokens=False).ids)
 
@@ -26,13 +33,13 @@ def test_frequent_words_are_single_tokens_and_the_others_short(tokenizer, domain
 
 
 @pytest.mark.slow
-def test_special_tokens_come_first(recipe, tokenizer) -> None:
+def test_special_tokens_come_first(recipe: Recipe, tokenizer: Tokenizer) -> None:
     special = recipe("text").SPECIAL
     assert [tokenizer.token_to_id(name) for name in special] == list(range(len(special)))
 
 
 @pytest.mark.slow
-def test_the_prompt_may_be_tokenised_in_chunks(tokenizer) -> None:
+def test_the_prompt_may_be_tokenised_in_chunks(tokenizer: Tokenizer) -> None:
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -40,7 +47,9 @@ def test_the_prompt_may_be_tokenised_in_chunks(tokenizer) -> None:
 
 
 @pytest.mark.slow
-def test_subtitles_join_to_the_text_and_keep_their_unit(recipe, domain, dialogues, tokenizer) -> None:
+def test_subtitles_join_to_the_text_and_keep_their_unit(
+    recipe: Recipe, domain: ModuleType, dialogues: list[Any], tokenizer: Tokenizer
+) -> None:
     text, rng = recipe("text"), random.Random(2)
     empty = tokenizer.token_to_id("<|empty|>")
     for dialogue in rng.sample(dialogues, 300):
@@ -58,7 +67,7 @@ def test_subtitles_join_to_the_text_and_keep_their_unit(recipe, domain, dialogue
 
 
 @pytest.mark.slow
-def test_subtitles_that_do_not_fit_wait_for_the_next_unit(recipe, tokenizer) -> None:
+def test_subtitles_that_do_not_fit_wait_for_the_next_unit(recipe: Recipe, tokenizer: Tokenizer) -> None:
     text = recipe("text")
     units = ("the capital of france", "is paris")
     labels = text.subtitles(tokenizer, units, [2, 8], empty=-1)
@@ -66,7 +75,7 @@ def test_subtitles_that_do_not_fit_wait_for_the_next_unit(recipe, tokenizer) -> 
     assert tokenizer.decode([label for label in labels if label != -1]) == "The capital of France is Paris."
 
 
-def test_typed_questions_vary_but_say_the_same(recipe, domain) -> None:
+def test_typed_questions_vary_but_say_the_same(recipe: Recipe, domain: ModuleType) -> None:
     text, rng = recipe("text"), random.Random(0)
     variants = {text.typed("what is three plus four", rng) for _ in range(200)}
     assert {"what is three plus four", "What is three plus four?", "What is 3 + 4?"} <= variants

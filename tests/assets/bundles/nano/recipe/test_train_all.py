@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.assets.conftest import Recipe
+
+Run = Callable[..., list[Any]]
+
 
 @pytest.fixture
-def stages(recipe, monkeypatch, tmp_path):
+def stages(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """Runs `train_all` with options: what it started (name, GPU, arguments) and awaited, in order."""
     train_all = recipe("train_all")
-    events = []
+    events: list[Any] = []
 
     class Recorder:
-        def __init__(self, name, arguments, out, gpu) -> None:
+        def __init__(self, name: str, arguments: list[str], out: Path, gpu: int) -> None:
             self.name = name
             events.append((name, gpu, arguments))
 
         def wait(self) -> None:
             events.append(f"{self.name} ended")
 
-    def run(*options: str) -> list:
+    def run(*options: str) -> list[Any]:
         monkeypatch.setattr(train_all, "Stage", Recorder)
         monkeypatch.setattr(sys, "argv", ["train_all.py", str(tmp_path / "w"), str(tmp_path / "o"), *options])
         train_all.main()
@@ -30,11 +37,11 @@ def stages(recipe, monkeypatch, tmp_path):
     return run
 
 
-def _order(events: list) -> list[str]:
+def _order(events: list[Any]) -> list[str]:
     return [event if isinstance(event, str) else event[0] for event in events]
 
 
-def test_on_one_gpu_only_the_cpu_works_beside_the_tokenizer(stages, tmp_path) -> None:
+def test_on_one_gpu_only_the_cpu_works_beside_the_tokenizer(stages: Run, tmp_path: Path) -> None:
     events = stages("--tokenizer", "3", "--init", str(tmp_path / "i"), "--tests", str(tmp_path / "t"))
     order = _order(events)
     assert order[:2] == ["synthesize", "synthesize ended"]
@@ -47,11 +54,11 @@ def test_on_one_gpu_only_the_cpu_works_beside_the_tokenizer(stages, tmp_path) ->
     assert tokenizer[3:] == ["--minutes", "3.0", "--init", str(tmp_path / "i")]
 
 
-def test_without_minutes_there_are_no_neural_voices(stages) -> None:
+def test_without_minutes_there_are_no_neural_voices(stages: Run) -> None:
     assert "neural" not in _order(stages("--neural", "0"))
 
 
-def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stages) -> None:
+def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stages: Run) -> None:
     events = stages("--gpus", "2")
     order = _order(events)
     gpus = {event[0]: event[1] for event in events if not isinstance(event, str)}
@@ -73,23 +80,25 @@ def test_on_two_gpus_the_vocoder_starts_at_once_and_is_refined_on_the_flow(stage
     assert order.index("refine ended") < order.index("finish")
 
 
-def test_without_minutes_the_vocoder_is_not_finished(stages) -> None:
+def test_without_minutes_the_vocoder_is_not_finished(stages: Run) -> None:
     assert "finish" not in _order(stages("--finish", "0"))
 
 
-def test_without_minutes_nothing_is_refined(stages) -> None:
+def test_without_minutes_nothing_is_refined(stages: Run) -> None:
     assert "refine" not in _order(stages("--refine", "0"))
 
 
 @pytest.mark.parametrize("gpus", ["1", "2"])
-def test_only_the_first_training_of_the_vocoder_starts_from_a_larger_one(stages, tmp_path, gpus: str) -> None:
+def test_only_the_first_training_of_the_vocoder_starts_from_a_larger_one(
+    stages: Run, tmp_path: Path, gpus: str
+) -> None:
     events = stages("--gpus", gpus, "--start", str(tmp_path / "large.safetensors"))
     started = {event[0]: event[2] for event in events if not isinstance(event, str) and "--start" in event[2]}
     assert list(started) == ["vocoder"]
     assert started["vocoder"][-1] == str(tmp_path / "large.safetensors")
 
 
-def test_with_a_bundle_only_its_language_model_is_trained(stages, tmp_path) -> None:
+def test_with_a_bundle_only_its_language_model_is_trained(stages: Run, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     for name in ("speech_encoder", "flow", "vocoder", "lm"):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tokenizers import Tokenizer
+
+from tests.assets.conftest import Recipe
 
 
-def test_weights_to_start_from_bring_their_tokenizer(recipe, tokenizer, tmp_path) -> None:
+def test_weights_to_start_from_bring_their_tokenizer(
+    recipe: Recipe, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     given = tmp_path / "bundle"
     given.mkdir()
     other = tokenizer.from_str(tokenizer.to_str())
@@ -17,6 +24,8 @@ def test_weights_to_start_from_bring_their_tokenizer(recipe, tokenizer, tmp_path
 
 
 @pytest.mark.slow
-def test_without_weights_to_start_from_the_tokenizer_is_new(recipe, tokenizer, tmp_path) -> None:
+def test_without_weights_to_start_from_the_tokenizer_is_new(
+    recipe: Recipe, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     made = recipe("train_lm").prepare_tokenizer(None, tmp_path / "tokenizer.json")
     assert made.to_str() == tokenizer.to_str()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+
+from tests.assets.conftest import Recipe
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_training_resumes_from_saved_weights(recipe, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_training_resumes_from_saved_weights(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     train_vocoder = recipe("train_vocoder")
     monkeypatch.setattr(train_vocoder, "CONFIG", {**train_vocoder.CONFIG, "upsample_initial_channel": 32})
     torch.manual_seed(0)

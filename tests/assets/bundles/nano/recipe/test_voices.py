@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.assets.conftest import Recipe
 
-def test_held_out_voices_are_never_drawn(recipe) -> None:
+
+def test_held_out_voices_are_never_drawn(recipe: Recipe) -> None:
     voices = recipe("voices")
     rng = random.Random(4)
     drawn = {voices.random_user(rng).label for _ in range(3000)} | {
@@ -22,7 +25,9 @@ def test_held_out_voices_are_never_drawn(recipe) -> None:
     assert voices.voice_group("person-allison") == "person"
 
 
-def test_without_their_files_there_are_no_neural_voices(recipe, monkeypatch, tmp_path) -> None:
+def test_without_their_files_there_are_no_neural_voices(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     voices, neural = recipe("voices"), recipe("neural_voices")
     monkeypatch.delenv("RECIPE_VOICES", raising=False)
     assert neural.engines() == set()
@@ -37,11 +42,13 @@ def test_without_their_files_there_are_no_neural_voices(recipe, monkeypatch, tmp
         neural.kokoro("hello", "am_adam", 1.0)
 
 
-def test_a_mix_of_two_speakers_has_the_mean_of_their_styles(recipe, monkeypatch) -> None:
+def test_a_mix_of_two_speakers_has_the_mean_of_their_styles(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     neural = recipe("neural_voices")
     fed = []
 
-    def run(feed):
+    def run(feed: dict[str, np.ndarray]) -> np.ndarray:
         fed.append(feed)
         return np.zeros((1, 240), np.float32)
 
@@ -56,7 +63,7 @@ def test_a_mix_of_two_speakers_has_the_mean_of_their_styles(recipe, monkeypatch)
 
 
 @pytest.mark.usefixtures("_flite")
-def test_units_fill_complete_codes(recipe) -> None:
+def test_units_fill_complete_codes(recipe: Recipe) -> None:
     voices = recipe("voices")
     units = voices.render_units(["three", "the capital of france"])
     grid = voices.GRID * voices.ASSISTANT_RATE // voices.RATE
@@ -67,7 +74,9 @@ def test_units_fill_complete_codes(recipe) -> None:
 
 
 @pytest.mark.usefixtures("_flite")
-def test_a_rendition_is_trimmed_and_a_warped_one_is_another_speaker_of_the_same_length(recipe) -> None:
+def test_a_rendition_is_trimmed_and_a_warped_one_is_another_speaker_of_the_same_length(
+    recipe: Recipe,
+) -> None:
     voices = recipe("voices")
     plain, warped = voices.render_many(
         [("what is love", voices.Rendition("flite", "slt", 1.0, warp)) for warp in (1.0, 1.2)]
@@ -84,7 +93,7 @@ def _pitch(wave: np.ndarray) -> float:
     return 16_000 / (40 + int(correlation.argmax()))
 
 
-def test_fit_pads_cuts_and_fades(recipe) -> None:
+def test_fit_pads_cuts_and_fades(recipe: Recipe) -> None:
     voices = recipe("voices")
     ones = np.ones(10, np.float32)
     assert voices._fit(ones, 12, 0, fade=2).tolist() == [1] * 10 + [0, 0]
