@@ -62,9 +62,7 @@ def test_a_signal_ends_a_conversation_and_leaves_nothing(
     with _start(folder, repository, *words, "--record", "both.wav") as talk:
         _wait_for(is_recording)
         talk.send_signal(number)
-        began_s = time.monotonic()
         out, err = talk.communicate()
-        assert time.monotonic() - began_s < 5
     assert (talk.returncode, out, err) == (128 + number, b"", b"")
     assert not list(folder.iterdir())
 

@@ -22,11 +22,13 @@ from tests.factories.engine_folder import EngineWorld
 QUESTION = Path(__file__).resolve().parents[1] / "data" / "speech" / "question.wav"
 SHORTER = {
     "fetch": ("--from", "RELEASED"),
+    "talk": ("--seed", "1"),
     "quantize": ("--wavs", "wavs", "--questions", "wavs", "--prompts", "4", "--reply-tokens", "3"),
     "verify": ("--wavs", "wavs", "--tokens", "40"),
     "bench": ("--runs", "1", "--warm-up", "0", "--repeats", "1"),
 }
-"""What a command gets in addition, so that it takes seconds. The last of two equal options counts."""
+"""What a command gets in addition, so that it takes seconds and says the same in each run. The last of two
+equal options counts."""
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,10 +166,8 @@ def test_a_server_ends_with_its_standard_input(repository: Path, nano_bundle: Pa
     assert process.stderr is not None
     try:
         assert any("listening on" in line for line in process.stderr)
-        began_s = time.monotonic()
         process.stdin.close()
-        assert process.wait(30) == 0
-        assert time.monotonic() - began_s < 20
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.stderr.close()

@@ -24,16 +24,15 @@ def test_real_time_passes_by_itself() -> None:
     start_ns = clock.now_ns()
     for _ in range(4):
         clock.tick(event(True), is_active=True)
-    assert 20_000_000 <= clock.now_ns() - start_ns < 1_000_000_000
+    assert clock.now_ns() - start_ns >= 20_000_000
 
 
-def test_virtual_time_jumps_while_the_engine_is_idle() -> None:
+def test_virtual_time_jumps_while_the_engine_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "sleep")
     clock = VirtualClock()
-    start_s = time.perf_counter()
     for _ in range(1_000):
         clock.tick(event(True), is_active=True)
     assert clock.now_ns() == 10_000_000_000
-    assert time.perf_counter() - start_s < 1.0
 
 
 @pytest.mark.slow
@@ -60,11 +59,14 @@ def test_a_step_ends_early_when_the_engine_is_done() -> None:
     assert idle.is_set()
 
 
-def test_by_processor_time_a_step_lasts_as_long_as_the_other_threads_compute_for_it() -> None:
+def test_by_processor_time_a_step_lasts_as_long_as_the_other_threads_compute_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clocks, "LONGEST_STEP_S", 60.0)  # however long others keep the worker from a core
     clock, idle = CpuTimeClock(), threading.Event()
 
     def work() -> None:
-        while time.thread_time() < 0.1:
+        while clock.now_ns() < 50_000_000:
             pass
         idle.set()
 
@@ -74,7 +76,7 @@ def test_by_processor_time_a_step_lasts_as_long_as_the_other_threads_compute_for
     while not idle.is_set():
         clock.tick(idle, is_active=True)
     worker.join()
-    assert 0.01 <= clock.now_ns() / 1e9 <= time.process_time() - time.thread_time() - before_s + 0.02
+    assert clock.now_ns() / 1e9 <= time.process_time() - time.thread_time() - before_s + 0.02
 
 
 def test_threads_that_work_at_once_let_time_pass_once() -> None:

@@ -28,9 +28,9 @@ def answers_of(detector: EndOfTurnDetector | None, *pauses: Pause) -> list[Pause
     thread.start()
     for each in pauses:
         worker.submit(each)
-    assert pending.idle.wait(5)
+    assert pending.idle.wait(30)
     worker.close()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
     answers = []
     while True:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from app.session.events import (
     DeviceNoticed,
     ErrorRaised,
     PlaybackFinished,
-    PlaybackStarted,
     ReplyCut,
     ReplyFinished,
     ReplyTextDelta,
@@ -39,7 +38,6 @@ from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioDeviceError
 from engine_runtime.types import Modality, Pcm
 from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine
-from tests.doubles.stepped_clock import SteppedClock
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
 RATE = 48_000
@@ -51,16 +49,22 @@ class Loudspeaker(WavSpeaker):
 
     def __init__(self, latency_s: float = LATENCY_S) -> None:
         self.given: list[Pcm] = []
-        super().__init__(RATE, self.given.append)
+        super().__init__(RATE, self._receive)
         self.latency_s = latency_s
         self.is_pulled = False
         self.is_absent = False
+        self._actions: list[tuple[float, Callable[[], None]]] = []
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Nothing takes its place while it `is_absent`."""
         if self.is_absent:
             raise AudioDeviceError("No loudspeaker was found.", "Connect one.")
         super().open(device, latency_s)
+
+    def close(self) -> None:
+        """Another one can take the place of one that was pulled out."""
+        super().close()
+        self.is_pulled = False
 
     def is_lost(self) -> bool:
         """Whether it was pulled out."""
@@ -72,20 +76,15 @@ class Loudspeaker(WavSpeaker):
         loud = np.flatnonzero(np.abs(np.concatenate([*self.given, np.zeros(1)])) > 1e-3)
         return int(loud[-1] - loud[0]) + 1 if len(loud) else 0
 
-    def await_s(self, seconds: float) -> None:
-        """Wait until it has received this much of the reply."""
-        end = time.monotonic() + 10
-        while self.loud_samples < seconds * RATE:
-            assert time.monotonic() < end
-            time.sleep(0.001)
+    def at(self, seconds: float, action: Callable[[], None]) -> None:
+        """Act once this much of the reply was received, in the session's own thread: virtual time does not
+        wait for that of the test."""
+        self._actions.append((seconds, action))
 
-
-class SlowClock(SteppedClock):
-    """A virtual clock that sleeps in every round, so that the test can act in between."""
-
-    def tick(self, idle: threading.Event, *, is_active: bool) -> None:
-        super().tick(idle, is_active=is_active)
-        time.sleep(0.002)
+    def _receive(self, block: Pcm) -> None:
+        self.given.append(block)
+        if self._actions and self.loud_samples >= self._actions[0][0] * RATE:
+            self._actions.pop(0)[1]()
 
 
 @pytest.fixture
@@ -125,11 +124,9 @@ def check_cut(driver: Driver, loudspeaker: Loudspeaker, reason: str) -> ReplyCut
 def interrupted(
     loudspeaker: Loudspeaker, script: Script, act: Callable[[Driver], None], heard_s: float
 ) -> Iterator[Driver]:
-    with running(ScriptedEngine(script), clock=SlowClock(), speaker=loudspeaker) as driver:
+    with running(ScriptedEngine(script), speaker=loudspeaker) as driver:
+        loudspeaker.at(heard_s + loudspeaker.latency_s, lambda: act(driver))
         driver.session.send(AskText("one"))
-        driver.await_event(PlaybackStarted)
-        loudspeaker.await_s(heard_s + loudspeaker.latency_s)
-        act(driver)
         driver.await_event(TurnCancelled)
         yield driver
 
@@ -189,10 +186,9 @@ def test_a_sample_and_a_new_conversation_interrupt_too(loudspeaker: Loudspeaker,
     path = write_question(tmp_path / "q.wav", silence(0.2), speech(0.5), silence(0.2))
     for command in (PlaySample(path), NewConversation()):
         speaker = Loudspeaker()
-        with running(ScriptedEngine(Script(chunks=10)), clock=SlowClock(), speaker=speaker) as driver:
+        with running(ScriptedEngine(Script(chunks=10)), speaker=speaker) as driver:
+            speaker.at(0.6, partial(driver.session.send, command))
             driver.session.send(AskText("one"))
-            speaker.await_s(0.6)
-            driver.session.send(command)
             driver.await_event(TurnCancelled)
             assert driver.of(ReplyCut)[0].reason == "replaced"
             driver.until(lambda driver=driver: bool(truncations(driver)))  # type: ignore[misc]
@@ -231,13 +227,14 @@ def test_a_reply_that_was_heard_to_its_end_is_not_cut(loudspeaker: Loudspeaker) 
 
 @pytest.mark.slow
 def test_playing_again_changes_nothing_in_what_was_said(loudspeaker: Loudspeaker) -> None:
-    with running(ScriptedEngine(Script(chunks=5)), clock=SlowClock(), speaker=loudspeaker) as driver:
+    with running(ScriptedEngine(Script(chunks=5)), speaker=loudspeaker) as driver:
         driver.session.send(AskText("one"))
         driver.await_event(PlaybackFinished)
+        loudspeaker.given.clear()
+        loudspeaker.at(0.5, partial(driver.session.send, CancelTurn()))
         driver.session.send(PlayAgain(1))
-        driver.await_event(PlaybackStarted, 2)
-        driver.session.send(CancelTurn())
         driver.await_event(PlaybackFinished, 2)
+        assert loudspeaker.loud_samples / RATE < 1.0
     assert truncations(driver) == set()
     assert driver.of(ReplyCut) == driver.of(TurnCancelled) == []
     assert len(driver.session.reply_audio(1)[0]) == round(2.0 * OUT_RATE)
@@ -245,20 +242,17 @@ def test_playing_again_changes_nothing_in_what_was_said(loudspeaker: Loudspeaker
 
 @pytest.mark.slow
 def test_a_reply_that_is_started_over_while_it_is_heard_is_not_cut(loudspeaker: Loudspeaker) -> None:
-    with running(ScriptedEngine(Script(chunks=5)), clock=SlowClock(), speaker=loudspeaker) as driver:
+    with running(ScriptedEngine(Script(chunks=5)), speaker=loudspeaker) as driver:
+        loudspeaker.at(1.25, partial(driver.session.send, PlayAgain(1)))
         driver.session.send(AskText("one"))
-        loudspeaker.await_s(1.25)
-        driver.session.send(PlayAgain(1))
         driver.await_event(PlaybackFinished)
         assert truncations(driver) == set()
         assert driver.of(ReplyCut) == []
         assert loudspeaker.loud_samples / RATE > 3.0
         loudspeaker.given.clear()
+        loudspeaker.at(1.25, partial(driver.session.send, PlayAgain(2)))
+        loudspeaker.at(1.35, partial(driver.session.send, CancelTurn()))
         driver.session.send(AskText("two"))
-        loudspeaker.await_s(1.25)
-        driver.session.send(PlayAgain(2))
-        time.sleep(0.02)
-        driver.session.send(CancelTurn())
         driver.await_event(TurnCancelled)
     # What was heard before it was started over stays heard.
     assert driver.of(ReplyCut)[0].heard_s >= 0.95
@@ -279,27 +273,27 @@ def test_only_what_was_heard_can_be_played_again(loudspeaker: Loudspeaker) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("step_s", [0.0, 0.15], ids=["complete", "being generated"])
 def test_a_loudspeaker_that_is_lost_cuts_the_reply(loudspeaker: Loudspeaker, step_s: float) -> None:
-    def pull_out(driver: Driver) -> None:
+    def pull_out(_: Driver) -> None:
         loudspeaker.is_pulled = loudspeaker.is_absent = True
-        driver.await_event(ErrorRaised)
 
     script = Script(chunks=10, step_s=step_s)
     for driver in interrupted(loudspeaker, script, pull_out, 0.9):
+        assert "lost" in driver.await_event(ErrorRaised).problem.what_is_wrong
         check_cut(driver, loudspeaker, "output_lost")
-        assert "lost" in driver.of(ErrorRaised)[0].problem.what_is_wrong
         assert driver.of(PlaybackFinished) == []
 
 
 @pytest.mark.slow
 def test_a_reply_goes_on_with_the_loudspeaker_that_takes_the_place_of_a_lost_one() -> None:
     loudspeaker = Loudspeaker(0.0)
-    with running(ScriptedEngine(Script(chunks=4)), clock=SlowClock(), speaker=loudspeaker) as driver:
-        driver.session.send(AskText("one"))
-        driver.await_event(PlaybackStarted)
-        loudspeaker.await_s(0.5)
+
+    def pull_out() -> None:
         loudspeaker.is_pulled = True
+
+    with running(ScriptedEngine(Script(chunks=4)), speaker=loudspeaker) as driver:
+        loudspeaker.at(0.5, pull_out)
+        driver.session.send(AskText("one"))
         driver.await_event(ErrorRaised)
-        loudspeaker.is_pulled = False
         driver.await_event(PlaybackFinished)
         assert driver.of(ReplyCut) == []
         assert "Sound is back" in str(driver.of(DeviceNoticed)[0].problem)
@@ -350,13 +344,11 @@ def test_the_real_engine_remembers_what_was_heard(random_bundle: Path, loudspeak
 
     engine.new_conversation = new_conversation  # type: ignore[method-assign]
     settings = SessionSettings(hear_samples=False, seed=3)
-    with running(engine, settings, clock=SlowClock(), speaker=loudspeaker) as driver:  # type: ignore[arg-type]
+    with running(engine, settings, speaker=loudspeaker) as driver:  # type: ignore[arg-type]
         for number in (1, 2):
             loudspeaker.given.clear()
+            loudspeaker.at(0.4 + LATENCY_S, partial(driver.session.send, CancelTurn()))
             driver.session.send(AskText("what is two plus three?"))
-            driver.await_event(PlaybackStarted, number)
-            loudspeaker.await_s(0.4 + LATENCY_S)
-            driver.session.send(CancelTurn())
             driver.await_event(TurnCancelled, number)
         driver.until_idle()
         exchanges = conversations[-1].exchanges

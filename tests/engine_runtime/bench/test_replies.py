@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -9,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from engine_runtime.bench import replies
 from engine_runtime.bench.measuring import BenchError, level_dbfs, summarize
 from engine_runtime.bench.replies import (
     BenchReport,
@@ -42,10 +42,21 @@ class ScriptedBundle:
 
 
 @dataclass
+class SteppedTime:
+    """The clock of the measurement, which the engine moves."""
+
+    now_s: float = 5.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+@dataclass
 class ScriptedEngine:
-    """Answers with a tone of three chunks, each after a known time."""
+    """Answers with a tone of three chunks, each after `chunk_s` on `clock`."""
 
     pcm: Pcm
+    clock: SteppedTime | None = None
     codes: tuple[int, ...] = tuple(range(15))
     chunk_s: float = 0.01
     timing: TimingBus = field(default_factory=TimingBus)
@@ -82,7 +93,8 @@ class ScriptedEngine:
     def _events(self, reply: Modality) -> Iterator[ReplyEvent]:
         self.timing.emit("prefill", self.turn_id, 0, 2_000_000, tokens=7, tokens_at_commit=7, phase="commit")
         for index, chunk in enumerate(np.array_split(self.pcm, 3)):
-            time.sleep(self.chunk_s)
+            if self.clock is not None:
+                self.clock.now_s += self.chunk_s
             self.timing.emit("token2mel", self.turn_id, 0, 3_000_000)
             yield ReplyAudio(self.turn_id, chunk, RATE, index)
         codes = self.codes if self.forgetful else (*self.codes[:-1], self.turn_id)
@@ -97,19 +109,21 @@ def _bench(engine: ScriptedEngine, **options: Any) -> Any:
     return run_bench(cast(Engine, engine), np.zeros(4000, np.float32), runs=3, warm_up=1, **options)
 
 
-def test_times_are_those_of_the_counted_replies() -> None:
-    engine = ScriptedEngine(_tone())
+def test_times_are_those_of_the_counted_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteppedTime()
+    monkeypatch.setattr(replies, "time", clock)
+    engine = ScriptedEngine(_tone(), clock)
     done: list[float] = []
     report = _bench(engine, progress=done.append)
     assert done == [1, 2, 3, 4]
     assert (report.replies, len(report.warm_up_ttfa_ms)) == (3, 1)
     metrics = report.metrics
     assert metrics["ttfa_ms"].runs == 3
-    assert 10 <= metrics["ttfa_ms"].min < 100
-    assert metrics["rtf_total"].min >= 0.03 / 1.2
+    assert metrics["ttfa_ms"].p50 == pytest.approx(10.0)
+    assert metrics["rtf_total"].p50 == pytest.approx(0.03 / 1.2)
     assert metrics["rtf_steady"].runs == 3
-    assert metrics["rtf_steady"].min >= 0.02 / 0.8
-    assert metrics["first_chunk_ratio"].min >= 0.01 / 0.4
+    assert metrics["rtf_steady"].p50 == pytest.approx(0.02 / 0.8)
+    assert metrics["first_chunk_ratio"].p50 == pytest.approx(0.01 / 0.4)
     assert metrics["token2mel_ms"].p50 == 3
     assert metrics["tokens_at_commit"].mean == 7
     assert metrics["prefill_tokens"].max == 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,9 @@ def _read(tmp_path: Path, text: str) -> dict[str, object]:
     ],
     ids=lambda value: value[:12],
 )
-def test_what_is_no_manifest_is_refused_at_once(tmp_path: Path, text: str, words: str) -> None:
-    began = time.perf_counter()
+def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BundleError, match=words):
         _read(tmp_path, text)
-    assert time.perf_counter() - began < 5
 
 
 def test_keys_and_texts_with_points_are_read(tmp_path: Path) -> None:
