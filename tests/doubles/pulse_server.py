@@ -123,7 +123,7 @@ class PulseServer:
             if name not in ("PULSE_SINK", "PULSE_SOURCE")
         }
         subprocess.run(
-            ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=5
+            ["pactl", *loop], env=os.environ | environment, check=True, capture_output=True, timeout=60
         )
 
     def remove_microphone(self) -> None:
@@ -156,6 +156,6 @@ class PulseServer:
             ["pactl", *arguments],
             env=os.environ | self.environment,
             capture_output=True,
-            timeout=5,
+            timeout=60,
             check=False,
         )

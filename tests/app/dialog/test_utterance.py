@@ -119,11 +119,10 @@ def test_of_a_long_turn_the_newest_part_is_kept() -> None:
 
 
 RATE = 16_000
-RNG = np.random.default_rng(7)
 
 
 def noise(ms: float, level: float) -> np.ndarray:
-    return (level * RNG.standard_normal(round(ms * RATE / 1000))).astype(np.float32)
+    return (level * np.random.default_rng(7).standard_normal(round(ms * RATE / 1000))).astype(np.float32)
 
 
 @pytest.mark.parametrize("background", [0.0, 1e-4, 5e-3])

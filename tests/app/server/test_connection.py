@@ -1,10 +1,75 @@
-"""How fast a client may send."""
+"""How a connection ends, and how fast a client may send."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from app.server.connection import RateLimit
+from app.server import connection
+from app.server.connection import Connection, ConnectionLimits, RateLimit
+from app.server.metrics import Metrics
+from app.session.engine_host import EngineHost
+from app.session.engine_jobs import Loaded
+from tests.doubles.inline_engine import InlineEngine
+from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, ScriptedEngine
+
+
+class Socket:
+    """A client that sends what is no event, again and again; `reads` whether it takes the answers."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self.error: Exception | None = None
+        self.sent: list[str] = []
+        self.closed: tuple[int, str] | None = None
+        self._reads = reads
+
+    async def receive_text(self) -> str:
+        if self.error is not None:
+            raise self.error
+        return "no event"
+
+    async def send_text(self, text: str) -> None:
+        if not self._reads:
+            await asyncio.Future()
+        self.sent.append(text)
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+
+def end_of(socket: Socket) -> str:
+    """Hold a conversation; returns why it ended."""
+
+    async def hold() -> str:
+        held = Connection(
+            socket,  # type: ignore[arg-type]
+            Loaded("scripted", 0.0, 16_000, OUT_RATE, 1_280),
+            LoudnessVad(),
+            None,
+            ConnectionLimits(),
+            Metrics(EngineHost(ScriptedEngine)),
+            None,
+        )
+        return await held.run(InlineEngine(ScriptedEngine()), None, None, None)
+
+    return asyncio.run(hold())
+
+
+def test_a_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST_WAITING", 3)
+    socket = Socket(reads=False)
+    assert end_of(socket) == "slow_client"
+    assert socket.closed == (1008, "slow_client"), "without waiting for it to read"
+
+
+def test_an_error_of_the_server_ends_a_connection_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    socket = Socket(reads=True)
+    socket.error = ValueError("a defect")
+    assert end_of(socket) == "failed"
+    assert socket.closed == (1011, "The server failed.")
+    assert ["session.created" in text for text in socket.sent] == [True]
+    assert "a session failed" in caplog.text
 
 
 def test_live_audio_never_waits() -> None:

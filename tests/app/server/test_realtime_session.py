@@ -731,6 +731,16 @@ def test_a_reply_that_was_played_is_no_longer_interrupted() -> None:
     assert not client.jobs(Interrupt)
 
 
+def test_a_written_response_is_cut_to_the_text_that_was_sent() -> None:
+    client = Client(Script(chunks=10))
+    client.send("conversation.item.create", item=typed("count"))
+    client.send("response.create", response={"output_modalities": ["text"]})
+    client.work(events=3)
+    client.send("response.cancel")
+    (cut,) = client.jobs(Interrupt)
+    assert (cut.samples_played, cut.characters_shown) == (0, len("word0 word1 word2 "))
+
+
 def test_cancel_stops_the_response() -> None:
     client = Client(Script(chunks=10))
     part = {"type": "input_text", "text": "count"}

@@ -9,6 +9,7 @@ import pytest
 
 from app.audio.echo_cancellation import AudioProcessing, CaptureProcessor
 from app.audio.levels import dbfs, rms
+from app.audio.playback_reference import ReceivedAt
 from app.audio.resample import Resampler
 from app.audio.ring import Ring
 from app.audio.wav import write_wav
@@ -16,6 +17,7 @@ from app.audio.wav_streams import WavMicrophone, WavSpeaker
 from app.duplex.room import RATE, SPEAKER_RATE, EchoRoom
 from app.session.capture import Capture
 from app.session.voice_stream import VadFrame
+from engine_runtime.types import Pcm
 from tests.doubles.scripted_engine import LoudnessVad
 from tests.doubles.scripted_microphone import ScriptedMicrophone
 from tests.tools.session_driver import silence, speech
@@ -89,6 +91,30 @@ def test_nothing_is_captured_without_a_source() -> None:
     assert not capture.is_file
     with pytest.raises(ValueError, match="no source"):
         capture.spoken_at_ns(0)
+
+
+def test_sound_is_received_and_captured_a_little_after_it_was_in_the_air(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received_ns: list[int] = []
+
+    def process(pcm: Pcm, received_at: ReceivedAt) -> Pcm:
+        received_ns.append(received_at(1_600))
+        return pcm
+
+    processor = CaptureProcessor(WavSpeaker(SPEAKER_RATE), AudioProcessing())
+    monkeypatch.setattr(processor, "process", process)
+    microphone = ScriptedMicrophone(speech(1.0), latency_s=0.04)
+    capture = Capture(LoudnessVad(), 1_000, processor)
+    microphone.open(None, 0.0)
+    capture.attach(microphone)
+    microphone.service(5_000 * MS)
+    microphone.service(5_552 * MS)
+    assert len(list(capture.frames(is_muted=False))) == 16
+    assert (capture.spoken_at_ns(1_600), received_ns) == (5_100 * MS, [5_140 * MS])
+    end_ns = capture.spoken_at_ns(capture.stream.utterance.end)
+    behind_ms = [capture.ms_at(end_ns + late * MS) - capture.stream.end_ms for late in (-10, 30, 700)]
+    assert behind_ms == [0.0, 30.0, 500.0]
 
 
 class SilentClock(WavSpeaker):

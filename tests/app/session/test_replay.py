@@ -45,6 +45,17 @@ def test_a_file_that_was_answered_is_answered_alike(random_bundle: Path, tmp_pat
     assert result == {"folder": str(tmp_path / "kept"), "turns": 2, "is_same": True, "differences": []}
 
 
+@pytest.mark.slow
+def test_all_waits_of_a_file_are_left_out(tmp_path: Path) -> None:
+    parts = [silence(0.5), speech(0.6), silence(1.0), speech(0.9), silence(1.0), speech(1.3), silence(0.5)]
+    three = write_question(tmp_path / "three.wav", *parts)
+    kept, vad = tmp_path / "kept", LoudnessVad()
+    run_file(lambda: ScriptedEngine(Script(chunks=2)), wav_in=three, record=kept, vad=vad)
+    result = replay(kept, lambda: ScriptedEngine(Script(chunks=2)), vad=vad)
+    assert result["differences"] == []
+    assert result["turns"] == 3
+
+
 def hold(tmp_path: Path, script: Script) -> Path:
     """A conversation over a microphone, with a typed question in between."""
     parts = [silence(0.5), speech(1.0), silence(3.0), speech(0.8), silence(2.0)]

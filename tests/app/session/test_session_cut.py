@@ -53,6 +53,8 @@ class Loudspeaker(WavSpeaker):
         self.latency_s = latency_s
         self.is_pulled = False
         self.is_absent = False
+        self.acted_s = 0.0
+        """How much of the reply it had received at the latest action; of the next reply more may follow."""
         self._actions: list[tuple[float, Callable[[], None]]] = []
 
     def open(self, device: str | None, latency_s: float) -> None:
@@ -84,6 +86,7 @@ class Loudspeaker(WavSpeaker):
     def _receive(self, block: Pcm) -> None:
         self.given.append(block)
         if self._actions and self.loud_samples >= self._actions[0][0] * RATE:
+            self.acted_s = self.loud_samples / RATE
             self._actions.pop(0)[1]()
 
 
@@ -107,7 +110,7 @@ def check_cut(driver: Driver, loudspeaker: Loudspeaker, reason: str) -> ReplyCut
     assert isinstance(samples, int)
     assert cut.heard_s == samples / OUT_RATE
     # Samples sent to the device before the stop, minus those still in flight.
-    left_s = max(loudspeaker.loud_samples / RATE - loudspeaker.latency_s, 0.0)
+    left_s = max(loudspeaker.acted_s - loudspeaker.latency_s, 0.0)
     assert cut.heard_s == pytest.approx(left_s, abs=0.025)
     # The k-th word is that of the k-th chunk of 0.4 s.
     words = [f"word{chunk} " for chunk in range(10)]
@@ -147,7 +150,8 @@ def test_what_was_heard_reaches_the_engine(loudspeaker: Loudspeaker, reason: str
     for driver in interrupted(loudspeaker, script, act, 0.9):
         cut = check_cut(driver, loudspeaker, reason)
         assert 0.85 < cut.heard_s < 2.0
-        assert bool(driver.of(ReplyFinished)) is not bool(step_s)
+        is_finished = 1 in [event.turn_id for event in driver.of(ReplyFinished)]
+        assert is_finished is not bool(step_s)
         assert cut.made_s == pytest.approx(4.0) or step_s
         assert driver.events.index(cut) + 1 == driver.events.index(driver.of(TurnCancelled)[0])
         (decision,) = [e.event.attributes for e in driver.of(Timing) if e.event.name == "decision"]

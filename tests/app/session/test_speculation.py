@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from app.audio.wav_streams import WavMicrophone, WavSpeaker
+from app.dialog.turn_events import TurnAction, TurnEvent
 from app.session.commands import (
     CancelTurn,
     PlaySample,
     Start,
     Stop,
 )
-from app.session.engine_jobs import HELD_S, ReplyMade
+from app.session.engine_jobs import HELD_S, Commit, Job, ReplyMade, RolledBack
 from app.session.events import (
     EngineReady,
     Event,
@@ -29,6 +30,7 @@ from app.session.events import (
     ReplyTextDelta,
     SampleFinished,
     SpeculationMeasured,
+    SpeculationStats,
     Timing,
     TurnCancelled,
     TurnCommitted,
@@ -37,11 +39,12 @@ from app.session.events import (
 )
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
-from app.session.speculation import TRY_AGAIN_TURNS, HeldReply, HeldTimings, SpeculationPolicy
+from app.session.speculation import TRY_AGAIN_TURNS, HeldReply, HeldTimings, Speculation, SpeculationPolicy
 from app.session.turn_driver import UserTurn
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.timing import TimingBus, TimingEvent
+from engine_runtime.types import CancelScope, Modality, ReplyAudio
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import Driver, running, silence, speech, write_question
 
@@ -316,6 +319,41 @@ def test_slow_roll_backs_switch_it_off_for_some_turns() -> None:
         assert policy.off_reason == "slow_roll_back"
     policy.note_turn()
     assert policy.off_reason is None
+
+
+def test_what_was_speculated_adds_up() -> None:
+    jobs, stats, bus = ScriptedJobs(), list[SpeculationStats](), TimingBus()
+    speculation = Speculation(jobs, lambda: 0, stats.append)
+
+    def begin(turn_id: int) -> CancelScope:
+        commit = Commit(turn_id, Modality.SPEECH, None, CancelScope())
+        speculation.begin(commit, TurnEvent(TurnAction.SILENCE, 1_000.0, 200.0, 900.0), bus)
+        return commit.scope
+
+    for turn_id, steps, seconds, work_ms, ready_ms in ((1, 3, 0.5, 20, 40), (2, 2, 0.25, 10, 15)):
+        scope = begin(turn_id)
+        for _ in range(steps):
+            jobs.timings.emit("step", turn_id, 0, 1)
+        audio = np.zeros(round(seconds * 24_000), np.float32)
+        assert speculation.hold(scope, ReplyAudio(turn_id, audio, 24_000, 0))
+        held = speculation.roll_back()
+        ready_ns = held.rolled_back_ns + ready_ms * 1_000_000
+        speculation.note_roll_back(RolledBack(scope, work_ms * 1_000_000, ready_ns), bus)
+    begin(3)
+    speculation.confirm()
+    assert stats[-1] == SpeculationStats(
+        speculated=3, confirmed=1, rolled_back=2, engine_ms=30.0, audio_s=0.75, steps=5, roll_back_ms=40.0
+    )
+
+
+class ScriptedJobs:
+    """A queue that keeps where the latest commit's durations go."""
+
+    timings: TimingBus
+
+    def submit(self, job: Job) -> None:
+        if isinstance(job, Commit) and job.timings is not None:
+            self.timings = job.timings
 
 
 def test_events_wait_for_the_release_and_keep_their_order_and_their_times() -> None:

@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
 
     want_subtitles: bool
     predict_turn_end: bool
+    rated_tokens: int
     skip_unused_tails: bool
     samples_on_device: bool
     given_draws: torch.Tensor | None
@@ -141,6 +142,33 @@ def test_modes() -> None:
     assert next_mode(Mode.AUDIO, Token(pad, eosp), SPECIAL) is Mode.TEXT
     assert next_mode(Mode.AUDIO, Token(pad, 3), SPECIAL) is Mode.AUDIO
     assert next_mode(Mode.TEXT, Token(3, eosp), SPECIAL) is Mode.TEXT
+
+
+def test_a_head_that_did_not_run_says_nothing(tiny: Tiny) -> None:
+    config, pad, audio_pad = tiny[0].config, SPECIAL.modality_pad, SPECIAL.audio_pad
+    text, audio = torch.zeros(config.text_vocab), torch.zeros(config.audio_vocab)
+    text[12], audio[7] = 9.0, 9.0
+    params = SamplingParams(max_new=5)
+
+    speaks = start(tiny, [Token(pad, 9)], params, want_subtitles=True, rated_tokens=2)
+    made = speaks.sample(StepOutput(None, audio))
+    assert (made.token, made.sampled, made.subtitle, made.certainty) == (
+        Token(pad, 7),
+        Token(pad, 7),
+        None,
+        None,
+    )
+    made = speaks.sample(StepOutput(text, None))
+    assert (made.token, made.sampled, made.subtitle) == (Token(pad, audio_pad), Token(12, audio_pad), 12)
+    assert made.certainty == pytest.approx(float(text.double().softmax(-1).max()))
+
+    writes = start(tiny, [Token(10, audio_pad)], params)
+    assert writes.sample(StepOutput(text, None)).token == Token(12, audio_pad)
+
+    for last in (Token(pad, 9), Token(10, audio_pad)):
+        predicts = start(tiny, [last], params, predict_turn_end=True)
+        with pytest.raises(ValueError, match="needs the logits of the first token"):
+            predicts.sample(StepOutput(None, None))
 
 
 def test_a_reply_is_cut_at_max_new_whatever_the_model_says(tiny: Tiny) -> None:
