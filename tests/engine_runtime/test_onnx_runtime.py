@@ -69,6 +69,14 @@ def test_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
         create_session(b"", purpose="test")
 
 
+def test_a_network_computes_in_as_many_threads_as_it_is_given(model: Path) -> None:
+    """One by default: others would spin after each call, beside the engine."""
+    default, several = create_session(model, purpose="test"), create_session(model, purpose="test", threads=3)
+    options = [session.get_session_options() for session in (default, several)]
+    assert [given.intra_op_num_threads for given in options] == [1, 3]
+    assert [given.inter_op_num_threads for given in options] == [1, 1]
+
+
 def test_a_missing_library_is_named_with_its_purpose(monkeypatch: pytest.MonkeyPatch, model: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MossVoiceError, match=r"needed to hear\. Run: python3 .*packaging/bootstrap\.py run"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -67,15 +66,6 @@ def test_streams_share_the_network_and_nothing_else(question: Pcm, monkeypatch: 
         found.append(one.probability(question[start : start + size]))
         other.probability(question[::-1][start : start + size])
     assert np.array_equal(found, alone)
-
-
-def test_a_frame_costs_little(question: Pcm) -> None:
-    """Far above what it takes (about 0.2 ms), to notice only a wrong set-up such as many threads."""
-    detector = SileroVad()
-    rate_frames(detector, question)
-    start = time.process_time()
-    count = len(rate_frames(detector, question))
-    assert (time.process_time() - start) / count < 0.008
 
 
 def test_frames_must_have_the_right_size() -> None:

@@ -13,16 +13,23 @@ import pytest
 import soundfile
 
 from app.audio.wav import write_wav
+from app.session import headless
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
 from engine_runtime.errors import AudioInputError, ExportError, MossVoiceError
 from engine_runtime.types import Modality
 from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
+from tests.doubles.stepped_clock import SteppedClock
 from tests.tools.session_driver import RATE, silence, speech, write_question
 
 
 def hold(engine: ScriptedEngine | None = None, **given: Any) -> dict[str, Any]:
     return run_file(lambda: engine or ScriptedEngine(), vad=LoudnessVad(), **given)
+
+
+@pytest.fixture(autouse=True)
+def _stepped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headless, "VirtualClock", SteppedClock)
 
 
 @pytest.fixture

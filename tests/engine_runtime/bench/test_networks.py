@@ -30,7 +30,7 @@ def test_each_network_has_its_load_time_tensors_and_size(engine: Engine) -> None
         assert rows[name]["file_gb"] == sum(file.stat().st_size for file in section.weights) / 1e9
     for row in rows.values():
         assert row["load_s"] is not None
-        assert 0 < float(row["load_s"]) < 60
+        assert float(row["load_s"]) > 0
         assert row["gbytes"] == pytest.approx(4 * int(row["parameters"] or 0) / 1e9)
 
 

