@@ -71,7 +71,7 @@ class PulseServer:
              "--high-priority=no", "--use-pid-file=no"],
             env=os.environ | self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        for _ in range(100):
+        for _ in range(1_000):
             if self.socket.exists() and self._pactl("info").returncode == 0:
                 if self._loop_loss_db is not None:
                     # A factor: PulseAudio takes a negative number of decibels for a change.
@@ -85,7 +85,7 @@ class PulseServer:
         """Kill the daemon, as a crash would."""
         if self._daemon is not None:
             self._daemon.kill()
-            self._daemon.wait(5)
+            self._daemon.wait(60)
             self._daemon = None
         self.socket.unlink(missing_ok=True)
 

@@ -70,7 +70,7 @@ class RealtimeServer:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def start(self) -> None:

@@ -62,5 +62,5 @@ class RemoteClient:
 
     def close(self) -> None:
         self._host.close()
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()

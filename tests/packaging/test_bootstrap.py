@@ -268,17 +268,16 @@ def test_without_a_network_that_is_what_it_says(
     bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The index is a port of this machine at which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     monkeypatch.setattr(bootstrap, "venv_python", lambda: Path(sys.executable))
 
     def install(**_: bool) -> None:
         bootstrap._pip("download", "--no-deps", "a-package-that-is-not-here")
 
-    assert _set_up(bootstrap, monkeypatch, install) == 1
+    with socket.socket() as taken:  # so that nobody else listens there meanwhile
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{taken.getsockname()[1]}/simple")
+        assert _set_up(bootstrap, monkeypatch, install) == 1
     last = capfd.readouterr().err.splitlines()[-1]
     assert last.startswith("Set-up failed: the package index cannot be reached. Check the network")
 

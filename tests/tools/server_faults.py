@@ -37,20 +37,20 @@ class FaultError(AssertionError):
 
 def conversations(address: str) -> int:
     """How many are held now."""
-    with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/health", timeout=60) as answer:
         return int(json.load(answer)["conversations"])
 
 
 def failed_sessions(address: str) -> float:
     """Sessions that ended by a fault of the server, of /metrics."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     return sum(map(float, re.findall(r'sessions_total\{end="failed".*?\} (\S+)', text)))
 
 
 def kv_blocks(address: str) -> dict[str, float]:
     """KV blocks by state, of /metrics; of all replicas together."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     blocks: dict[str, float] = {}
     for state, count in re.findall(r'kv_blocks\{.*?state="(\w+)"\} (\S+)', text):
@@ -87,7 +87,7 @@ def answer_to(address: str, text: str) -> str:
 
 def _raw(address: str, data: bytes) -> None:
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as line:
+    with socket.create_connection((host, int(port)), timeout=60) as line:
         line.sendall(data)
 
 
@@ -183,7 +183,7 @@ def misbehave(address: str, kind: int, rng: random.Random) -> None:
 def half_open(address: str) -> socket.socket:
     """A connection whose client is gone without a word: it is never read, and never closed."""
     host, port = address.split(":")
-    line = socket.create_connection((host, int(port)), timeout=10)
+    line = socket.create_connection((host, int(port)), timeout=60)
     key = base64.b64encode(b"0123456789abcdef").decode()
     line.sendall(
         f"GET /v1/realtime HTTP/1.1\r\nHost: {address}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -76,6 +76,6 @@ def test_two_threads_lose_and_reorder_nothing() -> None:
         block = ring.read(333)
         assert np.array_equal(block, np.arange(received, received + len(block), dtype=np.float32))
         received += len(block)
-    producer.join(5)
+    producer.join()
     assert ring.written == ring.consumed == total
     assert ring.dropped == 0

@@ -96,7 +96,7 @@ def following(server: SoundServer) -> Iterator[SoundServer]:
         yield server
     finally:
         server.close()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -113,7 +113,7 @@ def pulsectl(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     return Fresh
 
 
-def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end

@@ -43,9 +43,9 @@ def test_sound_goes_both_ways(tmp_path: Path) -> None:
             is_heard = sum(float(np.sum(pcm**2)) for pcm in heard) > 0.9 * float(np.sum(tone**2)) / 3
             if is_heard and captured.exists() and captured.stat().st_size > 3 * 2 * RATE:
                 break
-        player.wait(5)
+        player.wait(60)
         recorder.terminate()
-        recorder.wait(5)
+        recorder.wait(60)
     assert os.environ.get("PULSE_SERVER") == before
     assert is_heard
     pcm, rate = read_wav(captured)

@@ -36,7 +36,7 @@ def test_a_server_of_another_protocol(data: bytes) -> None:
         thread = threading.Thread(target=_answer, args=(listener, data), daemon=True)
         thread.start()
         error = refusal(f"ws://127.0.0.1:{listener.getsockname()[1]}/v1/realtime")
-        thread.join(10)
+        thread.join(60)
     assert "is no WebSocket server" in error.what_is_wrong
     assert "wss://" in error.what_to_do
 

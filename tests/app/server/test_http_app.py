@@ -58,14 +58,14 @@ def server(
     ]
     for thread in threads:
         thread.start()
-    assert host.loaded.wait(10)
+    assert host.loaded.wait(60)
     app = RealtimeApp(host, access or Access(), limits or ConnectionLimits(), metrics, detector, LoudnessVad)
     with TestClient(app.asgi) as client:
         yield Rig(client, app, engine, host)
     host.close()
     detector.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert engine.conversations == len(engine.ended), "no conversation is left in the engine"
 
@@ -257,9 +257,9 @@ def test_a_cancelled_request_is_a_client_that_has_gone() -> None:
 
         scope = {"type": "websocket", "path": PATH, "headers": [], "query_string": b"", "subprotocols": []}
         request = asyncio.create_task(app.asgi(scope, receive, send))
-        await asyncio.wait_for(has_begun.wait(), 10)
+        await asyncio.wait_for(has_begun.wait(), 60)
         request.cancel()
-        await asyncio.wait({request}, timeout=10)
+        await asyncio.wait({request}, timeout=60)
         assert request.cancelled()
 
     with server() as rig:
@@ -288,7 +288,7 @@ def test_draining_lets_a_response_end() -> None:
             assert until(busy, "response.done")["response"]["status"] == "completed"
             with pytest.raises(WebSocketDisconnect):
                 until(busy, "never")
-            drained.result(10)
+            drained.result(60)
 
 
 def test_draining_does_not_wait_for_ever() -> None:

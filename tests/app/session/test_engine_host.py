@@ -44,7 +44,7 @@ from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import speech
 
 SPEECH = Modality.SPEECH
-LIMIT_S = 30.0
+LIMIT_S = 100.0
 
 
 def question(turn_id: int) -> list[Job]:
