@@ -146,3 +146,13 @@ def test_a_damaged_network_is_said(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken.onnx").write_bytes(content)
     with pytest.raises(MossVoiceError, match="is damaged"):
         SmartTurn(tmp_path / "broken.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [-0.01, 1.01, float("nan")])
+def test_a_network_whose_answer_is_no_probability_is_damaged(
+    monkeypatch: pytest.MonkeyPatch, answer: float
+) -> None:
+    monkeypatch.setattr(SmartTurn, "probability", lambda self, pcm: answer)
+    with pytest.raises(MossVoiceError, match="is damaged"):
+        SmartTurn()

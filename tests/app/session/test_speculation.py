@@ -139,6 +139,9 @@ def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
     # Three chunks of 0.4 s were held and discarded.
     assert stats.audio_s == pytest.approx(1.2)
     assert timing(driver, "roll_back").attributes["audio_s"] == pytest.approx(1.2)
+    decided = [event.event.attributes for event in driver.of(Timing) if event.event.name == "decision"]
+    (held_ms,) = [known["held_ms"] for known in decided if known["kind"] == "roll_back"]
+    assert held_ms == pytest.approx(1_200)
 
 
 def test_the_engine_does_not_run_ahead_of_the_confirmation(question: Path) -> None:
@@ -312,6 +315,8 @@ def test_slow_roll_backs_switch_it_off_for_some_turns() -> None:
     policy.note_roll_back(300.0)
     policy.note_roll_back(20.0)
     assert policy.off_reason is None  # too few to judge
+    for _ in range(TRY_AGAIN_TURNS - 1):
+        policy.note_turn()  # before the latest roll back, which is what counts
     policy.note_roll_back(150.0)
     assert policy.off_reason == "slow_roll_back"
     for _ in range(TRY_AGAIN_TURNS - 1):
