@@ -38,6 +38,7 @@ from engine_runtime.bench.word_errors import word_errors
 from engine_runtime.codec.speech_tokenizer.features import WhisperLogMel
 
 CODES = 128  # in a training window: 10.24 s
+LENGTHS = (0.4, 0.6, 1.0)  # of windows, as shares of that: else the reader knows one length only
 TAIL = 4 * corpus.GRID16  # silence at the end of a window, at least, for characters that are written late
 LAG = 12  # positions of 20 ms
 NEURAL_SHARE = 0.45  # of the windows, once there are Kokoro's voices
@@ -55,7 +56,7 @@ class Speech:
     """Random windows of the training speech."""
 
     def __init__(self, work: Path, device: str, codes: int) -> None:
-        self.device, self.samples = device, codes * corpus.GRID16
+        self.device, self.codes = device, codes
         self.rng = np.random.default_rng(0)
         self.classic = corpus.Questions(work / "classic.npz", device)
         self.neural_file = work / "neural.npz"
@@ -69,13 +70,27 @@ class Speech:
             print(f"{len(self.neural)} sentences by Kokoro are there", flush=True)
 
     def batch(self, rows: int) -> tuple[Tensor, list[str]]:
-        """[rows, samples] float32 at 16 kHz, and the words of each row."""
+        """[B, samples] float32 at 16 kHz, and words of each: `rows` long windows or more short ones."""
+        share = float(self.rng.choice(LENGTHS))
+        rows, samples = int(rows / share), int(self.codes * share) * corpus.GRID16
         neural = int(rows * NEURAL_SHARE) if self.neural else 0
-        wave, said = self.classic.windows(self.rng, rows - neural, self.samples - TAIL)
+        wave, said = self.classic.windows(self.rng, rows - neural, samples - TAIL)
         if self.neural and neural:
-            more, more_said = self.neural.windows(self.rng, neural, self.samples - TAIL)
+            more, more_said = self.neural.windows(self.rng, neural, samples - TAIL)
             wave, said = torch.cat([wave, more]), said + more_said
+        is_moved = torch.from_numpy(self.rng.random(rows) < 0.5).to(self.device)
+        wave = torch.where(is_moved[:, None], moved_to_the_end(wave), wave)
         return F.pad(wave, (0, TAIL)), [" ".join(row) for row in said]
+
+
+def moved_to_the_end(wave: Tensor) -> Tensor:
+    """[B, samples] with the silence behind the speech in front of it.
+
+    Only where the end of a window is near do ears learn to write the last words in time.
+    """
+    place = torch.arange(wave.shape[1], device=wave.device)
+    last = torch.where(wave != 0, place, 0).amax(1, keepdim=True)
+    return wave.gather(1, (place + last + 1) % wave.shape[1])
 
 
 def half_precision(device: str) -> torch.autocast:

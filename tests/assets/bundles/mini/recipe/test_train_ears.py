@@ -64,6 +64,20 @@ def _training(recipe: Recipe, trained: ModuleType) -> Any:
     return trained.Training(model, teacher, "cpu")
 
 
+def test_half_of_the_windows_end_with_their_speech(trained: ModuleType, work: Path) -> None:
+    speech = trained.Speech(work, "cpu", 30)
+    lengths = set()
+    for _ in range(20):
+        wave, texts = speech.batch(4)
+        lengths.add(wave.shape[1])
+        assert len(wave) == len(texts)
+        assert len(wave) * wave.shape[1] <= 4 * 30 * 1_280
+        assert not wave[:, -trained.TAIL :].any()
+    assert len(lengths) == len(trained.LENGTHS)
+    said = torch.tensor([[0.0, 0.0, 1.0, 2.0, 0.0, 3.0, 0.0, 0.0], [0.0] * 8])
+    assert trained.moved_to_the_end(said).tolist() == [[0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 0.0, 3.0], [0.0] * 8]
+
+
 def test_one_large_dimension_is_uneven(trained: ModuleType) -> None:
     states = torch.randn(4, 100, 16)
     assert trained.unevenness(states) == 0
@@ -133,17 +147,19 @@ def test_characters_are_learned_from_states_and_from_codes(
     recipe: Recipe, trained: ModuleType, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _undisturbed(recipe, trained, monkeypatch)
+    monkeypatch.setattr(trained, "LENGTHS", (1.0,))
     changed = {"ENCODER_RATE": 3e-3, "NEW_RATE": 3e-3, "CLOSENESS": 0.0}
     for name, value in (changed | {"COLLECT_FROM": 0.36, "QUANTIZE_FROM": 0.4}).items():
         monkeypatch.setattr(trained, name, value)
     training, speech = _training(recipe, trained), trained.Speech(work, "cpu", 20)
     steps = 400
+    last: list[tuple[float, float]] = []
     for step in range(steps):
-        training.step(*speech.batch(4), step / steps)
+        losses = training.step(*speech.batch(4), step / steps)
+        last = [*last[-49:], (float(losses["soft"].detach()), float(losses["codes"].detach()))]
     assert training.codebook.is_placed
-    table = trained.Tests([work / "dev.npz"], "cpu").word_error_rates(training.model)
-    for row in table.values():
-        assert row["soft"] < 50 > row["codes"], table
+    guessing = np.log(3)  # of three letters, without having heard which one
+    assert (np.mean(last, axis=0) < 0.7 * guessing).all(), np.mean(last, axis=0)
 
 
 def test_a_run_leaves_weights_and_figures_and_can_go_on(
