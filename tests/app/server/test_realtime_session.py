@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -1207,6 +1208,7 @@ UNLIKELY = ("prompt", "reasoning", "tools", "input", "event_id")
 """Fields that are always refused, or that the test sets."""
 
 
+@cache
 def schema_values(model: Any) -> st.SearchStrategy[Any]:
     schema = model.json_schema() if hasattr(model, "json_schema") else model.model_json_schema()
     return values_of(schema, schema.get("$defs", {}))
