@@ -69,7 +69,7 @@ examples:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose errors are one line: a summary of forty options would push it out of sight."""
+    """A parser whose errors are one line: a summary of forty options would push the error out of sight."""
 
     def error(self, message: str) -> NoReturn:
         """End with status 2."""
@@ -184,7 +184,7 @@ def _report_gpu_runtime(command: str) -> None:
 
 
 def _is_of_output(error: Exception) -> TypeGuard[OSError]:
-    """Whether it comes from a print: an error of a file that has a name holds that."""
+    """Whether the error comes from a print: an error of a named file would carry its name."""
     return isinstance(error, OSError) and error.filename is None and error.errno in _FULL_OR_GONE
 
 

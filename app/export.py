@@ -23,7 +23,7 @@ from typing import BinaryIO
 from engine_runtime.errors import ExportError
 
 _PREFIX_CHARACTERS = 40
-"""Characters of the name in that of the temporary file, whose length is limited."""
+"""Characters of the name that the temporary file takes over, since names have a limited length."""
 
 
 class ExportFile:
@@ -114,7 +114,7 @@ def check_target(path: Path) -> None:
 
 
 def check_names(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
-    """ExportError where a file to write is another one of them, or one that is read. Keys are the options."""
+    """ExportError where two files to write are the same, or one is also read. Keys are the options."""
     names = list(written)
     for number, name in enumerate(names):
         others = {other: written[other] for other in names[:number]} | dict(read)
@@ -153,11 +153,11 @@ def _find_target(path: Path) -> tuple[Path, int | None]:
     is_device = stat.S_ISCHR(found.st_mode)
     if not (is_device or stat.S_ISREG(found.st_mode)) or (is_device and _is_terminal(target)):
         raise ExportError(
-            "{path} was not written: it is no ordinary file.", "Choose another name.", path=path
+            "{path} was not written: it is not a regular file.", "Choose another name.", path=path
         )
     if not is_device and _is_standard_output(found):
         raise ExportError(
-            "{path} was not written: what the command prints goes there.", "Choose another name.", path=path
+            "{path} was not written: the command's own output goes there.", "Choose another name.", path=path
         )
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -197,13 +197,13 @@ def in_words(path: Path, error: OSError) -> ExportError:
     if error.errno == errno.ENOENT and not path.parent.is_dir():
         return ExportError(
             "{path} was not written: there is no folder {parent}.",
-            "Make it first.",
+            "Create it first.",
             path=path,
             parent=path.parent,
         )
     if error.errno == errno.ENOENT:  # as in /proc
         return ExportError(
-            "{path} was not written: {parent} takes no files.",
+            "{path} was not written: {parent} cannot hold files.",
             "Choose another folder.",
             path=path,
             parent=path.parent,

@@ -1,8 +1,8 @@
-"""Memory that was freed and that the C library keeps for later.
+"""Returns memory that was freed, but that the C library keeps, to the system.
 
 With conversations and replies of different lengths glibc keeps more and more of it, in gaps between what is
 still used: a server would grow by some MB a conversation, a window by some MB an hour. It is returned rarely
-while anything is going on, because it takes time: some 30 ms with 50 conversations, though what was loaded is
+while anything is running, because it takes time: some 30 ms with 50 conversations, though what was loaded is
 frozen (`EngineHost`). An object belongs to one thread.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import cache
 
 INTERVAL_S = 30.0
-"""Unless it is returned at once."""
+"""Interval between two returns, unless one is requested at once."""
 
 
 class FreedMemory:

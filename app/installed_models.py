@@ -36,7 +36,7 @@ class Model:
     is_shipped: bool = False
     is_installed: bool = True
     loaded_bytes: int = 0
-    """Bytes that an earlier download left of a model that is not installed."""
+    """Bytes left by an earlier download of a model that is not installed."""
     problem: Problem | None = None
     """Why an installed one cannot be used."""
 

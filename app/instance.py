@@ -34,7 +34,7 @@ _LOCK, _SOCKET = "window.lock", "window"
 _FOLDER = "moss-voice-"
 """Beginning of the name of the socket's folder."""
 ANSWER_S = 2.0
-"""A window that does not answer for so long hangs."""
+"""A window that does not answer for this long is hanging."""
 _STARTING_S = 20.0
 """How long a process may hold the lock without a socket: it starts, or ends. A window that is younger loads
 its libraries, which keeps it from answering in time on a busy machine."""
@@ -43,24 +43,24 @@ _TOKENS = ("XDG_ACTIVATION_TOKEN", "DESKTOP_STARTUP_ID")
 _LONGEST_TOKEN = 1000
 _BACKLOG = 16
 _ADVICE = (
-    "End that process (kill -9 {process}) and start again, or open a second window that keeps nothing: "
-    "moss-voice --new-instance"
+    "End that process (kill -9 {process}) and start again, or open a second window that "
+    "saves nothing: moss-voice --new-instance"
 )
 _log = logging.getLogger(__name__)
 
 
 class InstanceError(MossVoiceError):
-    """Another process has the settings and shows no window."""
+    """Another process holds the settings and shows no window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """What a later start wants of the window."""
+    """A later start's request to the window."""
 
     raises: bool = True
     """Bring it to the front."""
     token: str = ""
-    """By which the desktop recognizes that the user asked for it; "" for none."""
+    """Token by which the desktop recognizes that the user asked for it; "" for none."""
 
     @classmethod
     def of_environment(cls, *, raises: bool) -> Knock:
@@ -77,7 +77,7 @@ class Answer:
     display: str = ""
 
     def sentence(self, knock: Knock, ignored: Sequence[str]) -> str:
-        """What became of a start, of whose options these have no effect, for the user."""
+        """The message to the user of a later start, whose options `ignored` have no effect."""
         there = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or ""
         place = f" on the display {self.display}" if self.display not in ("", there) else ""
         what = "its window was brought to the front" if knock.raises else "its window stays as it is"

@@ -67,7 +67,7 @@ class _Redacted(logging.Formatter):
 
 
 class _WithoutTraceback(logging.Formatter):
-    """One line on the screen; the file has the rest."""
+    """One line on the screen; the log file has the rest."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The message and the error's own words."""

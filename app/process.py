@@ -19,13 +19,13 @@ from types import FrameType
 
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _RETRY_S = 0.02
-"""Between two looks whether an import has ended."""
+"""Interval between two checks whether an import has ended."""
 _IMPORT_S = 1.0
-"""How long an import in progress is waited for."""
+"""How long to wait for an import in progress."""
 _CLEAN_UP_S = 2.0
 """Time to remove unfinished files before `Stopped` is considered lost and raised again."""
 _LAST_S = 5.0
-"""After this time the process ends whatever it does."""
+"""After this time the process is ended in any case."""
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +62,7 @@ def end_without_traceback() -> None:
 
 
 def caught_signals() -> tuple[signal.Signals, ...]:
-    """Those that end the process; without those that it was started to ignore, as by nohup."""
+    """The signals that end the process, without those that it was started to ignore, as by nohup."""
     return tuple(number for number in END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN)
 
 

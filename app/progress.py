@@ -20,7 +20,7 @@ PROBLEM_VARIABLE = "MOSS_VOICE_PROBLEMS"
 """Environment variable: a command that fails prints its problem as a line of JSON on stdout, too."""
 _PROBLEM = "problem"
 _LINE_S = 0.2
-"""Lines of progress come no more often than this."""
+"""Shortest interval between lines of progress."""
 
 
 def note(text: str) -> None:

@@ -15,13 +15,13 @@ from engine_runtime.errors import MossVoiceError
 
 
 def build(args: dict[str, str]) -> Any:
-    """The application. MossVoiceError without a key: Ray, which listens, does not say to whom; and in a
-    cluster that demands no token."""
+    """The application. MossVoiceError without a key, because Ray does not say on which address it listens,
+    and in a cluster that demands no token."""
     arguments = build_parser().parse_args(["serve", *shlex.split(args.get("options", ""))])
     settings, start = serve_settings(arguments), engine_settings(arguments)
     if not settings.access.keys:
         raise MossVoiceError(
-            "A server of a config file needs API keys.",
+            "A server started from a config file needs API keys.",
             "Set MOSS_VOICE_API_KEYS where Ray is started, or --api-key-file among its options.",
         )
     from app.main import engine_factory, load_turn_end_detector

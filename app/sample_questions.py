@@ -24,10 +24,10 @@ class SampleQuestion:
     english: str
     chinese: str
     is_declined: bool = False
-    """Whether it is out of the domain of the bundle in the box, which says so."""
+    """Whether it is outside the domain of the included bundle, which declines it."""
 
     def label(self, language: str) -> str:
-        """What is said: always English, with its meaning for a reader of Chinese (`zh...`)."""
+        """The words of the question: always English, with its meaning for a reader of Chinese (`zh...`)."""
         is_translated = language.startswith("zh") and self.chinese != self.english
         return f"{self.english}（{self.chinese.rstrip('。')}）" if is_translated else self.english
 

@@ -53,11 +53,11 @@ class ServerAddress:
 
     @property
     def warning(self) -> Problem | None:
-        """What to know before anything is said to this server, None for nothing."""
+        """A warning before anything is said to this server, or None."""
         if self.is_encrypted or self.is_loopback:
             return None
         return Problem(
-            "What you say goes to {server} without encryption, so that others on the network can listen.",
+            "What you say goes to {server} without encryption, so others on the network can listen.",
             "Use wss://, or an SSH tunnel to a port of this machine.",
             server=self.name,
         )
@@ -74,17 +74,17 @@ def parse_address(text: str, key: str = "") -> ServerAddress:
         is_usable = False
     if not is_usable or any(character.isspace() for character in text):
         raise AddressError(
-            "{text!r} is no address of a server.",
+            "{text!r} is not a valid server address.",
             "Write it as ws://127.0.0.1:8000 or wss://voice.example.org.",
             text=text,
         )
     if parts.username or parts.password:
-        raise AddressError("The address of the server holds a password.", "Give the key by itself.")
+        raise AddressError("The server address contains a password.", "Pass the key separately.")
     path = parts.path if parts.path.strip("/") else _PATH
     url = urlunsplit(SplitResult(_SCHEMES[parts.scheme], parts.netloc, path, parts.query, ""))
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise AddressError(
-            "The key of the server has characters that a header cannot carry.", "Check the key."
+            "The server key has characters that an HTTP header cannot carry.", "Check the key."
         )
     address = ServerAddress(url, key)
     if key and not address.is_encrypted and not address.is_loopback:
@@ -108,5 +108,5 @@ def read_key(file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
         ) from error
     key = next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
     if not key:
-        raise AddressError("{file} has no key.", "Write it in one line.", file=file)
+        raise AddressError("{file} has no key.", "Write it on one line.", file=file)
     return key

@@ -21,9 +21,9 @@ SpeculationMode = Literal["auto", "on", "off"]
 """Whether a reply is made before the turn is confirmed; "auto": while the engine keeps up."""
 
 InputMode = Literal["voice", "push", "both"]
-"""What opens a turn: voice activity, the button of push-to-talk, or both."""
+"""What opens a turn: voice activity, the push-to-talk button, or both."""
 EchoLibrary = Literal["pywebrtc", "livekit"]
-"""What cancels the echo: the package pywebrtc-audio, or the audio processing of livekit."""
+"""The echo canceller: the package pywebrtc-audio, or the audio processing of livekit."""
 
 
 NAMES_AN_ENGINE = frozenset({"bundle", "engine", "backend", "engine_python", "random_weights"})
@@ -31,7 +31,7 @@ NAMES_AN_ENGINE = frozenset({"bundle", "engine", "backend", "engine_python", "ra
 FIXED_IN_AN_ENGINE = frozenset({"weight_format", "rounds_tails", "kv_dtype", "dtype", "prefill_tokens"})
 """Options that a TensorRT-LLM engine does not have: they are fixed when it is built."""
 OF_AN_ENGINE = ("bundle", "voice", "seed")
-"""Start settings of every engine, beside its `EngineOptions`."""
+"""Start settings that every engine has, beside its `EngineOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,8 @@ class StartSettings:
     echo_library: EchoLibrary | None = setting(
         None,
         option="--echo-library",
-        help="what cancels the echo of the loudspeaker: the package pywebrtc-audio, or that of LiveKit "
-        "(default: the window's setting, else pywebrtc)",
+        help="echo canceller: the package pywebrtc-audio, or that of LiveKit (default: the "
+        "window's setting, else pywebrtc)",
     )
 
     def __post_init__(self) -> None:
@@ -117,12 +117,12 @@ class StartSettings:
         return bool(self.server) or self.engine_python is not None
 
     def loads_as(self, other: StartSettings) -> bool:
-        """Whether the same engine serves both: its flow steps change while it runs."""
+        """Whether the same engine can serve both: flow steps change while it runs."""
         steps = self.engine.flow_steps
         return self == replace(other, engine=replace(other.engine, flow_steps=steps))
 
     def released(self, options: Collection[str]) -> StartSettings:
-        """These as if the command line had not given some of its options."""
+        """These settings as if some options of the command line had not been given."""
         names = self.given.intersection(options)
         of_engine = _defaults(EngineOptions(), names)
         own = _defaults(StartSettings(), names - of_engine.keys())

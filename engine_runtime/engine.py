@@ -124,7 +124,7 @@ class Engine:
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """What the user should know of how it runs, such as a GPU without its kernels."""
+        """Notes for the user on how it runs, such as a GPU without its kernels."""
         return self.stages.notes
 
     @property
@@ -151,7 +151,7 @@ class Engine:
 
     @property
     def conversation_limits(self) -> dict[str, int]:
-        """Conversations that fit into memory at once, by what they need there."""
+        """Conversations that fit into memory at once, by the kind of memory that limits them."""
         blocks, encoder = self.stages.lm.blocks, self.stages.speech_tokenizer.pool
         limits = {"KV cache": blocks.num_blocks // -(-self._context_tokens // blocks.tokens_per_block)}
         if encoder is not None:  # without common buffers a stream allocates its own
@@ -160,8 +160,8 @@ class Engine:
 
     @property
     def speaking_limit(self) -> int | None:
-        """Replies of ten seconds at once whose caches of the flow fit on the device, half made on average;
-        those of more are copied to host memory and back. None without common caches."""
+        """Replies of ten seconds at once whose flow caches fit on the device (half made on average); the
+        caches of more are copied to host memory and back. None without common caches."""
         codes = self.stages.token2mel.cached_codes
         if codes is None:
             return None
@@ -174,8 +174,8 @@ class Engine:
         return self._flow_steps
 
     def use_flow_steps(self, steps: int | None) -> None:
-        """Run so many Euler steps of the flow from the next reply on, None: those of the bundle. A reply in
-        progress keeps its own. What a GPU has captured of the start of a reply is captured again: at once, or
+        """Run this many Euler steps of the flow from the next reply on; None for those of the bundle. A reply
+        in progress keeps its own. The captured start of a reply is captured again on a GPU: at once, or
         before the next turn if a reply is in progress.
 
         Raises OptionsError for a number out of range, FlowCacheError if there is too little memory for so

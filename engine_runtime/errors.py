@@ -74,8 +74,8 @@ class Problem:
 
     @classmethod
     def from_json(cls, document: Json) -> Self:
-        """What `to_json` has made. ValueError for anything else: another program may have made it, whose
-        templates must not reach into values or fill the memory."""
+        """The problem that `to_json` has written. ValueError for anything else: it may come from another
+        program, whose templates must not reach into values or fill the memory."""
         texts, values = [document.get("cause"), document.get("remedy")], document.get("values")
         if not all(isinstance(text, str) for text in texts) or not isinstance(values, dict):
             raise ValueError("this describes no problem")
@@ -111,7 +111,7 @@ class MossVoiceError(Exception):
 
     @classmethod
     def from_problem(cls, problem: Problem) -> Self:
-        """The error that says the same."""
+        """The error with this problem."""
         return cls(problem.cause, problem.remedy, **problem.values)
 
     @property
@@ -188,7 +188,7 @@ def _data_of(value: object) -> object:
 
 
 def fields_of(template: str) -> list[tuple[str, str]]:
-    """Name and format of each field. ValueError where it is no template."""
+    """Name and format of each field. ValueError if the text is not a valid template."""
     return [(name, spec or "") for _, name, spec, _ in string.Formatter().parse(template) if name is not None]
 
 

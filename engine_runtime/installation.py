@@ -30,7 +30,7 @@ _ADDED_WITHOUT_DEPENDENCIES = {"quality": ("distillmos==0.9.1", "xls-r-sqa==0.1.
 """Packages of an extra whose dependencies are not used here; both are under the MIT licence."""
 COMPILER_REMEDY = "Install them: sudo apt-get install gcc libc6-dev python3-dev."
 """What to do where Triton finds nothing to compile with."""
-_INCOMPLETE = Problem("This copy is incomplete: install MOSS Voice again.")
+_INCOMPLETE = Problem("This copy is incomplete: reinstall MOSS Voice.")
 
 
 class InstallationError(MossVoiceError):

@@ -24,8 +24,7 @@ from engine_runtime.models.whisper_vq import WhisperVQConfig
 from engine_runtime.options import EngineOptions, WeightFormat
 
 _PROGRAM_BYTES = 600_000_000
-"""Main memory that the program takes apart from weights and caches: the peak of `moss-voice demo`, less
-nano."""
+"""Main memory of the program without weights and caches: the peak of `moss-voice demo` minus nano."""
 LATER_BYTES = 4_000_000_000
 """GPU memory for what is allocated after the speech encoder's caches: activations and captured graphs of
 encoder, flow and vocoder. The released model takes 2 GB for 64 conversations."""

@@ -33,7 +33,7 @@ LEAST_PREFILL_TOKENS = 64
 LEAST_CONTEXT_ROWS = 256
 """A question and a reply of a few seconds each."""
 LARGEST_SEED = 2**63 - 1
-"""Generators of torch take no larger one."""
+"""Largest seed that torch's generators take."""
 DEVICE_HELP = "cpu, cuda or cuda:N (default: cpu)"
 
 
@@ -54,7 +54,7 @@ class BlockFormats:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """None selects the bundle's value."""
+    """Options of an engine. None selects the bundle's value."""
 
     device: str = setting("cpu", option="--device", help=DEVICE_HELP)
     """Device of the networks: cpu, cuda or cuda:N."""
@@ -112,7 +112,7 @@ class EngineOptions:
     rounds_tails: bool = setting(
         False,
         option="--tails",
-        help="use the format of --weights for the layers of both tails, too",
+        help="also use the format of --weights for the layers of both tails",
     )
     kv_dtype: KVDtype = setting(
         "native",
@@ -187,8 +187,8 @@ class EngineOptions:
         least=LEAST_CONTEXT_ROWS,
         option="--context-tokens",
         metavar="N",
-        help="rows that a conversation remembers, about 80 ms of speech each, so that more conversations fit "
-        "into the KV cache (default, and at most: the bundle's)",
+        help="tokens that a conversation remembers, about 80 ms of speech each, so that more "
+        "conversations fit into the KV cache (default and maximum: the bundle's)",
     )
     """Older exchanges are dropped."""
     conversations: int | None = setting(None, least=1)
@@ -223,7 +223,7 @@ class EngineOptions:
 
     @property
     def serves_several(self) -> bool:
-        """Whether the engine is one for several conversations, and makes at the start what they share."""
+        """Whether the engine serves several conversations and allocates at the start what they share."""
         return self.captures_batches and self.max_batch_size > 1
 
     @property

@@ -1,7 +1,8 @@
-"""A setting: a field of a dataclass, with what is to be known of it beside its type and default.
+"""A setting: a field of a dataclass, with its limits, option and description beside its type and default.
 
-`setting(...)` stands where the default of the field would. From it and from the annotation follow the check
-of a value, its text in a file, its option of the command line, the range of a number on a page. Any thread.
+`setting(...)` stands where the default of the field would. Together with the annotation it determines how a
+value is checked and written to a file, its command-line option, and the range of a number on a page. Any
+thread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Setting:
         is_optional: whether None is a value.
         default: MISSING if it is made anew for each value of the class.
         least, most: limits of a number, or None.
-        matches: a text that it returns nothing for is no value.
+        matches: a function of a text; a text for which it returns nothing is not a value.
         option: on the command line, "" if it cannot be set there; that of a boolean sets the opposite of the
             default.
         metavar, help: of that option.
@@ -73,7 +74,7 @@ class Setting:
 
     @property
     def target(self) -> str:
-        """The one of them that has its name, or else the first."""
+        """The target that has its name, or else the first."""
         return self.name if self.name in self.targets else self.targets[0]
 
     @property

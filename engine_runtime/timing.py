@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 REPLY_STAGES = ("prefill", "step", "token2mel", "vocoder")
 """Names of the stages of a reply."""
 STAGE_FIGURES = ("tokens", "tokens_at_commit", "audio_ms")
-"""Those of their attributes that are figures of the latency view."""
+"""Attributes of stages that are figures of the latency view."""
 REPLY_FIGURES = ("rtf_total", "rtf_steady", "first_chunk_ratio", "flow_steps", "memory_gb")
-"""The same of a whole reply."""
+"""Attributes of a whole reply that are figures of the latency view."""
 
 _log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from app.audio.streams import PlayedTap, SampleClock
 from engine_runtime.errors import AudioDeviceError
 
 _SMOOTHING = 0.01
-"""A second's worth of blocks."""
+"""Blocks of about one second."""
 _PLAUSIBLE_S = (-0.2, 3.0)
 """A monitor of a loudspeaker captures sound before it is in the air. Some drivers give no time at all, 0."""
 _GAP_NS = 10_000_000
@@ -94,7 +94,7 @@ _RING_SECONDS = 2.0
 _STALL_NS = 500_000_000
 """A device without a callback for this long is lost."""
 _LARGEST_SERVICE_STEP_NS = 50_000_000
-"""Most time counted per call: a dialog thread that was held up must not blame the device."""
+"""Longest time counted per call, so that a delayed dialog thread is not mistaken for a lost device."""
 
 _ONE_GAP_NS = 200_000_000
 """Within this time an under-run of the device is reported once."""
@@ -311,7 +311,7 @@ class SoundInput(_SoundStream):
         np.nan_to_num(clean, copy=False)
         end_ns = self._end_ns(time_info.inputBufferAdcTime, frames)
         if frames <= self.ring.free:  # otherwise the next one that fits comes after a gap
-            # Before its samples are published: who reads them finds their time.
+            # Stamped before its samples are published, so that a reader always finds their time.
             self._clock.stamp(self.ring.written, frames, end_ns - frames * 1_000_000_000 // self.sample_rate)
         self.ring.write(clean)
         self._callbacks += 1

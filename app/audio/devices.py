@@ -23,7 +23,7 @@ KINDS: dict[Direction, Problem] = {
     "microphone": Problem("microphone"),
     "loudspeaker": Problem("loudspeaker"),
 }
-"""What a device of a direction is called in a message, where it is translated."""
+"""What messages call a device of each direction; they are translated there."""
 SERVER_DEVICE = "pulse"
 """PortAudio's name of the sound server. Preferred on Linux: it ends cleanly when the server dies, where
 PipeWire's own ALSA plugin can hang PortAudio for ever."""
@@ -69,7 +69,7 @@ class DeviceList:
 
 
 def no_answer(error: Exception) -> Problem:
-    """What an error of the sound system says to the user."""
+    """What the user is told about an error of the sound system."""
     return Problem("The sound system does not answer ({error}).", "Check that it runs.", error=error)
 
 

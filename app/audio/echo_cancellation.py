@@ -4,10 +4,10 @@ In: captured 16 kHz sound and the reference of what the loudspeaker played. Out:
 up to 100 ms later where the reference of the same moment is not known yet. A frame of 10 ms takes 0.2 to
 0.6 ms.
 
-Automatic echo cancellation passes the captured samples through unchanged once nothing of what is played comes
-back for 2 s without a gap and with steady clocks, as with headphones (20 s once there was an echo). The
-canceller still runs, to be of use at once when an echo begins. Without the package of the chosen library
-nothing is processed, which is reported once. Dialog thread.
+Automatic echo cancellation passes captured samples through unchanged after 2 s of gapless playback with
+steady clocks and no echo, as with headphones (20 s once there was an echo). The canceller keeps running, so
+that it is effective as soon as an echo begins. Without the package of the chosen library nothing is
+processed, which is reported once. Dialog thread.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AudioProcessing:
-    """What is done to captured sound before anything hears it."""
+    """Processing of captured sound, before anything else reads it."""
 
     echo_cancellation: EchoMode = "auto"
     """`auto` cancels until no echo is measured, and again when there is one."""
     noise_suppression: bool = False
     """Reduce steady noise by 12 dB."""
     gain_control: bool = False
-    """Bring speech to one level."""
+    """Adjust speech to a constant level."""
     library: EchoLibrary | None = None
-    """The library that does all this; None for the default."""
+    """The audio processing library; None for the default."""
 
     def __post_init__(self) -> None:
         if self.library not in (*get_args(EchoLibrary), None):
@@ -65,7 +65,7 @@ class AudioProcessing:
 
 @dataclass(frozen=True, slots=True)
 class EchoMeasurement:
-    """What is known of the echo. Levels in dB and the delay in ms, None until one was measured."""
+    """The echo as measured. Levels in dB and the delay in ms, None until one was measured."""
 
     state: EchoState = "off"
     erl_db: float | None = None
@@ -110,7 +110,7 @@ class CaptureProcessor:
     @property
     def suspects_echo(self) -> bool:
         """Whether the latest frames may hold an echo: one that has just begun while they are passed through,
-        or one whose reference was aligned anew, as after an under-run of the device."""
+        or one whose reference was realigned, as after an under-run of the device."""
         if self._canceller is None:
             return False
         if self._passes_through:
@@ -184,7 +184,7 @@ class CaptureProcessor:
         if self._sample_rate != RATE_HZ:
             self._pass_through(
                 Problem(
-                    "Echo cancellation needs sound at {needed:,} Hz; it is captured at {rate:,}.",
+                    "Echo cancellation needs sound at {needed:,} Hz, but it is captured at {rate:,} Hz.",
                     _ADVICE,
                     needed=RATE_HZ,
                     rate=self._sample_rate,
@@ -257,7 +257,7 @@ class CaptureProcessor:
     def _look_for_echo(self) -> None:
         """Decide whether the output of the canceller is used."""
         if not self._reference.is_settled:
-            # Aligned anew, after a gap or for another device: what was heard before says nothing.
+            # Realigned after a gap or for another device: earlier measurements no longer apply.
             self._audible_samples = 0
         elif self._reference.is_steady and self._monitor.is_audible:
             self._audible_samples += self._unchecked * FRAME_SAMPLES

@@ -16,7 +16,7 @@ from app.settings import EchoLibrary
 from engine_runtime.types import Pcm
 
 DEFAULT_LIBRARY: EchoLibrary = "pywebrtc"
-"""The other one cancels alike, starts later and takes more memory (tests/tools/echo_bench.py)."""
+"""The other one cancels equally well, starts later and takes more memory (tests/tools/echo_bench.py)."""
 PACKAGES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc-audio", "livekit": "livekit"}
 """Names of the package registry."""
 MODULES: dict[EchoLibrary, str] = {"pywebrtc": "pywebrtc_audio", "livekit": "livekit.rtc"}

@@ -31,8 +31,8 @@ _PEAK = 12.0
 _PEAK_WIDTH = 16
 """Samples on each side, 1 ms: the room spreads a peak."""
 _SECOND_PEAK = 0.55
-"""Part of that height which any other peak may have. Two voices of the same pitch have several alike, an echo
-has one."""
+"""Share of that height which no other peak may exceed. Two voices of the same pitch give several similar
+peaks, an echo gives one."""
 _SAME_DELAY = 4
 """Samples, 0.25 ms: an echo stays where it is but for drift (2.4 samples at most), a chance peak does not."""
 _KNOWN_S = 1.0
@@ -83,7 +83,7 @@ class EchoMonitor:
 
     @property
     def is_established(self) -> bool:
-        """Whether an echo was found at many moments: a similar voice passes for one at a few."""
+        """Whether an echo was found many times: a similar voice is taken for one a few times."""
         return len(self._losses) == _LATEST_LOSSES
 
     @property

@@ -24,7 +24,7 @@ FRAME_SAMPLES = 160
 """10 ms, the frame of WebRTC's audio processing."""
 _FRAMES_PER_S = RATE_HZ // FRAME_SAMPLES
 _LOOP_GAIN = 0.001
-"""Part of the error that is made up for in a frame: callbacks come up to 20 ms late, and that jitter must not
+"""Share of the error that is corrected per frame: callbacks come up to 20 ms late, and that jitter must not
 move the reference."""
 _FIRST_GAIN = 0.5
 """Divided by the age in frames until `_LOOP_GAIN` is reached: the first second averages the jitter away."""
@@ -37,8 +37,8 @@ ran dry, or samples were dropped."""
 _SETTLED_FRAMES = 50
 """The canceller has found the echo again this long after a jump."""
 _STEADY = 4.0
-"""Samples that the correction may move the reference by in that time. What moves faster shows no echo, as
-while the first late callbacks are made up for."""
+"""Most samples by which the correction may move the reference in that time. If it moves faster, as after the
+first late callbacks, no echo can be found."""
 
 ReceivedAt = Callable[[int], int]
 """When the input device delivered captured sample n, in ns."""

@@ -167,7 +167,7 @@ class PlaybackRing(Ring):
         return count
 
     def _look(self) -> None:
-        """Consumer: begin a fade to silence, or leave silence, as the producer wishes."""
+        """Consumer: begin a fade to silence, or end it, as the producer has requested."""
         is_paused = self._is_paused  # NOTE: read before the other one, which `discard` writes first.
         discard_to = self._discard_to
         is_discarded = discard_to > self.consumed

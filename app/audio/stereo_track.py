@@ -3,8 +3,8 @@
 In: blocks of each side with the time of their first sample. Out: frames [n, 2] for a file, in order and
 without gaps. The line is that of the microphone: what it captured stays sample for sample, and only real gaps
 are filled with silence. What was played is placed on the line by the times of both devices; drift between
-their clocks is taken out by stretching the right side a little. While both devices are closed the line stands
-still. Dialog thread.
+their clocks is taken out by stretching the right side a little. While both devices are closed, the time line
+stops. Dialog thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from app.audio.resample import Resampler
 from engine_runtime.types import Pcm
 
 _GAP_S = 0.1
-"""A device that is behind by more has lost samples or was away; less is jitter of its callbacks, or drift."""
+"""A device that lags by more has lost samples or was absent; a smaller lag is callback jitter or drift."""
 _JITTER_WEIGHT = 0.01
 """Weight of a new measurement of a device clock, small so that callback jitter does not move the line."""
 _SETTLED_S = 0.002
 """An error below this is left alone: the played sound stays as it is while the clocks agree."""
 _MOST_STRETCH = 0.005
 _CLOSED_AFTER_S = 2.0
-"""A side from which nothing came for this long is closed, and silent."""
+"""A side that has delivered nothing for this long counts as closed, and is silent."""
 
 
 class StereoTrack:
@@ -36,7 +36,7 @@ class StereoTrack:
         self._first_frame = first_frame
         self._taken = first_frame
         self._paused_at: int | None = None
-        """Where the line stands still, None while it runs."""
+        """Where the line is stopped, None while it runs."""
         self._skew = 0.0
         """Frames by which the microphone's clock is behind the session's."""
         self._error = 0.0
@@ -106,7 +106,7 @@ class StereoTrack:
         return np.stack([self._left.take(self._taken), self._right.take(self._taken)], axis=1)
 
     def _go_on(self, first_ns: int) -> None:
-        """Let the line run again from this time on, if it stood still."""
+        """Restart the line from this time on, if it was stopped."""
         if self._paused_at is not None:
             paused_at, self._paused_at = self._paused_at, None
             self._origin_ns += round((self.frame_at(first_ns) - paused_at) / self.sample_rate * 1e9)

@@ -86,7 +86,7 @@ class PlayedTap:
         return self.ring.read(count), first_ns or 0
 
     def index_at(self, time_ns: int) -> float | None:
-        """Which sample of `ring` was given to the device at `time_ns`; None before the first block."""
+        """Which sample of `ring` was handed to the device at `time_ns`; None before the first block."""
         return self._clock.index_at(time_ns)
 
 

@@ -1,4 +1,5 @@
-"""Keeps microphone and loudspeaker running: opens them, replaces one that is lost, takes it back by name.
+"""Keeps microphone and loudspeaker running: opens them, replaces a lost device, and returns to it, by name,
+when it is back.
 
 In: `open`, `close`, a `service` every few milliseconds with the time, and `follow` when the list of a sound
 server has changed. Out: notices for the user. A stream whose device has gone is closed and opened on the
@@ -100,7 +101,7 @@ class DeviceSupervisor:
         self._retry_at_ns: int | None = None
         self._attempt = 0
         self._unreported: DeviceNotice | None = None
-        """A loss that may end before it has to be reported."""
+        """A loss that is not reported yet, because it may be over soon."""
         self._is_hung = False
         self._descriptions: dict[str, str] = {}
         """Descriptions of all devices seen so far, to name one that has gone."""
@@ -149,7 +150,7 @@ class DeviceSupervisor:
         return [*self._close_streams(self._sides), *self._look_and_open()]
 
     def look_around(self) -> None:
-        """Look for devices again, unless one is or ought to be open: `service` does that then."""
+        """Look for devices again, unless one is open or requested: then `service` does it."""
         if not any(side.is_open or side.is_wanted for side in self._sides):
             self._look_and_open()
 
@@ -301,7 +302,7 @@ class DeviceSupervisor:
     def _replacement(self, side: _Side, found: DeviceList) -> DeviceNotice:
         return DeviceNotice(
             Problem(
-                "The {kind} {absent} is not connected; {present} takes its place.",
+                "The {kind} {absent} is not connected; {present} is used instead.",
                 kind=KINDS[side.what],
                 absent=self._described(side.device or ""),
                 present=self._described(side.in_use(found)),

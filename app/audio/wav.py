@@ -31,7 +31,7 @@ from engine_runtime.types import Pcm
 MIN_RATE_HZ = 8_000
 MAX_RATE_HZ = 96_000
 SUFFIXES = (".wav", ".flac")
-"""Of the files that are found in a folder; a file that is named may have any name."""
+"""Endings of the files that are found in a folder; a file that the user names may have any."""
 _CONTAINERS = ("WAV", "WAVEX", "FLAC")
 _UNKNOWN_SIZE = 0xFFFFFFFF
 _MOST_FRAMES = 1 << 48
@@ -244,7 +244,7 @@ def _decoder(stream: BinaryIO, path: Path) -> soundfile.SoundFile:
 
 
 def _check(sound: soundfile.SoundFile, stream: BinaryIO, path: Path) -> None:
-    """AudioInputError for what libsndfile opens, and cannot be used."""
+    """AudioInputError for a file that libsndfile opens but that cannot be used."""
     if sound.format not in _CONTAINERS:
         raise _no_sound_file(path)
     if not MIN_RATE_HZ <= sound.samplerate <= MAX_RATE_HZ:
@@ -275,7 +275,7 @@ def _check_complete(stream: BinaryIO, path: Path) -> None:
     stream.seek(position)
     if name == b"data" and size - at < length != _UNKNOWN_SIZE:
         raise AudioInputError(
-            "{path} is cut short: {size} of {length} bytes of audio are there.",
+            "{path} is truncated: it has {size} of {length} bytes of audio.",
             "Copy or record it again.",
             path=path,
             size=size - at,

@@ -35,7 +35,7 @@ from engine_runtime.errors import ExportError
 LOGS = "logs"
 _LOCK = "lock"
 _LINE_S, _TERMINAL_LINE_S = 30.0, 1.0
-"""Progress comes no more often than this; on a terminal it is one line that changes."""
+"""Shortest interval between progress lines; on a terminal one line is updated in place."""
 _MOST_HOURS, _MOST_MINUTES = 24 * 14, 24 * 60
 
 
@@ -49,17 +49,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--out",
         type=paths.user_path,
         metavar="DIR",
-        help="folder of the report, of what is finished, and of logs, checkpoints and engines",
+        help="folder for the report, finished steps, logs, checkpoints and engines",
     )
     parser.add_argument(
-        "--fetch", action="store_true", help="download the model of --bundle if it is not there"
+        "--fetch", action="store_true", help="download the model of --bundle if it is missing"
     )
     parser.add_argument(
         "--from",
         dest="source",
         type=paths.user_path,
         metavar="DIR",
-        help="make the bundle of this checkpoint in place of downloading (see `moss-voice fetch`)",
+        help="make the bundle from this checkpoint instead of downloading (see `moss-voice fetch`)",
     )
     parser.add_argument(
         "--wavs",
@@ -96,12 +96,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=number(0.1, _MOST_MINUTES),
         default=10.0,
         metavar="M",
-        help="how long replies are played and listened to (default: 10)",
+        help="how long replies are played while the microphone listens (default: 10)",
     )
     parser.add_argument(
         "--headphones",
         action="store_true",
-        help="the microphone cannot hear the loudspeaker: an echo need not be found",
+        help="the microphone cannot hear the loudspeaker, so no echo has to be found",
     )
     parser.add_argument(
         "--soak-hours",
@@ -130,15 +130,15 @@ def run(arguments: argparse.Namespace) -> int:
     settings = start_settings(arguments)
     if settings.engine.backend != "torch":
         raise UsageError(
-            "An acceptance builds an engine of its own and tries it.", "Leave out --backend and --engine."
+            "An acceptance run builds an engine of its own and tries it.", "Leave out --backend and --engine."
         )
     if arguments.out is None and not arguments.list:
-        raise UsageError("There is no folder for the report.", "Give one with --out DIR.")
+        raise UsageError("No folder is given for the report.", "Give one with --out DIR.")
     if arguments.source is not None and arguments.fetch:
-        raise UsageError("--from takes the place of --fetch.", "Leave one of them out.")
+        raise UsageError("--from replaces --fetch.", "Leave one of them out.")
     if (arguments.source is not None or arguments.fetch) and arguments.bundle is None:
         raise UsageError(
-            "What --fetch and --from make is a model: name it with --bundle {released}.", released=RELEASED
+            "--fetch and --from make a model: name it with --bundle {released}.", released=RELEASED
         )
     progress = _Progress()
     plan = _plan(arguments, progress)
@@ -152,7 +152,9 @@ def run(arguments: argparse.Namespace) -> int:
     with (plan.out / _LOCK).open("wb") as lock:
         if not process.take_lock(lock.fileno()):
             raise ExportError(
-                "Another acceptance uses {out}.", "Wait for its end, or choose another folder.", out=plan.out
+                "Another acceptance run uses {out}.",
+                "Wait until it ends, or choose another folder.",
+                out=plan.out,
             )
         found = _hold(plan, steps, choice, progress)
     counts = ", ".join(f"{found[status]} {status}" for status in ("passed", "failed", "skipped"))
@@ -245,7 +247,7 @@ def _make_folder(out: Path) -> None:
         (out / LOGS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExportError(
-            "{out} cannot be made: {reason}.",
+            "{out} cannot be created: {reason}.",
             "Choose another folder with --out.",
             out=out,
             reason=error.strerror,
@@ -253,7 +255,8 @@ def _make_folder(out: Path) -> None:
 
 
 class _Progress:
-    """Says what is being done: on a terminal in one line that changes, elsewhere in a line now and then."""
+    """Reports the step in progress: on a terminal in one line that is updated in place, elsewhere in a new
+    line now and then."""
 
     def __init__(self) -> None:
         self.step = ""

@@ -136,7 +136,7 @@ def refuse_error(document: Mapping[str, Any], result: CommandResult) -> None:
 
 
 def shown_command(words: Sequence[str], python: Path | None) -> str:
-    """A command as a user would type it."""
+    """The command as a user would type it."""
     return shlex.join([*(["moss-voice"] if python is None else [str(python), "-m", "app"]), *words])
 
 
@@ -151,7 +151,7 @@ def value_text(value: Value) -> str:
 
 @cache
 def _machine() -> str:
-    """GPUs and driver: with others everything is to be done again."""
+    """GPUs and driver: if they change, every step is repeated."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""

@@ -34,8 +34,8 @@ from engine_runtime.errors import MossVoiceError
 
 
 def program_steps(plan: Plan) -> list[AcceptanceStep]:
-    """All of them, in order, but for the soak. What changes without this program, such as the free memory, is
-    looked at each time."""
+    """All of them in order, except the soak. What changes independently of this program, such as the free
+    memory, is examined each time."""
     wavs = plan.wav_inputs()
 
     def no_files() -> str:
@@ -310,7 +310,7 @@ _LONGEST_LIST = 20
 
 
 def files(plan: Plan, did: list[str]) -> StepOutcome:
-    """Fetch the model if that is wanted and it is not there; sizes and hashes of all files."""
+    """Fetch the model if that is requested and it is missing; check sizes and hashes of all files."""
     if not (plan.bundle / MANIFEST_NAME).is_file():
         if plan.fetch is None:
             raise MossVoiceError(

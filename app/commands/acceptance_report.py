@@ -27,7 +27,7 @@ from engine_runtime.errors import redact
 TEXT, JSON = "report.txt", "report.json"
 _MARKS = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
 _NO_NAME = re.compile(r"[a-z0-9]*")
-"""What sound systems call devices of every machine, such as default or surround51."""
+"""Device names that sound systems use on every machine, such as default or surround51."""
 _WIDTH = 100
 _HEADER = """\
 Report of moss-voice acceptance. It holds what each step did, its figures with their limits, and what to do

@@ -1,8 +1,8 @@
 """Steps of an acceptance: their results, the order in which they are done, and what is kept of them.
 
 In: steps, each with a name, what it depends on, and a function that does it. Out: one `StepOutcome` per step.
-What is finished is written to a file at once, so that an interrupted acceptance goes on where it stopped; a
-step is done again if its inputs have changed, or those of a step that it needs. Main thread.
+Finished steps are written to a file at once, so that an interrupted acceptance resumes where it stopped; a
+step is repeated if its inputs, or those of a step that it needs, have changed. Main thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Value = float | int | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A value that a step found. `limit` is what it has to keep, in words, "" if it is only reported;
+    """A value that a step measured. `limit` is its limit in words; "" if the value is only reported, and
     `is_met` is None then."""
 
     name: str
@@ -38,7 +38,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What became of a step."""
+    """The outcome of a step."""
 
     status: Status
     figures: tuple[Figure, ...] = ()
@@ -125,7 +125,7 @@ class Journal:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise MossVoiceError(
                 "{file} cannot be read ({error}).",
-                "Choose another folder, or delete this file to begin anew.",
+                "Choose another folder, or delete this file to start over.",
                 file=self._file,
                 error=error,
             ) from error
@@ -143,7 +143,7 @@ def _finished(stored: dict[str, Any]) -> Finished:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which steps are wanted: `only` these if any, without `without`; those of `again` anew."""
+    """The selected steps: `only` these if any, without `without`; those of `again` are repeated."""
 
     only: frozenset[str] = frozenset()
     without: frozenset[str] = frozenset()
@@ -162,7 +162,7 @@ def hold(
     was done now. A step that raises MossVoiceError has failed; the others are done all the same."""
     outcomes: dict[str, StepOutcome] = {}
     broken: dict[str, str] = {}
-    """Steps that failed, or wait for one, each with the name of that."""
+    """Steps that failed or depend on a failed one, each with the name of the failed step."""
     for step in steps:
         if causes := sorted({broken[name] for name in step.needs if name in broken}):
             outcome, is_new = StepOutcome.skip(f"{' and '.join(causes)} failed"), False

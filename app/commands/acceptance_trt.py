@@ -86,7 +86,7 @@ def _steps(plan: Plan) -> list[AcceptanceStep]:
 
 
 def _why_not(plan: Plan) -> str:
-    """Why nothing of this can be done here."""
+    """Why none of these steps can run here."""
     if plan.is_random:
         return "random weights have no files to convert"
     if plan.engine_python is None and library.installed_version("tensorrt-llm") is None:
@@ -95,7 +95,7 @@ def _why_not(plan: Plan) -> str:
 
 
 def _tiny(plan: Plan, did: list[str]) -> StepOutcome:
-    """Every tool once, so that what the library does not take is known within minutes. Without a report on
+    """Runs every tool once, so that anything the library rejects is known within minutes. Without a report on
     the quantized checkpoint: the format costs a small model more than a large one."""
     bundle, folder = paths.bundles_dir() / _TINY, plan.out / "trt-tiny"
     shutil.rmtree(folder, ignore_errors=True)

@@ -30,8 +30,8 @@ def add_conversation_options(parser: argparse.ArgumentParser) -> None:
         type=integers(1, _MOST_USERS),
         default=[],
         metavar="N[,N...]",
-        help="instead of all this, let N simulated users talk at once, at real-time pace, each of them half "
-        "of the time",
+        help="instead of all this, let N simulated users talk at once in real time, each of them "
+        "half of the time",
     )
     group.add_argument(
         "--conversation-seconds",
@@ -44,8 +44,8 @@ def add_conversation_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--processor-time",
         action="store_true",
-        help="count the processor time of the engine thread in place of wall time, for a machine that is "
-        "shared; set OMP_NUM_THREADS, so that the number of threads does not follow its load",
+        help="count the processor time of the engine thread instead of wall time, for a shared "
+        "machine; set OMP_NUM_THREADS, so that the number of threads does not follow its load",
     )
 
 

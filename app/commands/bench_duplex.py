@@ -81,7 +81,7 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
         "how long users talk (default: 0.5)",
     )
     group.add_argument(
-        "--duplex-seed", type=integer(0, LARGEST_COUNT), default=1, metavar="N", help="of the scenarios"
+        "--duplex-seed", type=integer(0, LARGEST_COUNT), default=1, metavar="N", help="seed of the scenarios"
     )
     group.add_argument(
         "--duplex-in",
@@ -99,8 +99,8 @@ def add_duplex_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--duplex-realtime",
         action="store_true",
-        help="in real time, through sound devices of a PulseAudio daemon that is started for it (default: "
-        "on a clock that runs faster while the engine is idle)",
+        help="run in real time, through sound devices of a PulseAudio daemon started for it "
+        "(default: on a clock that runs faster while the engine is idle)",
     )
     group.add_argument(
         "--duplex-cpu-time",

@@ -441,7 +441,7 @@ def _counted(replies: BenchReport) -> str:
 
 
 def _params(engine: Engine, settings: StartSettings, arguments: argparse.Namespace) -> SamplingParams | None:
-    """None: those of the bundle. With random weights a reply does not end, so its length is fixed."""
+    """None for those of the bundle. With random weights a reply never ends, so its length is fixed."""
     sampling = engine.bundle.lm.sampling_speech
     if settings.engine.random_weights is not None:
         codes = min(arguments.reply_codes, engine.stages.max_codes)

@@ -1,8 +1,8 @@
 """moss-voice bench --server: simulated users talk to a Realtime server at the pace of real time.
 
-Times are printed only if every reply is one: complete, with audible speech, and for nano with the expected
+Times are printed only if every reply is valid: complete, with audible speech, and for nano with the expected
 words. Where the server counts the speech codes of a reply, its audio has to be as long as these. A model with
-random weights ends no reply: with --reply-tokens all replies have a limit.
+random weights never ends a reply: --reply-tokens limits all replies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EXPECTED = {
     "07-opposite-of-hot.wav": "cold",
     "08-colour-of-grass.wav": "green",
 }
-"""What nano answers to the sample questions, each of which can be asked at any time."""
+"""nano's answers to the sample questions that can be asked at any time."""
 _MINUTES = 0.5
 _NANO = "nano"
 _APART_S = 0.37
@@ -92,7 +92,7 @@ def add_server_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_server(arguments: argparse.Namespace) -> int:
-    """Talk, check every reply, print. MossVoiceError names the first reply that is none."""
+    """Talk, check every reply, print. MossVoiceError names the first invalid reply."""
     from app.main import server_address
     from engine_runtime import hardware
 
@@ -144,7 +144,7 @@ def turns_at(
     drawn = np.random.default_rng(place)
     turns = []
     for number in range(_DRAWN_TURNS):
-        # Neither the question nor the reply has all of its words.
+        # Here neither the question nor the reply is complete.
         turn = replace(asked[number % len(asked)], expected="")
         if question_s is not None:
             samples = round(drawn.uniform(*question_s) * session.input_format.sample_rate)
@@ -181,7 +181,7 @@ def _repeated(name: str, rate: int) -> Pcm:
 
 
 def measured(users: list[list[LoadReply]]) -> dict[str, Any]:
-    """The measured quantities. MossVoiceError if a reply is none."""
+    """The measured quantities. MossVoiceError if a reply is invalid."""
     from engine_runtime.bench.measuring import summarize
 
     replies = [reply for user in users for reply in user]

@@ -66,7 +66,7 @@ class EnterKey:
     """The Enter key of a terminal as the button of push-to-talk: one press holds it, the next releases it.
 
     A terminal does not report when a key is released. Lines on standard input are not waited for. At the end
-    of the input the state does not change.
+    of the input the state stays as it is.
     """
 
     def __init__(self, stream: int = _STDIN) -> None:
@@ -83,7 +83,7 @@ class EnterKey:
         return presses > 0
 
     def follow(self, event: Event) -> None:
-        """A turn that ended by its length, or could not begin, needs no release."""
+        """A turn that reached its longest length, or could not begin, needs no release."""
         if isinstance(event, TurnCommitted | TurnCancelled | ErrorRaised):
             self.is_down = False
 
@@ -140,7 +140,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--seconds",
         type=number(0.1, _LONGEST_S),
         metavar="N",
-        help="end so many seconds after the model is ready (default: until Ctrl-C)",
+        help="end this many seconds after the model is ready (default: at Ctrl-C)",
     )
     parser.add_argument(
         "--ask",
@@ -152,7 +152,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--output", metavar="NAME", help="loudspeaker (default: that of the system)")
     add_reply_option(parser)
     parser.add_argument(
-        "--json", action="store_true", help="end the output with one JSON document, as that of `talk`"
+        "--json", action="store_true", help="end the output with one JSON document, like that of `talk`"
     )
     parser.set_defaults(run=run)
 
@@ -190,7 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _typed_questions() -> list[str]:
-    """What the sample questions say; AudioInputError if there are none."""
+    """The words of the sample questions; AudioInputError if there are none."""
     from app.sample_questions import load_samples
 
     samples = load_samples(sample_paths()[0].parent)
@@ -293,7 +293,7 @@ class Terminal:
 def _decision(
     name: str, turn_id: int, duration_ms: float, attributes: dict[str, float | int | str]
 ) -> str | None:
-    """A decision on the end of the turn, or the latency of a reply."""
+    """Print a decision on the end of the turn, or the latency of a reply."""
     if name == "end_of_turn":
         who = "model" if attributes.get("by") == "language model" else "pause"
         return f"{turn_id}. {who}    {attributes['probability']:.2f} finished ({attributes['stage']})"

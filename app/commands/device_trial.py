@@ -33,7 +33,7 @@ from app.session.events import (
 )
 
 _WITHOUT_MICROPHONE_S = 20.0
-"""How long a microphone is waited for."""
+"""How long to wait for a microphone."""
 _PAUSE_S = 1.0
 """Silence between a reply and the next question: an echo that comes late still belongs to the reply."""
 
@@ -49,7 +49,7 @@ class DeviceTrial:
         self._waits_since_s: float | None = None
         self._has_microphone = self._had_microphone = False
         self._of_voice: set[int] = set()
-        """Turns that sound opened; nobody spoke, so it was that of the loudspeaker, or noise."""
+        """Turns that were opened by sound; as nobody spoke, it came from the loudspeaker or was noise."""
         self._opened = self._answered = self._cut = self._paused = 0
         self._echo = EchoMeasurement()
         self._delays_ms: list[float] = []

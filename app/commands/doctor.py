@@ -55,7 +55,7 @@ class Finding:
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 _ECHO_CANCELLER = "pywebrtc-audio"
-"""The only library below that the program runs without."""
+"""The only one of these libraries that is optional."""
 _LIBRARIES = (
     "torch", "numpy", "safetensors", "tokenizers", "bigvgan", "huggingface-hub", "onnxruntime", "silero-vad",
     "sounddevice", "soxr", _ECHO_CANCELLER, "PySide6-Essentials", "pyqtgraph",
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make all checks and print them."""
     _check_report(arguments.report, arguments.about)
     if arguments.index_url is not None and not arguments.newest:
-        raise UsageError("--index-url goes with --newest.", "Give both, or neither.")
+        raise UsageError("--index-url needs --newest.", "Give both, or neither.")
     findings = list(examine())
     if arguments.newest:
         findings += newest(arguments.index_url)
@@ -118,7 +118,7 @@ def _check_report(file: Path | None, folders: Sequence[Path]) -> None:
     if file is not None:
         check_target(file)
     elif folders:
-        raise UsageError("--about goes with --report FILE.", "Give both, or neither.")
+        raise UsageError("--about needs --report FILE.", "Give both, or neither.")
     for folder in folders:
         if not os.path.isdir(folder):  # noqa: PTH112
             raise UsageError(

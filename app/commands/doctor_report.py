@@ -41,7 +41,7 @@ _PRIVATE = (
     ("FILE", r"sample (.+), [\d.]+ s$"),
     ("SERVER", r"the engine is the server (\S+)$"),
 )
-"""Where names stand in the findings and in the log: app/session/event_log.py and the messages of devices."""
+"""Where names occur in the findings and in the log: app/session/event_log.py and the messages of devices."""
 _NO_NAMES = frozenset({"closed"})
 _HEADER = """\
 Report of moss-voice doctor. It holds: what doctor found, the system and its GPU, versions of all Python

@@ -68,10 +68,10 @@ def _commit(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Get the files, create the bundle, print its folder; or remove it."""
     if arguments.codec_from is not None and arguments.source is None:
-        raise UsageError("--codec-from goes with --from.", "Give both, or neither to download.")
+        raise UsageError("--codec-from needs --from.", "Give both, or neither to download.")
     if arguments.remove:
         if arguments.source is not None or arguments.to is not None or arguments.offline:
-            raise UsageError("--remove goes without --from, --to and --offline.", "Leave them out.")
+            raise UsageError("--remove excludes --from, --to and --offline.", "Leave them out.")
         remove(paths.user_bundles_dir() / arguments.model)
         return 0
     from engine_runtime.bundle.released import assembly, download, layout

@@ -40,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "gpu", help="install or remove what the packaged program needs for a GPU", description=__doc__
     )
     parts = parser.add_subparsers(title="parts", metavar="PART", required=True)
-    parser = parts.add_parser("install", help="install, repair or update it, and test it")
+    parser = parts.add_parser("install", help="install, repair or update the GPU runtime, and test it")
     parser.add_argument(
         "--wheels",
         type=paths.user_path,
@@ -59,8 +59,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("folder", type=paths.user_path, metavar="DIR", help="the folder")
     _add_index(parser)
     parser.set_defaults(run=_download)
-    parser = parts.add_parser("remove", help="remove it; the program runs on the processor again")
-    parser.add_argument("--older", action="store_true", help="remove those of other versions of the program")
+    parser = parts.add_parser(
+        "remove", help="remove the GPU runtime; the program runs on the processor again"
+    )
+    parser.add_argument(
+        "--older", action="store_true", help="remove the runtimes of other versions of the program"
+    )
     parser.set_defaults(run=_remove)
     parser = parts.add_parser("status", help="show what is installed, its size, and what its test found")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -178,7 +182,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _bars() -> Iterator[Report]:
-    """One progress bar after the other, for each step."""
+    """A progress bar for each step, one after the other."""
     with contextlib.ExitStack() as stack:
         running: dict[Step, Callable[[float], None]] = {}
 
@@ -195,7 +199,7 @@ def _bars() -> Iterator[Report]:
 
 @contextlib.contextmanager
 def _json_lines() -> Iterator[Report]:
-    """A line for each step, and for each of its hundredths."""
+    """A line for each step and each percent of it."""
     last: list[object] = []
 
     def report(step: Step, done: int, total: int) -> None:

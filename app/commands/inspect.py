@@ -36,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--tensors", action="store_true", help="compare the tensors with the manifest, in place of the hashes"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--progress", action="store_true", help="print progress as lines of JSON before")
+    parser.add_argument("--progress", action="store_true", help="first print progress as lines of JSON")
     parser.set_defaults(run=run)
 
 
@@ -122,7 +122,7 @@ def count_parameters(file: Path) -> int:
             return sum(math.prod(content.get_slice(name).get_shape()) for name in names)
     except (OSError, safetensors.SafetensorError) as error:
         raise BundleError(
-            "{file} is no safetensors file ({error}).",
+            "{file} is not a safetensors file ({error}).",
             "Copy or download the bundle again.",
             file=file,
             error=error,

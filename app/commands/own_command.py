@@ -27,7 +27,7 @@ from engine_runtime.errors import MossVoiceError, Problem
 _POLL_S = 0.1
 _PROGRESS_S = "2"
 _END_S = 15.0
-"""Time for the child to clean up after it was told to end: an engine may be loading."""
+"""Time for the child to clean up after it was told to stop: it may be loading an engine."""
 _LONGEST_LINE = 160
 _OWN_WORDS = "moss-voice: "
 

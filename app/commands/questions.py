@@ -45,7 +45,7 @@ def question_paths(folder: Path | None) -> list[Path]:
 
 
 def read_questions(folder: Path | None, rate: int) -> dict[str, Pcm]:
-    """The same by name, as returned by `read_question`."""
+    """The same recordings by name, as returned by `read_question`."""
     return {path.name: read_question(path, rate) for path in question_paths(folder)}
 
 

@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.ray:
         return _run_with_ray(arguments)
     if arguments.replicas is not None:
-        raise MossVoiceError("--replicas is an option of Ray Serve.", "Give --ray, too.")
+        raise MossVoiceError("--replicas is an option of Ray Serve.", "Add --ray.")
     from app.main import engine_factory, load_turn_end_detector
     from app.server.run import serve
 
@@ -132,8 +132,8 @@ def _run_with_ray(arguments: argparse.Namespace) -> int:
     least, most = arguments.replicas or (1, 1)
     if least < most and arguments.conversations is None:
         raise MossVoiceError(
-            "With {least} to {most} replicas it has to be known how many conversations one of them holds.",
-            "Give --conversations, too.",
+            "Scaling between {least} and {most} replicas needs the number of conversations per replica.",
+            "Add --conversations.",
             least=least,
             most=most,
         )

@@ -112,8 +112,8 @@ def add_sharing_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--batch-invariant",
         action="store_true",
-        help="run each sequence in a step of its own, so that no reply depends on what else runs, not even "
-        "by rounding (on a CPU that is always so)",
+        help="run each sequence in a step of its own, so that no reply depends on what else runs, "
+        "not even by rounding (always so on a CPU)",
     )
     _add(parser, options(EngineOptions, _OF_SHARING), of_subcommand=False)
 
@@ -135,7 +135,7 @@ def _add(parser: argparse._ActionsContainer, known: Iterable[Setting], of_subcom
 
 
 def _type_of(known: Setting) -> Callable[[str], Any]:
-    """What reads the text of an option."""
+    """The function that parses the text of an option."""
     if known.name == "compute_capability":
         return compute_capability
     if known.kind is Path:
@@ -187,7 +187,7 @@ def add_microphone_options(parser: argparse.ArgumentParser, of_subcommand: bool 
 
 
 def add_echo_library_option(parser: argparse._ActionsContainer, of_subcommand: bool = True) -> None:
-    """Add what cancels the echo; as in `add_engine_options`."""
+    """Add the option for the echo canceller; as in `add_engine_options`."""
     _add(parser, options(StartSettings, ("echo_library",)), of_subcommand)
 
 

@@ -37,7 +37,7 @@ _SHOWN = (
 
 
 class UsageError(MossVoiceError):
-    """Options that do not go together."""
+    """Options that exclude each other."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -71,13 +71,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--no-hold",
         action="store_true",
-        help="play the recording straight through, also while a reply is made and played; what is said "
-        "over it interrupts it",
+        help="play the recording straight through, also during replies; speech over a reply interrupts it",
     )
     parser.add_argument(
         "--realtime",
         action="store_true",
-        help="play the recording at the pace of real time, as it is always done with a server",
+        help="play the recording in real time, as is always done with a server",
     )
     parser.add_argument("--json", action="store_true", help="end the output with one JSON document")
     parser.set_defaults(run=run)
@@ -94,7 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
             "The question has bytes that are not valid UTF-8.", "Type it again, or check the locale."
         )
     if arguments.no_hold and arguments.question is None:
-        raise UsageError("--no-hold is about a recording.", "Give one with --in, or leave it out.")
+        raise UsageError(
+            "--no-hold applies to recordings only.", "Add a recording with --in, or leave it out."
+        )
     settings = start_settings(arguments)
     check_names(
         {"--out": arguments.out, "--record": arguments.record, "--trace": arguments.trace},
@@ -159,7 +160,7 @@ def print_conversation(result: dict[str, Any], questions: Sequence[str]) -> None
 
 
 def speculation_line(stats: dict[str, Any]) -> str:
-    """What speculative replies were worth and cost."""
+    """What speculative replies gained and cost."""
     off = f"off ({stats['off_reason'].replace('_', ' ')}), " if stats["off_reason"] else ""
     return (
         f"speculative replies: {off}{stats['speculated']} made, {stats['confirmed']} confirmed, "

@@ -13,12 +13,12 @@ import importlib
 from types import ModuleType
 
 STEPS = {
-    "convert": "make a TensorRT-LLM checkpoint of a bundle",
-    "quantize": "make an 8-bit or 4-bit checkpoint of a converted one",
-    "build": "build an engine of a checkpoint",
+    "convert": "make a TensorRT-LLM checkpoint from a bundle",
+    "quantize": "make an 8-bit or 4-bit checkpoint from a converted one",
+    "build": "build an engine from a checkpoint",
     "inspect": "describe an engine",
     "verify": "compare an engine with the torch executor",
-    "codec": "build flow, vocoder and speech encoder ahead of time",
+    "codec": "build engines of flow, vocoder and speech encoder ahead of time",
 }
 
 

@@ -34,7 +34,7 @@ REPORT = "quantization_report.json"
 SPEEDS = (0.84, 1.19)
 SOFTEST_DB = -18.0
 _TEXT_EVERY, _TEXT_REPLY_EVERY = 3, 4
-"""Every third prompt is typed, if there are texts; every fourth reply is text."""
+"""If there are texts, every third prompt is typed; every fourth reply is text."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tails",
         action="store_true",
-        help="quantize the layers of both tails, too (default: only the shared layers)",
+        help="also quantize the layers of both tails (default: only the shared layers)",
     )
     parser.add_argument(
         "--bundle",

@@ -20,7 +20,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "voices", help="show or remove the voice prints that --voice has kept", description=__doc__
     )
-    parser.add_argument("--remove", action="store_true", help="delete all of them")
+    parser.add_argument("--remove", action="store_true", help="delete all voice prints")
     parser.set_defaults(run=run)
 
 

@@ -18,7 +18,7 @@ class NoDisplayError(MossVoiceError):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare what only the window has; there is no subcommand for it."""
+    """Declare the options that only the window has; it is no subcommand."""
     parser.add_argument(
         "--minimised",
         "--minimized",
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new-instance",
         action="store_true",
-        help="open a second window beside one that runs; it keeps neither settings nor conversations",
+        help="open a second window beside a running one; it saves neither settings nor conversations",
     )
 
 

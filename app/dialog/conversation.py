@@ -36,7 +36,7 @@ class SpokenText:
         self.parts.append((start_sample, text))
 
     def up_to(self, samples: int) -> SpokenText:
-        """What had begun when so many samples were heard."""
+        """The parts that had begun when this many samples were heard."""
         return SpokenText([(start, text) for start, text in self.parts if start < samples])
 
 
@@ -90,7 +90,7 @@ class ConversationRecord:
         return self._turns.get(turn_id)
 
     def drop(self, turn_id: int) -> None:
-        """Remove the turn, as if it had never been."""
+        """Remove the turn, as if it had never existed."""
         self._turns.pop(turn_id, None)
 
     def add_audio(self, turn_id: int, pcm: Pcm, sample_rate: int) -> None:
@@ -114,7 +114,7 @@ class ConversationRecord:
         if turn is not None:
             turn.text = text
             turn.finish_reason = finish_reason
-            # One array of its own: chunks may be views of larger buffers of the vocoder.
+            # A copy: chunks may be views of larger buffers of the vocoder.
             turn.chunks = [turn.pcm] if turn.chunks else []
         self._forget_old_audio()
 

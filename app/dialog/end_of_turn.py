@@ -3,8 +3,8 @@ requires.
 
 In: the probabilities of the end-of-turn detector and of the language model, and the chosen eagerness. Out: a
 stage, and the silence after which the turn is committed. Pure; any thread, a `VoiceCalibration` in one. The
-wait falls with the log-odds: each moment of silence makes it likelier that the user has finished, and the
-less so it sounds, the more of them it takes. The values come from the curves of tests/tools/pause_bench.py.
+wait falls with the log-odds: silence makes it likelier that the user has finished, and the less finished the
+turn sounds, the more silence it takes. The values come from the curves of tests/tools/pause_bench.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Stage(str, Enum):
     POSSIBLE = "possible"
     """Open: the more likely, the shorter the wait."""
     UNLIKELY = "unlikely"
-    """The user probably thinks about the next word: wait."""
+    """The user is probably searching for the next word: wait."""
     FINISHED = "finished"
     """The language model has an answer: commit almost at once."""
     UNFINISHED = "unfinished"

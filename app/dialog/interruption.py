@@ -1,13 +1,13 @@
-"""Speech over a reply: the rules by which it continues the turn, interrupts the reply, or is let pass.
+"""Speech over a reply: the rules by which it continues the turn, interrupts the reply, or is ignored.
 
 In: what is known of speech that begins over a reply, then its frames and the end-of-turn detector's answer.
-Out: what it is, as far as one knows. Pure, with times in milliseconds of captured audio; used by turn_taking.
+Out: the verdict so far. Pure, with times in milliseconds of captured audio; used by turn_taking.
 
 `ONSET_RULES` are tried at each frame until speech pauses the reply, `COURSE_RULES` from then on until there
-is a verdict; in both the first rule that holds decides. What comes before either: while the button of
-push-to-talk is down, all speech is a turn. What comes into them from outside: a frame that may hold the
-assistant's own voice is silence (`TurnDriver`), and a longer gap is tolerated while an echo is cancelled,
-which attenuates who speaks at the same time.
+is a verdict; in both the first rule that holds decides. Two things take precedence or are decided elsewhere:
+while the push-to-talk button is down, all speech is a turn; a frame that may hold the assistant's own voice
+counts as silence (`TurnDriver`). While an echo is cancelled, which attenuates anyone who speaks at the same
+time, a longer gap is tolerated.
 
 No words are recognized: length decides, and the detector where the length is between the two. Spoken by ten
 synthetic voices, 95 of 100 backchannels ("mm-hm", "yeah") are shorter than `turn_ms`, and so are single words
@@ -32,28 +32,30 @@ class InterruptionSettings:
     boundary_ms: int = 1_000
     """Speech of this length is a turn: the boundary of backchannels in LiveKit agents."""
     turn_ms: int = 640
-    """Shorter speech is no turn. LiveKit's shortest interruption, 500 ms, and what the VAD adds at both
+    """Shorter speech is not a turn. LiveKit's shortest interruption, 500 ms, plus what the VAD adds at both
     ends."""
     resume_ms: int = 224
     """Silence after which the reply is resumed, after shorter speech. Gaps between words are seldom this
     long."""
     uncertain_resume_ms: int = 448
     """The same where the VAD may miss speech or has missed some: while an echo is cancelled, which attenuates
-    who speaks at the same time until the echo of the paused reply is gone, and where the user continued after
-    the reply was resumed."""
+    anyone who speaks at the same time until the echo of the paused reply is gone, and where the user
+    continued after the reply was resumed."""
     finished: float = 0.15
     """Probability of the detector above which longer speech is a finished turn."""
     answer_ms: int = 320
-    """Silence after which the detector is not waited for."""
+    """Silence after which the verdict no longer waits for the detector."""
     unfinished_ms: int = 1_000
     """Silence after which the reply is resumed, after longer speech that sounded unfinished. LiveKit's
     time-out is 2,000 ms; here, what was said is not lost if the user continues."""
     continuation_ms: int = 256
     """Speech of this length is a turn where it continues one that was cut off."""
     continuation_window_ms: int = 500
-    """It does if it begins this soon after the first sound of the reply: too soon to be a reaction to it."""
+    """It continues it if it begins this soon after the first sound of the reply: too soon to be a reaction to
+    it."""
     bystander_ms: int = 320
-    """Speech that stays too quiet for the user's so long is a bystander's. Its first vowel may come late."""
+    """Speech that stays quieter than the user's for this long is a bystander's. Its first vowel may come
+    late."""
 
     def __post_init__(self) -> None:
         if not 0 < self.turn_ms <= self.boundary_ms:
@@ -85,7 +87,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[Facts, Outcome]):
-    """If the condition holds, and that of no rule before it, this is the outcome."""
+    """The first rule whose condition holds decides the outcome."""
 
     condition: str
     holds: Callable[[Facts], bool]
@@ -93,17 +95,17 @@ class Rule(Generic[Facts, Outcome]):
 
 
 def first_outcome(rules: tuple[Rule[Facts, Outcome], ...], facts: Facts) -> Outcome:
-    """That of the first rule that holds; the last one always does."""
+    """The outcome of the first rule that holds; the last rule always holds."""
     return next(rule.outcome for rule in rules if rule.holds(facts))
 
 
 class OnsetVerdict(Enum):
-    """What sound over a reply is that does not pause it yet."""
+    """What sound over a reply is while it does not pause the reply."""
 
     NOTHING = 0
-    """No speech so far, or none that counts."""
+    """No speech so far, or too little to count."""
     CONTINUATION = 1
-    """The user continues the turn: there was no reply."""
+    """The user continues the turn: its reply is discarded."""
     BYSTANDER = 2
     """Somebody further away speaks."""
     INTERRUPTION = 3
@@ -115,13 +117,13 @@ class Onset:
     """What is known of sound over a reply that is not paused."""
 
     is_rest: bool
-    """The turn was committed at its longest, in the middle of speech, and there was no silence since."""
+    """The turn was committed at its maximum length, in the middle of speech, with no silence since."""
     continues: bool
-    """There is speech enough to open a turn, soon after the commit and before the reply is heard."""
+    """There is enough speech to open a turn, soon after the commit and before the reply is heard."""
     may_interrupt: bool
     """The user may interrupt by voice."""
     interrupts: bool
-    """There is speech enough to pause a reply."""
+    """There is enough speech to pause a reply."""
     may_continue: bool
     """That speech is soon after the commit and before the reply is heard."""
     is_bystander: bool
@@ -150,7 +152,7 @@ class SpeechVerdict(Enum):
     NO_TURN = 2
     """A backchannel or a noise: the reply resumes."""
     BYSTANDER = 3
-    """Somebody else's: the reply resumes, and that is reported."""
+    """A bystander's: the reply resumes, and the bystander is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +168,8 @@ class Course:
     resume_ms: float
     """Silence after which the reply is resumed, after short speech."""
     is_continuation: bool
-    """It began right after the start of a reply to a turn that did not sound finished, which cut the user
-    off."""
+    """It began right after the start of a reply that probably cut the user off: the turn did not sound
+    finished."""
     is_bystander: bool
     may_interrupt: bool
     settings: InterruptionSettings
@@ -282,7 +284,7 @@ class Interruption:
         return True
 
     def verdict(self, *, may_interrupt: bool = True, is_bystander: bool = False) -> SpeechVerdict:
-        """What it is, as far as one knows by now. `may_interrupt`: the user may interrupt by voice."""
+        """The verdict so far. `may_interrupt`: the user may interrupt by voice."""
         course = Course(
             length_ms=self.length_ms,
             silence_ms=self._silence_ms,

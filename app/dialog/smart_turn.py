@@ -1,7 +1,7 @@
 """End-of-turn detection: the Smart Turn v3.2 network.
 
 In: the audio of the present turn at 16 kHz, of which the last 8 s count. Out: its probability that the user
-has finished, and its encoder's summary of the turn, from which turn_end judges anew. The network listens to
+has finished, and its encoder's summary of the turn, which turn_end judges again. The network listens to
 prosody, not to words, and was trained on many languages. It comes inside the pipecat-ai package and runs on
 onnxruntime with one thread. A call takes tens of milliseconds, so it has a thread of its own
 (app.session.end_of_turn_worker); what follows from the probability is decided in end_of_turn and turn_taking.
@@ -51,7 +51,7 @@ class EndOfTurnDetector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Impression:
-    """What the network makes of a turn: its own probability that it is finished, and the summary [384] of
+    """The network's judgement of a turn: its own probability that it is finished, and the summary [384] of
     what it heard, None where the installed network is of another version."""
 
     probability: float

@@ -7,7 +7,7 @@ languages a speaker lets both fall at the end of a statement, and keeps them up 
 come; a question may end high, so only a fall says something. That judgement was learned from people and says
 little about synthetic voices, although the encoder hears their ends; the second model, the head, weighs the
 384 numbers of the encoder and was fitted on both. Without the head the first decides alone. Later in the
-pause both know less, not more: Smart Turn's probability rises with silence of any kind. Runs in the end of
+pause both are less certain, not more: Smart Turn's probability rises with any silence. Runs in the end of
 turn thread.
 """
 
@@ -42,7 +42,7 @@ _OCTAVE_COST = 0.03
 _AUDIBLE = 0.1
 """Share of the loudest frames' RMS below which a frame is not this speaker's speech."""
 _FEWEST = 12
-"""Voiced frames without which a turn has no prosody to speak of."""
+"""Least number of voiced frames for which prosody is measured."""
 _PITCH_FRAMES, _LEVEL_FRAMES = 10, 5
 """The last voiced frames that are compared with the turn."""
 _LARGEST_FALL_ST, _LARGEST_FALL_DB = 8.0, 25.0
@@ -114,7 +114,7 @@ class TurnEncoder(Protocol):
     """A network that listens to a turn."""
 
     def hear(self, pcm: Pcm) -> Impression:
-        """What it makes of the turn `pcm` [n] at 16 kHz, with the pause at its end."""
+        """Judges the turn `pcm` [n] at 16 kHz, with the pause at its end."""
 
 
 class Head:

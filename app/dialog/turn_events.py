@@ -31,11 +31,11 @@ class TurnAction(Enum):
     INTERRUPT = "interrupt"
     """Speaks over the reply: it is paused until it is known whether that is a turn."""
     RESUME_REPLY = "resume_reply"
-    """It was no turn: the reply resumes where it was paused."""
+    """It was not a turn: the reply resumes where it was paused."""
     BARGE_IN = "barge_in"
     """It is a turn: the reply is cut and a new turn is open, from the first speech on."""
     IGNORE = "ignore"
-    """Somebody further away speaks: no turn, and a reply continues."""
+    """Somebody further away speaks: no turn is opened, and a reply continues."""
 
 
 PressEnd = Literal["released", "length"]

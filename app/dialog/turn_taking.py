@@ -43,8 +43,8 @@ from app.dialog.voice_level import VoiceLevel
 
 
 class SpeechWindow:
-    """The latest VAD frames while no turn is open, as (start, end, probability), in milliseconds: does speech
-    begin in them, does a reply get interrupted?
+    """The latest VAD frames while no turn is open, as (start, end, probability), in milliseconds: whether
+    speech begins in them, or interrupts a reply.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class SpeechWindow:
         return run_start if is_enough else None
 
     def speech_since(self, start_ms: float, threshold: float) -> float:
-        """Milliseconds of speech from `start_ms` on."""
+        """Milliseconds of speech since `start_ms`."""
         return sum(
             end - start
             for start, end, probability in self._frames
@@ -136,7 +136,7 @@ class UserSpeech:
         return was_paused
 
     def fall_silent(self, settings: TurnTakingSettings, silence_ms: float) -> Iterator[TurnAction]:
-        """The silence since the latest speech; yields what it has just become."""
+        """Take the silence since the latest speech; yields each limit that it has just reached."""
         if not self.is_silent and silence_ms >= settings.speculate_ms:
             self.is_silent = True
             yield TurnAction.SILENCE
@@ -156,7 +156,7 @@ class UserSpeech:
         return is_present
 
     def predict(self, speech_end_ms: float, probability: float) -> bool:
-        """The same of the language model."""
+        """The language model's answer about the pause after `speech_end_ms`; False if that is over."""
         is_present = self._is_present(speech_end_ms)
         self.predicted = probability if is_present else self.predicted
         return is_present
@@ -165,7 +165,7 @@ class UserSpeech:
         return self.is_silent and speech_end_ms == self.end_ms
 
     def is_short(self, settings: TurnTakingSettings) -> bool:
-        """Whether this is too little for a turn."""
+        """Whether this is too little speech for a turn."""
         return self.speech_ms < settings.min_speech_ms
 
     def commit_after_ms(self, settings: TurnTakingSettings, calibration: VoiceCalibration) -> float:
@@ -177,7 +177,7 @@ class UserSpeech:
         return settings.fusion.silence_ms(policy, rated, self.predicted, settings.end_ms)
 
     def stage(self, settings: TurnTakingSettings, calibration: VoiceCalibration) -> Stage | None:
-        """How detector and language model found the present pause, None if neither has answered."""
+        """How detector and language model rated the present pause, None if neither has answered."""
         policy = settings.policy
         if policy is None:
             return None
@@ -414,8 +414,8 @@ class TurnTaking:
         self._recent.clear()
 
     def forget_speech(self) -> list[TurnEvent]:
-        """The source of the frames changes, and with it their clock and level: what was said over a reply is
-        no turn."""
+        """The source of the frames changes, and with it their clock and level: speech over a reply is no
+        turn."""
         self.voice_level = VoiceLevel()
         interruption, self._interruption = self._interruption, None
         self._recent.clear()
@@ -440,7 +440,7 @@ class TurnTaking:
 
     def _hear(self, probability: float, start_ms: float, end_ms: float) -> list[TurnEvent]:
         settings, speech = self.settings, self._speech
-        # Hysteresis: it takes clearer speech to end a pause than to go on speaking, so that breath and noise
+        # Hysteresis: ending a pause takes clearer speech than continuing to speak, so that breath and noise
         # do not reset the silence.
         threshold = settings.start_threshold if speech.is_paused else settings.end_threshold
         events: list[TurnEvent] = []
@@ -554,7 +554,7 @@ class TurnTaking:
         return [*resumed, *self._ignore(interruption.now_ms)]
 
     def _take_turn(self, interruption: Interruption) -> list[TurnEvent]:
-        """What was said over the reply is a turn."""
+        """The speech over the reply is a turn."""
         self._phase = _Phase.HEARING
         self._interruption = None
         self.calibration.withdraw()

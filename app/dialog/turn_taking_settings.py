@@ -35,7 +35,7 @@ class TurnTakingSettings:
     """Silence after which the turn is over: it is committed. With a detector, where its answer is not in
     time, and the least wait where it is not clear."""
     eagerness: Eagerness | None = None
-    """How soon a pause that sounds finished is committed; None for the default."""
+    """How soon a pause that sounds finished is committed (eagerness); None for the default."""
     tail_ms: int = 96
     """Silence after the last speech that is still given to the engine; the rest of a pause only if speech
     resumes."""
@@ -52,7 +52,7 @@ class TurnTakingSettings:
     barge_in_ms: int = setting(64, least=0)
     """Speech needed, without a gap, to pause the reply. `interruption` decides what follows."""
     barge_in_clear: float = 0.75
-    """Where two frames are enough, so is a single one with this probability."""
+    """Probability at which a single frame is enough where two would be needed."""
     bystander_db: float | None = 10.0
     """Speech that is quieter than the user's turns by this much is somebody else's; None: all speech counts.
     People who talk with each other at one microphone differ by less."""

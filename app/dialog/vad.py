@@ -80,6 +80,6 @@ def _load(path: Path) -> Any:
     except OnnxModelError as error:
         raise MossVoiceError(
             "Speech cannot be detected: {path} is damaged.",
-            "Install the package silero-vad again.",
+            "Reinstall the package silero-vad.",
             path=path,
         ) from error

@@ -1,11 +1,11 @@
-"""Is it the user who speaks, or somebody further away? Decided by the level alone.
+"""Decides by level alone whether the user speaks, or somebody further away.
 
 In: the level of each VAD frame, and which turns were committed. Out: whether all of the present speech is
 quieter than the user's turns. Pure, with times in milliseconds of captured audio; used by turn_taking.
 
 A turn counts by its loudest frame, the user by the median of the latest turns. Nothing is known before
-`_TURNS_NEEDED` of them, nor `_MEMORY_MS` after the last. Who says something again soon after being taken for
-somebody else is heard, and if that becomes a turn, the user's level is learned afresh.
+`_TURNS_NEEDED` of them, nor `_MEMORY_MS` after the last. A speaker who repeats something soon after being
+ignored is heard, and if that becomes a turn, the user's level is learned afresh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MEMORY_MS = 120_000.0
 _GAP_MS = 640.0
 """Longer silence ends a stretch of speech."""
 _REPEAT_MS = (1_000.0, 3_000.0)
-"""Silence after which somebody who was not heard says it again. In a conversation with somebody else, or on
+"""Silence after which somebody who was ignored repeats it. In a conversation with somebody else, or on
 television, the next sentence usually comes sooner."""
 
 

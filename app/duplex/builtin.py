@@ -83,7 +83,7 @@ class _Draft:
         self._rng = rng
         self._clips = clips
         speakers = sorted({clip.speaker for clip in clips if clip.kind == "long"})
-        # Those who can pause in mid-sentence come first.
+        # Speakers who can pause in mid-sentence come first.
         pausing = {clip.speaker for clip in clips if clip.pauses_s}
         speakers.sort(key=lambda speaker: speaker not in pausing)
         self._speaker = speakers[place % len(speakers)]

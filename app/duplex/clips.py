@@ -43,7 +43,7 @@ def load_clips(folder: Path) -> list[Clip]:
     except (OSError, ValueError) as error:
         raise AudioInputError(
             "The recordings of the simulated users in {folder} cannot be read.",
-            "Install the program again.",
+            "Reinstall the program.",
             folder=folder,
         ) from error
     return [_clip(folder, entry) for entry in entries]

@@ -96,7 +96,7 @@ def _point(
 
 
 def _wait_ms(pause: HeardPause, policy: EndOfTurnPolicy | None, end_ms: int, *, uses_model: bool) -> float:
-    """Silence until the commit: what is known at a moment decides whether it is made then."""
+    """Silence until the commit, which at each moment depends on the answers known by then."""
     if policy is None:
         return end_ms
     rated = predicted = None
@@ -113,7 +113,7 @@ def _wait_ms(pause: HeardPause, policy: EndOfTurnPolicy | None, end_ms: int, *, 
 
 
 _Answers = Sequence[tuple[float, float, float]]
-"""Each with its time in seconds, the silence in ms and the probability."""
+"""Answers, each with its time in seconds, the silence in ms and the probability."""
 
 
 def _turns(record: DuplexRecord) -> list[list[HeardPause]]:
@@ -139,7 +139,7 @@ def _pauses(segment: UserSegment, answers: _Answers, predictions: _Answers) -> l
 
 
 def _within(start_s: float, end_s: float, answers: _Answers) -> tuple[tuple[float, float], ...]:
-    """Those about the silence from `start_s` to `end_s`."""
+    """The answers about the silence from `start_s` to `end_s`."""
     return tuple(
         (silence_ms, probability)
         for at_s, silence_ms, probability in answers

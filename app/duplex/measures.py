@@ -31,10 +31,10 @@ IGNORE_S, NO_ANSWER_S = 1.0, 2.0
 ANSWER_S = 10.0
 """To answer a turn."""
 SHORTEST_REPLY_S = 1.0
-"""A shorter one takes no turn."""
+"""A shorter sound takes no turn."""
 SHORT_PAUSE_S = 1.0
 LEAST_EVENTS = 10
-"""A share of fewer events has no rate."""
+"""A rate needs at least this many events."""
 IGNORED: tuple[SegmentKind, ...] = ("backchannel", "tic", "not_directed")
 
 DEFINITIONS = {
@@ -61,7 +61,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True, slots=True)
 class TurnOutcome:
-    """What became of a turn."""
+    """Outcome of a turn."""
 
     is_answered: bool
     latency_s: float | None
@@ -76,7 +76,7 @@ class TurnOutcome:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionOutcome:
-    """What became of an interruption."""
+    """Outcome of an interruption."""
 
     is_yielded: bool
     yield_s: float | None
@@ -87,7 +87,7 @@ class InterruptionOutcome:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredOutcome:
-    """What became of something that is to be ignored."""
+    """Outcome of something that is to be ignored."""
 
     kind: SegmentKind
     is_over_speech: bool
@@ -219,7 +219,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles of some values; None of none."""
+    """Percentiles of some values; None without any."""
 
     count: int
     p50: float | None

@@ -93,8 +93,8 @@ class NullSinks:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def pump(self, room: EchoRoom, now_ns: int) -> None:
-        """Let the room hear what was played, and play what its microphone captured up to `now_ns`. What was
-        played before its microphone was opened is not heard."""
+        """Feed what was played into the room, and play what its microphone captured up to `now_ns`. Sound
+        from before the microphone was opened is not heard."""
         _, speaker, user = self._processes
         if speaker.stdout is None or user.stdin is None:
             raise ValueError("the sinks are not open")

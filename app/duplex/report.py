@@ -53,7 +53,7 @@ _TARGET_COLUMNS = {
     "result": "met, NOT MET, or not measured",
 }
 _IGNORED = {"S_BC": 0.9, "S_VT": 0.95, "S_ND": 0.8}
-"""Shares of what was rightly ignored, with their targets."""
+"""Shares of events that were rightly ignored, with their targets."""
 _RESUMED = {
     f"{name} resumed": f"{name}; by the session's report, a reply that pauses and is resumed, or that ends "
     "by itself, has not yielded"
@@ -121,7 +121,7 @@ class DuplexReport:
 
     @property
     def targets(self) -> list[Target]:
-        """Those of a run of this kind, in the order of the printout."""
+        """The targets of a run of this kind, in the order of the printout."""
         clean, echo = self._panels.get("clean"), self._panels.get("echo")
         late = self._sessions["clean"].spreads if clean else {}
         targets = []
@@ -247,5 +247,5 @@ def _curve_section(curve: Sequence[CurvePoint]) -> Section:
 
 
 def unmet(targets: Iterable[Target]) -> list[Target]:
-    """Those that were measured and missed."""
+    """The targets that were measured and missed."""
     return [target for target in targets if target.is_met is False]

@@ -1,4 +1,5 @@
-"""A microphone in the same room as the loudspeaker: it hears the user, noise, and what is played, late.
+"""A microphone in the same room as the loudspeaker: it hears the user, noise, and a delayed echo of what is
+played.
 
 Both sides advance with the clock of the session. The loudspeaker's blocks come in through `hear`; the
 microphone's samples are made in `service`. Its sample clock may be off by some parts per million. Times are
@@ -103,8 +104,8 @@ class EchoRoom:
         self._played = np.concatenate([self._played, played])
 
     def speak(self, speech: Pcm, after_s: float = 0.0) -> float:
-        """The user says this at RATE, `after_s` from now, or after what is still to be said. Returns when it
-        begins, in seconds."""
+        """Make the user say this, at RATE, `after_s` from now or after the speech that is still queued.
+        Returns when it begins, in seconds."""
         pause = np.zeros(round(after_s * RATE), dtype=np.float32)
         begins = self._count + len(self._speech) + len(pause)
         self._speech = np.concatenate([self._speech, pause, speech])
@@ -172,7 +173,7 @@ class EchoRoom:
         )
 
     def _forget_played(self) -> None:
-        """Drop what no later echo needs, once it is worth it."""
+        """Drop samples that no later echo needs, once they are many."""
         needed_from = int(self._step * self._count) - len(self.response) - _MARGIN
         spare = needed_from - self._played_from
         if spare > RATE:

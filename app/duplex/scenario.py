@@ -1,6 +1,6 @@
 """A scenario: what the simulated user says in a conversation, when, and in which room.
 
-The user waits for the assistant like a person: a question comes after a silence, an interruption some time
+The user waits for the assistant as a person does: a question comes after a silence, an interruption some time
 into the reply. `RecordedScenario` is a fixed recording instead. `GROUPS` are what the built-in scenarios are
 about. Pure.
 """
@@ -33,7 +33,7 @@ class Utterance:
     pauses: tuple[tuple[float, float], ...] = ()
 
     def segment(self, at_s: float) -> UserSegment:
-        """The annotation, said from `at_s` on."""
+        """The annotation of the utterance, said from `at_s` on."""
         pauses = tuple((at_s + start, at_s + end) for start, end in self.pauses)
         return UserSegment(self.kind, at_s + self.start_s, at_s + self.end_s, pauses)
 

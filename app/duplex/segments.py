@@ -92,7 +92,7 @@ def first_start(segments: Iterable[Segment], from_s: float, to_s: float) -> floa
 
 
 def overlap_s(user: UserSegment, model: Iterable[Segment]) -> float:
-    """How long both sound while the user speaks; user gaps up to `USER_GAP_S` count as speech."""
+    """How long both sides sound while the user speaks; user gaps up to `USER_GAP_S` count as speech."""
     ends = [
         *((start, end) for start, end in user.pauses if end - start > USER_GAP_S),
         (user.end_s, user.end_s),

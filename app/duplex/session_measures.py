@@ -21,7 +21,7 @@ from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
 
 _REACTION_S = 1.5
-"""Speech that ended longer ago did not cause a decision."""
+"""Speech that ended longer ago is not taken for the cause of a decision."""
 _RESUME_S = 3.0
 _ROUND_S = 0.02
 """A decision and its sound may fall into the same round of the session."""
@@ -203,7 +203,7 @@ def shift_ms(
     until_s: float = np.inf,
 ) -> float | None:
     """How many milliseconds of a reply are missing in the assistant's channel where it was paused and resumed
-    (above 0), or in it twice (below 0). None where a side is too short, too quiet or not found in the reply,
+    (above 0), or played twice (below 0). None where a side is too short, too quiet or not found in the reply,
     which is played without another pause from `since_s` to `until_s`."""
     before_end = round(paused_s * RATE)
     after_start = round(resumed_s * RATE) + _MARGIN

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.005
 _FREE_LIMIT_S = 2.0
-"""For the engine to free the blocks of a conversation that was forgotten."""
+"""Time for the engine to free the blocks of a conversation that was forgotten."""
 
 
 class SimulationError(MossVoiceError):

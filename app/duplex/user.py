@@ -16,7 +16,7 @@ from app.duplex.segments import MODEL_GAP_S, SOUNDING_DBFS, UserSegment
 from engine_runtime.types import Pcm
 
 _PATIENCE_S = 6.0
-"""How long a reply is waited for."""
+"""How long to wait for a reply."""
 _LISTENS_S = 3.5
 """Silence after something that is to be ignored, longer than the window in which a reaction counts."""
 _LAST_SILENCE_S = 3.0

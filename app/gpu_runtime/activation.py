@@ -2,9 +2,8 @@
 
 In: the folder of this program's lock and its record. Out: `sys.path` with that folder first, or as it was.
 The runtime is used if its test was passed by the files and with the driver that are there; if these have
-changed, the test is repeated in a child process. Nothing here keeps the program from starting: what cannot
-be used is recorded with its reason, which `take_notice` gives out once. Before torch is imported, in the
-main thread.
+changed, the test is repeated in a child process. Nothing here keeps the program from starting: why a runtime
+cannot be used is recorded, and `take_notice` returns it once. Before torch is imported, in the main thread.
 """
 
 from __future__ import annotations

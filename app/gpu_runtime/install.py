@@ -1,8 +1,8 @@
 """Installs the GPU runtime: wheels, a folder beside older ones, a test in a child process, the record.
 
-In: a lock, the store, where wheels come from. Out: the record of the new runtime, which the next start of
-the program uses. Whatever fails or is interrupted before the record is written leaves what was used before;
-downloads are kept, and continued by the next call. Sequential, in the thread of its caller.
+In: a lock, the store, where wheels come from. Out: the record of the new runtime, which the next start of the
+program uses. A failure or interruption before the record is written leaves the previous runtime in use;
+downloads are kept, and the next call continues them. Sequential, in the thread of its caller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Report = Callable[[Step, int, int], None]
 """Receives the step, how many bytes of it are done, and how many it has; 0 of 0 where that is not known."""
 
 _SPARE_BYTES = 500_000_000
-"""Room that is left on the disk: bytecode, and other programs."""
+"""Space that must stay free on the disk, for bytecode and other programs."""
 
 
 def install(
@@ -59,7 +59,7 @@ def install(
         except GpuRuntimeError as error:
             raise GpuRuntimeError(
                 "The GPU runtime is installed, but {error}.",
-                "The program goes on as before; start the installation again to repeat the test.",
+                "The program works as before; install it again to repeat the test.",
                 error=error,
             ) from error
         store.write_record(lock.key, record)
@@ -136,13 +136,13 @@ def _check_driver(lock: Lock) -> None:
     found, wanted = driver_cuda(), ".".join(map(str, lock.cuda))
     if found is None:
         raise GpuRuntimeError(
-            "No NVIDIA driver was found, without which no GPU can be used.",
-            "Install a driver that supports CUDA {wanted}, and see that nvidia-smi works.",
+            "No NVIDIA driver was found, so no GPU can be used.",
+            "Install a driver that supports CUDA {wanted}, and check that nvidia-smi works.",
             wanted=wanted,
         )
     if found < lock.cuda:
         raise GpuRuntimeError(
-            "The NVIDIA driver supports CUDA {found}, and {wanted} is needed.",
+            "The NVIDIA driver supports CUDA {found}, but {wanted} is needed.",
             "Install a newer driver.",
             found=".".join(map(str, found)),
             wanted=wanted,
@@ -164,7 +164,7 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed + _SPARE_BYTES > free:
         raise GpuRuntimeError(
-            "The disk of {folder} has {free:.1f} GB free, and {needed:.1f} GB are needed.",
+            "The disk of {folder} has {free:.1f} GB free, but {needed:.1f} GB are needed.",
             "Free some space and start again.",
             folder=folder,
             free=free / 1e9,

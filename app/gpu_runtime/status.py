@@ -1,4 +1,4 @@
-"""What is known of the GPU runtime, for people: command line, doctor, settings.
+"""The status of the GPU runtime, for command line, doctor and settings.
 
 In: the store and the lock. Out: a `RuntimeStatus`. Nothing is tested or changed. Any thread.
 """
@@ -59,7 +59,7 @@ def refuse_elsewhere() -> None:
         )
     if not any(found.version.endswith("+cpu") for found in metadata.distributions(name="torch")):
         raise GpuRuntimeError(
-            "This copy of the program has torch for the GPU inside.", "No GPU runtime is needed."
+            "This copy of the program includes torch for the GPU.", "No GPU runtime is needed."
         )
 
 

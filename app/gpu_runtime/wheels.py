@@ -7,8 +7,8 @@ its caller.
 pip and uv install from such a lock, too, but do less. Both (pip 26.3, uv 0.13) resume a download that breaks
 off during a run and start over in the next one; here a .part file stays, which counts with gigabytes. Wheels
 from a folder are hashed while they are copied into a private one, so that nobody changes them before they are
-unpacked. Progress is in bytes of the whole. And the packaged program has no installer: it would grow by 15 MB
-(pip) or 38 MB (uv), to choose versions where nothing is to be chosen.
+unpacked. Progress is in bytes of the total. And the packaged program has no installer: it would grow by 15 MB
+(pip) or 38 MB (uv) for choosing versions that are fixed here.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def download(
 
 
 def missing_bytes(wheels: Iterable[LockedWheel], to: Path) -> int:
-    """How much has still to be downloaded to `to`."""
+    """Bytes that still have to be downloaded to `to`."""
     return sum(wheel.size - _begun(to / wheel.file_name) for wheel in wheels)
 
 
@@ -84,7 +84,7 @@ def copy_checked(wheel: LockedWheel, source: Path, to: Path) -> None:
 def _compare(digest: str, wheel: LockedWheel, file: Path) -> None:
     if digest != wheel.sha256:
         raise GpuRuntimeError(
-            "{file} is not the file of the lock: its hash is wrong.", "Download it again.", file=file
+            "{file} does not match the lock file: its hash is wrong.", "Download it again.", file=file
         )
 
 
@@ -126,7 +126,7 @@ def _begun(target: Path) -> int:
 def _fetch(
     wheel: LockedWheel, target: Path, index: PackageIndex | None, progress: Callable[[int], None]
 ) -> None:
-    """One wheel, in several attempts as long as each brings it forward."""
+    """Download one wheel, in several attempts as long as each makes progress."""
     part = _part(target)
     for _ in range(_ATTEMPTS):
         before = _size(part)
@@ -146,7 +146,7 @@ def _fetch(
             )
     if _size(part) < wheel.size:
         raise GpuRuntimeError(
-            "{file} was interrupted {attempts} times: {reason}.",
+            "The download of {file} was interrupted {attempts} times: {reason}.",
             "Start again to continue.",
             file=wheel.file_name,
             attempts=_ATTEMPTS,
@@ -157,8 +157,8 @@ def _fetch(
     except GpuRuntimeError as error:
         part.unlink()
         raise GpuRuntimeError(
-            "{file} arrived damaged: its hash is not that of the lock.",
-            "It was removed; start again, the other files stay.",
+            "{file} arrived damaged: its hash differs from that of the lock file.",
+            "It was removed. Start again; the other files are kept.",
             file=wheel.file_name,
         ) from error
     part.replace(target)
@@ -246,12 +246,12 @@ def _sha256(file: Path) -> str:
 
 
 def _target(name: str) -> PurePosixPath | None:
-    """Where a file of a wheel belongs; None for what is left out. GpuRuntimeError for a path that leads
-    out."""
+    """Where a file of a wheel belongs; None if it is left out. GpuRuntimeError for a path outside the
+    folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name:
         raise GpuRuntimeError(
-            "The wheel has a file {name!r}, outside of its folder.", "Do not use it.", name=name
+            "The wheel contains {name!r}, which lies outside its folder.", "Do not use it.", name=name
         )
     if name.endswith("/") or name.startswith(LEFT_OUT):
         return None

@@ -5,7 +5,7 @@ In: jobs of the session (`carry_out`), events of the server (`on_event`), connec
 what was said, so that another connection continues where the last one ended: the exchanges are created
 again, speech in progress is sent again, and a reply of which nothing came yet is requested again. Event loop.
 
-The client ends the turns of the user. A server that does so itself in spite of session.update is left to:
+The client ends the turns of the user. A server that ends them itself in spite of session.update is tolerated:
 it gets the silence after the speech, and answers without being asked.
 """
 
@@ -172,7 +172,7 @@ class RemoteConversation:
     def _ask_again(self, turn: RemoteExchange, job: AskAgain) -> None:
         earlier = self._exchanges.get(job.earlier_id)
         if earlier is None or not (earlier.text or earlier.transcript or earlier.speech):
-            problem = Problem("That question is not remembered any more.", "Ask it again yourself.")
+            problem = Problem("That question is no longer remembered.", "Ask it again.")
             self._give(TurnFailed(turn.turn_id, problem))
             return
         turn.take_question(earlier)
@@ -241,7 +241,7 @@ class RemoteConversation:
             self._renew()
 
     def _drop(self, exchange: RemoteExchange) -> None:
-        """Remove the exchange, as if it had never been."""
+        """Remove the exchange, as if it had never existed."""
         if self._response is not None and self._response.exchange is exchange:
             self._stop(self._response)
         if self._turn is exchange:
@@ -268,12 +268,13 @@ class RemoteConversation:
             self.on_garbage()
 
     def on_garbage(self) -> None:
-        """Count a message of the server that is not an event."""
+        """Count a server message that is not an event."""
         _log.warning("a message of the server is no event of the Realtime protocol")
         response = self._response
         if response is not None and not response.is_over:
             self._uplink.cancel(response)
-            self._fail(response, {"message": "it sent something that is no event of the Realtime protocol"})
+            said = "it sent a message that is not an event of the Realtime protocol"
+            self._fail(response, {"message": said})
 
     def _take(self, event: Json) -> None:
         name, uplink = event_name(event), self._uplink
@@ -397,7 +398,7 @@ class RemoteConversation:
         said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
         problem = Problem(
             "The server could not answer: {said}.",
-            "Ask again; if it happens again, look at the log of the server.",
+            "Ask again; if it happens again, check the log of the server.",
             said=said,
         )
         self._give(TurnFailed(response.exchange.turn_id, problem))

@@ -1,4 +1,4 @@
-"""What the servers of the Realtime protocol have in common: events under one name, sessions as one value.
+"""The common denominator of Realtime servers: events under one name, sessions as one value.
 
 In: server events of any dialect, GA or older. Out: their GA names; model and audio formats of a session, and
 the session.update that gives the turns to the client. Pure; any thread.

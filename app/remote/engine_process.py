@@ -184,7 +184,7 @@ class ProcessEngine:
                 raise
             raise EngineProcessError(
                 "The engine's process has ended with status {status}: {said}",
-                "Start the program again; the log file has details.",
+                "Restart the program; the log file has details.",
                 status=status,
                 said=self._process.last_line(),
             ) from error

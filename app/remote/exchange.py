@@ -1,4 +1,4 @@
-"""One exchange of a conversation that a server holds: what is kept of it, and how it is said again.
+"""One exchange of a conversation that a server holds: what is kept of it, and how it is replayed.
 
 In: the user's speech or text, the reply as it came, what was heard of it. Out: the events that create its
 items in another session of the server. Pure; one thread.
@@ -79,7 +79,7 @@ class RemoteExchange:
         self.speech.append(np.clip(np.rint(pcm * _FULL_SCALE), -32_768, 32_767).astype(np.int16))
 
     def take_question(self, earlier: RemoteExchange) -> None:
-        """Ask what was asked in an earlier exchange."""
+        """Ask the question of an earlier exchange again."""
         self.text, self.transcript = earlier.text, earlier.transcript
         self.speech = list(earlier.speech)
 

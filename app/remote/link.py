@@ -124,7 +124,7 @@ class Link:
         except ConnectionClosed as error:
             raise _loss(self._address, error) from error
         raise LinkError(
-            "{address} sends messages that are no events of the Realtime protocol.",
+            "{address} sends messages that are not events of the Realtime protocol.",
             address=self._address.name,
         )
 
@@ -158,7 +158,7 @@ def _event_of(address: ServerAddress, data: str | bytes) -> Json:
     event = _parsed(data)
     if event is None:
         raise LinkError(
-            "{address} sent something that is no event of the Realtime protocol.",
+            "{address} sent a message that is not an event of the Realtime protocol.",
             "Check the address.",
             is_final=True,
             address=address.name,
@@ -193,7 +193,7 @@ def _refusal(address: ServerAddress, error: Exception) -> LinkError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return LinkError(
             "The certificate of {name} cannot be verified: {reason}.",
-            "Use the name that it is made out to; for a certificate of your own set SSL_CERT_FILE.",
+            "Use the host name that it was issued for; for a certificate of your own, set SSL_CERT_FILE.",
             is_final=True,
             name=name,
             reason=error.verify_message,
@@ -235,12 +235,12 @@ def _refusal(address: ServerAddress, error: Exception) -> LinkError:
         )
     if address.is_encrypted:
         return LinkError(
-            "{name} hung up before TLS was set up.",
+            "{name} closed the connection before TLS was set up.",
             "Check the address; without a certificate it begins with ws://.",
             name=name,
         )
     return LinkError(
-        "{name} is no WebSocket server, or has TLS.",
+        "{name} is not a WebSocket server, or it requires TLS.",
         "Check the address; with a certificate it begins with wss://.",
         name=name,
     )
@@ -262,15 +262,15 @@ def _of_status(name: str, error: InvalidStatus) -> LinkError:
         )
     if status == 403:
         return LinkError(
-            "{name} does not let this client in: {said}.",
-            "Ask who runs it.",
+            "{name} refuses this client: {said}.",
+            "Ask the operator of the server.",
             is_final=True,
             name=name,
             said=said,
         )
     if status == 503:
         return LinkError(
-            "{name} takes no conversation now: {said}.", "Try again later.", name=name, said=said
+            "{name} accepts no conversation now: {said}.", "Try again later.", name=name, said=said
         )
     is_final = status not in _RETRY_STATUS
     return LinkError(

@@ -53,7 +53,7 @@ class LoadReply:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the reply, "" if nothing is."""
+        """What is wrong with the reply, "" if it is valid."""
         if self.error:
             return self.error
         if not self.audio_s:
@@ -182,7 +182,7 @@ class LoadUser:
 
 
 def _inside(document: object, *names: str) -> object:
-    """What is under these names, one inside the other; None if the server sends no such thing."""
+    """The value under these nested names; None if the server sends none."""
     for name in names:
         document = document.get(name) if isinstance(document, dict) else None
     return document

@@ -81,7 +81,7 @@ class RemoteResponse:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether more came than a reply may hold."""
+        """Whether the server sent more than a reply may hold."""
         is_long = self.exchange.samples >= LONGEST_S * self._out_rate
         return is_long or self._characters >= MOST_CHARACTERS
 

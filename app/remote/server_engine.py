@@ -23,7 +23,7 @@ from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingBus
 
 WAITS_S = (0.0, 0.1, 0.2, 0.4, 0.8, 1.5)
-"""Before the attempts to connect again; the last one repeats. So a server that is back is noticed within 1.5
+"""Waits before the attempts to reconnect; the last one repeats. A server that is back is noticed within 1.5
 s."""
 GIVE_UP_S = 300.0
 """Time without a connection after which it gives up."""
@@ -164,8 +164,7 @@ class _Line:
             await link.send(await self._outgoing.get())
 
     async def _reconnect(self, lost_s: float) -> Link | None:
-        """Another connection; None if there is nothing to converse about any more. LinkError if there is none
-        in time."""
+        """Another connection; None once the conversation is over. LinkError if there is none in time."""
         attempt = 0
         while True:
             wait_s = WAITS_S[min(attempt, len(WAITS_S) - 1)]
@@ -191,7 +190,7 @@ class _Line:
         """Tell the user, once, that there is no connection."""
         if not self._is_announced:
             self._is_announced = True
-            lost = problem.with_remedy("It is being restored, and the conversation goes on then.")
+            lost = problem.with_remedy("It is being restored; then the conversation continues.")
             self._port.give(EngineNotice(lost))
 
     async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:

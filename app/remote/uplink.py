@@ -1,7 +1,8 @@
-"""What a conversation tells its server: speech, questions, requests, cancels, deleted and cut items.
+"""Everything that a conversation sends to its server: speech, questions, requests, cancels, deleted and cut
+items.
 
 In: exchanges and responses of `RemoteConversation`. Out: client events, each with an id. While there is no
-connection nothing is sent: the next one begins with all of it. Event loop.
+connection nothing is sent: the next connection begins with the whole conversation. Event loop.
 """
 
 from __future__ import annotations

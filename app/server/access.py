@@ -30,12 +30,12 @@ _log = logging.getLogger(__name__)
 
 
 class AccessError(MossVoiceError):
-    """A configuration that would let others in, or that cannot be used."""
+    """A configuration that is unsafe or cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may connect. Without keys everybody who reaches the address may."""
+    """Who may connect. Without keys, anyone who can reach the address."""
 
     keys: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class Access:
         return 421, f"This server does not answer to the name {host[:100]}. Use localhost."
 
     def _is_known(self, key: str) -> bool:
-        # All keys are compared, so that the time says nothing.
+        # All keys are compared, so that the time reveals nothing.
         given = key.encode()
         return sum(hmac.compare_digest(given, known.encode()) for known in self.keys) > 0
 
@@ -103,8 +103,8 @@ def read_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> tup
     found = tuple(key for key in keys if key and not key.startswith("#"))
     if any(len(key) < SHORTEST_KEY or not key.isascii() or re.search(r"\s", key) for key in found):
         raise AccessError(
-            "An API key is too short or has characters that a header cannot carry.",
-            "Use {least} or more letters and digits, for example of `openssl rand -hex 24`.",
+            "An API key is too short or has characters that an HTTP header cannot carry.",
+            "Use {least} or more letters and digits, for example from `openssl rand -hex 24`.",
             least=SHORTEST_KEY,
         )
     if file is not None and not found:
@@ -131,7 +131,7 @@ def check_address(host: str, access: Access) -> None:
     if access.keys or is_loopback(host):
         return
     raise AccessError(
-        "The address {host} can be reached by others, and no API key is set.",
+        "Others can reach the address {host}, but no API key is set.",
         "Set {variable} or --api-key-file, or bind to 127.0.0.1.",
         host=host,
         variable=KEYS_VARIABLE,
@@ -149,7 +149,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_cluster(environ: Mapping[str, str] = os.environ) -> None:
-    """AccessError in the environment of a Ray cluster that demands no token, unless somebody has decided so.
+    """AccessError in a Ray cluster that demands no token, unless that was chosen explicitly.
 
     `ray start` and KubeRay demand none by default. Whoever reaches a port of such a cluster runs code as its
     user, and reads the API keys.
@@ -159,7 +159,7 @@ def check_cluster(environ: Mapping[str, str] = os.environ) -> None:
         _log.warning("cluster_without_authentication", extra={"fields": {_CLUSTER_MODE: mode}})
     elif mode != "token":
         raise AccessError(
-            "This Ray cluster runs the code of anybody who reaches one of its ports.",
+            "This Ray cluster runs code from anyone who can reach its ports.",
             "Set {variable}=token before `ray start` on each machine and here (packaging/SERVE.md), "
             "or {variable}=disabled where nobody else can reach it.",
             variable=_CLUSTER_MODE,

@@ -187,7 +187,7 @@ class Connection:
                 self.finish(_TOO_BIG, "message_too_big")
                 return await asyncio.Future()
             session.handle(text)
-            # With nothing to wait for, too: other sessions come first, however much this client has sent.
+            # Also with nothing to wait for: other sessions get their turn, however much this client has sent.
             await asyncio.sleep(rate.wait_s(len(text), self._loop.time()))
 
     async def _write(self) -> None:

@@ -1,7 +1,7 @@
 """How many conversations an engine can serve: measured with replies at once, before the first conversation.
 
 In: a loaded engine and the scheduler of its thread. Out: the real-time factor (RTF) of one reply and of
-several, the number of replies that can be made at once without a gap, and with memory the number of
+several, the number of replies that can be made at once without a gap and, with the memory, the number of
 conversations that are admitted. Engine thread.
 """
 
@@ -42,7 +42,8 @@ class EngineLoad:
 
     @property
     def capacity(self) -> int:
-        """Replies at once without a gap, at least one; no gain from more at once than measured is assumed."""
+        """Replies at once without a gap, at least one; larger numbers than measured are assumed to gain
+        nothing."""
         return max(int(self.speaking * USABLE / self.rtf), 1)
 
 
@@ -119,7 +120,7 @@ def _measure_rtf(engine: Engine, scheduler: Scheduler, count: int) -> float:
         _finish(scheduler)
         began_ns = time.monotonic_ns()
         for place in range(count):
-            # As with clients that play at once: whose audio ends first goes first.
+            # As with clients that play at once: earliest playback deadline first.
             scheduler.start(speak(place), partial(due_ns, place))
         _finish(scheduler)
         return (time.monotonic_ns() - began_ns) * 1e-9 * count / sum(audio_s)

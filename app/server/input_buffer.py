@@ -1,4 +1,4 @@
-"""The input audio buffer of the protocol: what a client has appended, and what is no item yet.
+"""The input audio buffer of the protocol: what a client has appended and what is not an item yet.
 
 In: samples at the rate of the input format. Out: with turn detection, frames of the voice stream for the turn
 driver; with commits of the client, the audio since the last one, at the engine's rate. Time is that of the
@@ -39,13 +39,13 @@ class InputBuffer:
         self._appended = 0
         """Samples at the present rate."""
         self._blocks: deque[Pcm] = deque()
-        """What the client has yet to commit."""
+        """Audio that the client has not committed yet."""
         self._streamed = 0
-        """So many of the first blocks are on their way to the engine."""
+        """Number of the first blocks that were sent to the engine."""
         self.use_rate(input_rate)
 
     def use_rate(self, sample_rate: int) -> None:
-        """What is appended has this rate from now on; what was appended and not committed is forgotten."""
+        """Audio appended from now on has this rate; audio that was not committed is dropped."""
         self._earlier_ms = self.session_ms(self._appended_ms) if self._appended else self._earlier_ms
         self._rate, self._appended = sample_rate, 0
         self._to_stream = Resampler(sample_rate, self.stream.sample_rate)
@@ -122,7 +122,7 @@ class InputBuffer:
         self._blocks.append(self._to_engine.finish())
 
     def clear(self) -> None:
-        """Forget what is not committed, or was just now."""
+        """Drop audio that is not committed, or has just been committed."""
         self._blocks.clear()
         self._streamed = 0
         self.has_speech = False

@@ -83,8 +83,8 @@ class _Families:
 
 
 def merged(texts: Mapping[str, bytes]) -> bytes:
-    """The metrics of several replicas in one text, each sample with its replica as a label; of a single one
-    without a name as they are."""
+    """The metrics of several replicas in one text, each sample labelled with its replica; those of a single
+    unnamed one as they are."""
     if list(texts) == [""]:
         return texts[""]
     families: dict[str, Metric] = {}

@@ -49,9 +49,9 @@ class PendingItems:
         self._jobs, self._reserve_turn_id, self._count_tokens = jobs, reserve_turn_id, count_tokens
         self._items: list[PendingItem] = []
         self._given = 0
-        """So many of the first items are in the open turn."""
+        """Number of the first items that are in the open turn."""
         self._said: list[Pcm] = []
-        """Speech of the open turn that is no item yet."""
+        """Speech of the open turn that is not an item yet."""
         self._turn_id: int | None = None
         """The open turn."""
 
@@ -62,7 +62,7 @@ class PendingItems:
 
     @property
     def has_speech(self) -> bool:
-        """Whether the open turn has speech that is no item yet."""
+        """Whether the open turn has speech that is not an item yet."""
         return bool(self._said)
 
     @property
@@ -131,7 +131,7 @@ class PendingItems:
         return any(known.item is item for known in self._items[: self._given])
 
     def remove(self, item: Item) -> None:
-        """The item waits no more; one that was given stays in the turn until that is dropped."""
+        """The item no longer waits; if the turn has it, it stays there until the turn is dropped."""
         self._given -= self.has_given(item)
         self._items = [known for known in self._items if known.item is not item]
 

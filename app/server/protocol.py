@@ -263,13 +263,11 @@ def _refuse_constant(constant: str) -> None:
 
 
 def parse(text: str) -> ClientEvent:
-    """The event of a message. ProtocolError if it is none."""
+    """The event of a message. ProtocolError if the message is not an event."""
     try:
         event = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(
-            "invalid_json", "The message is no JSON document: {error}.", error=error
-        ) from error
+        raise ProtocolError("invalid_json", "The message is not valid JSON: {error}.", error=error) from error
     if not isinstance(event, dict):
         raise ProtocolError("invalid_event", "A message is a JSON object with a type.")
     try:

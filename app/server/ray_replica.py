@@ -31,16 +31,17 @@ _REPORT_S = 5.0
 _MOST_ONGOING = 10_000
 """Requests of one replica: Ray lets those beyond wait, while a replica answers them with the reason."""
 _CPUS = 0.1
-"""That a replica reserves; its engine takes what it finds. With one each, three on two cores would wait."""
+"""Cores that a replica reserves; its engine takes what it finds. With one each, three replicas on two cores
+would wait."""
 _SPARE = 0.75
-"""Share of the conversations that may be held, on average, before a replica is added."""
+"""Average share of the admitted conversations above which a replica is added."""
 _HEALTH_PERIOD_S = 2.0
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """How many, and on what."""
+    """How many replicas, and on which device."""
 
     least: int = 1
     most: int = 1
@@ -55,7 +56,7 @@ class LeastConversations(RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """One rank, in random order, which decides among equals."""
+        """One rank in random order, which breaks ties."""
         return [random.sample(candidate_replicas, len(candidate_replicas))]
 
 

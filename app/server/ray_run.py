@@ -63,7 +63,7 @@ def serve_with_ray(
     is_own = "RAY_ADDRESS" not in os.environ
     if not is_own:
         check_cluster()
-    # Ray listens in a process of its own, and would only say in its log that it cannot.
+    # Ray listens in another process, and would report a failure in its log only.
     port = free_port(settings) if is_own else settings.port
     folder = _private_folder() if is_own else None  # after what may refuse to start, so that none is left
     is_started = False
@@ -100,7 +100,7 @@ def serve_with_ray(
             ) from error
         is_started = True
         asked = threading.Event()
-        # Until here a signal ends the start, by an exception.
+        # Up to here a signal ends the start by an exception.
         before = {number: signal.signal(number, _asker(asked)) for number in (signal.SIGINT, signal.SIGTERM)}
         on_listening(url_of(settings, settings.host, port))
         asked.wait()
@@ -127,7 +127,7 @@ def _check_haproxy(settings: ServeSettings) -> None:
     if settings.tls_certificate is not None:
         raise ServeError(
             "With {variable}=1 Ray serves without TLS, whatever certificate it gets.",
-            "Let a proxy before it terminate TLS, or unset the variable.",
+            "Terminate TLS in a proxy in front of it, or unset the variable.",
             variable=HAPROXY,
         )
     ports = " and ".join(os.environ.get(name, str(port)) for name, port in _STATISTICS_PORTS)

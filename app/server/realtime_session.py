@@ -175,7 +175,7 @@ class RealtimeSession:
     # ---- in ----
 
     def handle(self, text: str) -> None:
-        """One message of the client. What cannot be done is answered by an error event."""
+        """Handle one message of the client. A failure is answered by an error event."""
         event_id = None
         try:
             event = parse(text)
@@ -416,14 +416,14 @@ class RealtimeSession:
         self._buffer.clear()
 
     def _clear_audio(self) -> None:
-        """What was said and not committed is no item."""
+        """Drop speech that was not committed: it is not an item."""
         self._buffer.clear()
         self._odd = b""
         if self._pending.has_speech or self._driver.is_hearing:
             self._driver.stop("stopped")
 
     def _commit_speech(self) -> None:
-        """What was said in the open turn is an item."""
+        """Turn the speech of the open turn into an item."""
         item = spoken_item(self._item_id)
         said = self._pending.commit_speech(item)
         self._items.keep(item.parts[0], said, self._facts.input_sample_rate)
@@ -512,7 +512,9 @@ class RealtimeSession:
             )
         if self._pending.has_given(item):
             if self._driver.is_hearing:
-                raise ProtocolError("unsupported", "The item is part of what is being said.", param="item_id")
+                raise ProtocolError(
+                    "unsupported", "The item is part of the speech in progress.", param="item_id"
+                )
             self._drop_turn()
         if item.turn_id is None:
             self._pending.remove(item)
@@ -625,7 +627,8 @@ class RealtimeSession:
         self._responses.end_playback()
 
     def _drop_turn(self) -> None:
-        """The open turn has what does not belong to it: its items wait for another one."""
+        """Drop the open turn, which has speech that does not belong to it: its items wait for another
+        turn."""
         self._driver.stop("replaced")
         self._buffer.put_back()
 
@@ -702,7 +705,7 @@ class RealtimeSession:
     # ---- hooks of the driver: the reply ----
 
     def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
-        """A response begins; that of a held reply with all it has by now."""
+        """Begin a response; for a held reply with all of its events so far."""
         self._cuttable.append(turn.turn_id)
         self._begin_response(turn.turn_id, self._clock_s() if held is None else held.asked_ns / 1e9)
         if held is not None:
@@ -735,7 +738,7 @@ class RealtimeSession:
         self._responses.report_times(made)
 
     def pause_reply(self, event: TurnEvent) -> None:
-        """Nothing to do: the client plays on until it is known whether that is a turn."""
+        """Nothing to do: the client keeps playing until it is known whether that is a turn."""
 
     def resume_reply(self) -> None:
         """Nothing to do: nothing was paused."""
@@ -781,7 +784,7 @@ def samples_of(audio: bytes, known: AudioFormat, param: str) -> Pcm:
     if not audio or len(audio) % known.sample_bytes:
         raise ProtocolError(
             "invalid_value",
-            "{field} has to be whole samples of {type}, {sample_bytes} bytes each.",
+            "{field} must be whole samples of {type}, {sample_bytes} bytes each.",
             param=param,
             field=param,
             type=known.type,

@@ -38,7 +38,7 @@ class ResponseControl:
         self._emit = emit
         self._clock_s = clock_s
         self._played_until_s = 0.0
-        """When a client that plays at once has played what was sent."""
+        """When a client that plays at once has played all that was sent."""
         self.has_replied = False
         """Whether there was a response."""
         self._untimed: Response | None = None
@@ -101,11 +101,11 @@ class ResponseControl:
             response.end("completed", {"type": "completed"})
 
     def end_playback(self) -> None:
-        """The client plays no more of the latest response."""
+        """The client has stopped playing the latest response."""
         self._played_until_s = 0.0
 
     def report_times(self, made: ReplyMade) -> None:
-        """All of the reply was made."""
+        """The reply is complete."""
         response, self._untimed = self._untimed, None
         if response is not None and response.is_timed and response.first_audio_s is not None:
             ttfa_ms = (response.first_audio_s - response.asked_s) * 1e3
@@ -117,7 +117,7 @@ class ResponseControl:
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
-    """What identifies a response and its item."""
+    """The ids of a response and its item."""
 
     response_id: str
     item_id: str
@@ -186,7 +186,7 @@ class Response:
         return 0.0
 
     def cancel(self, reason: StatusReason) -> None:
-        """End it before its end."""
+        """End it early."""
         self.end("cancelled", {"type": "cancelled", "reason": reason})
 
     def fail(self, error: Json) -> None:

@@ -1,8 +1,8 @@
 """Composition root of the server: what is started in which order, and ended in which order.
 
 1. Address, port, keys and certificate are checked; 2. the end-of-turn and engine threads start, and the
-engine is loaded; 3. uvicorn listens. At SIGTERM or SIGINT: nobody is admitted any more, responses in progress
-end, connections are closed, the engine is closed. A second signal ends it at once. Main thread.
+engine is loaded; 3. uvicorn listens. At SIGTERM or SIGINT: no client is admitted any more, responses in
+progress end, connections are closed, the engine is closed. A second signal ends it at once. Main thread.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def free_port(settings: ServeSettings) -> int:
             return int(listener.getsockname()[1])
     except OSError as error:
         raise ServeError(
-            "{host}:{port} cannot be listened on: {reason}.",
+            "Cannot listen on {host}:{port}: {reason}.",
             "Choose another with --port or --host.",
             host=settings.host,
             port=settings.port,
@@ -131,7 +131,7 @@ def open_listener(config: uvicorn.Config) -> socket.socket:
         listener = config.bind_socket()
     except SystemExit as error:  # uvicorn has logged the reason
         raise ServeError(
-            "{host}:{port} cannot be listened on: it is in use, or not an address of this machine.",
+            "Cannot listen on {host}:{port}: it is in use, or not an address of this machine.",
             "Choose another with --port or --host.",
             host=config.host,
             port=config.port,

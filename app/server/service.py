@@ -24,18 +24,18 @@ from app.session.engine_host import EngineHost
 from app.session.engine_slot import EngineFactory
 
 HANG_UP_S = 5
-"""For what should end at once."""
+"""Time limit for threads that should end at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """What the command line says."""
+    """Settings of the command line."""
 
     host: str = "127.0.0.1"
     port: int = 8_000
-    """0 for any free one."""
+    """Port; 0 for any free one."""
     conversations: int | None = None
-    """At once; None for as many as the engine is measured to serve."""
+    """Conversations at once; None for as many as the engine is measured to serve."""
     batch_invariant: bool = False
     """Whether no reply depends on what else runs, not even by rounding."""
     seed: int | None = None

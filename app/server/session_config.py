@@ -32,7 +32,7 @@ from engine_runtime.options import MOST_FLOW_STEPS
 from engine_runtime.types import Modality
 
 EXTENSION = "moss_voice"
-"""The object of a session with what the protocol does not have."""
+"""Name of the object with this program's extensions of the protocol."""
 FLOW_STEPS = f"session.{EXTENSION}.flow_steps"
 _OTHER_VOICES = "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split()
 """Those of OpenAI, one of which many clients ask for by themselves; the bundle's takes their place."""
@@ -274,7 +274,7 @@ class TurnDetection:
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """What is in force in a session."""
+    """The configuration in force in a session."""
 
     model: str
     modality: Modality = Modality.SPEECH

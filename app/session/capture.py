@@ -28,22 +28,22 @@ _MOST_BEHIND_MS = 500.0
 
 @dataclass(frozen=True, slots=True)
 class CapturedBlock:
-    """What a source captured, before any processing; silence while it is muted."""
+    """A block that a source captured, before any processing; silence while it is muted."""
 
     pcm: Pcm
     sample_rate: int
     first_ns: int
     """When its first sample was spoken, by the session's clock."""
     is_new: bool
-    """It is the first block of this source."""
+    """Whether it is the first block of this source."""
     is_file: bool
-    """The source is a file, whose times are exact."""
+    """Whether the source is a file, whose times are exact."""
     first: int = 0
     """Index of its first sample since the source was attached."""
 
 
 class Capture:
-    """The current source; `stream` is its voice."""
+    """Captures from the current source; `stream` holds the user's voice."""
 
     def __init__(self, vad: Vad, keep_ms: int, processor: CaptureProcessor | None = None) -> None:
         """`keep_ms` as in `VoiceStream`. The `processor` gets what a microphone captures, not files."""

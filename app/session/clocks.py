@@ -3,8 +3,8 @@
 In: a tick at the end of every round of the dialog thread; the tasks that the other threads begin and end.
 Out: the time; how long the program stood still, because the computer slept or the process was stopped. On the
 virtual clock sound advances without waiting, but while the engine or the end-of-turn detector works it never
-runs faster than real time; so what comes too late for real time is late here as well, and under-runs and
-latencies are those of a conversation in real time.
+runs faster than real time; so anything that is too late in real time is late here as well, and under-runs and
+latencies are those of a real-time conversation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK_S = 0.002
 LONGEST_STEP_S = 2.0
 """Time limit for work that takes no processor time, for example waiting for a file."""
 LEAST_STANDSTILL_NS = 5_000_000_000
-"""The rings hold 2 s of sound, so some of it is lost by then in any case."""
+"""The rings hold 2 s of sound, so some of it is lost after this time in any case."""
 _STANDSTILL_WITH_DEVICES_NS = 30_000_000_000
 """Devices that are closed and opened take up to their time limits."""
 
@@ -35,7 +35,7 @@ class Clock(Protocol):
         """The time; only differences mean something."""
 
     def wall_ns(self) -> int:
-        """The same, and it keeps counting while the computer sleeps, which `now_ns` need not."""
+        """Like `now_ns`, but it keeps counting while the computer sleeps."""
 
     def tick(self, idle: threading.Event, *, is_active: bool) -> None:
         """Wait until the next round is due. `is_active`: sound is being fed or played."""

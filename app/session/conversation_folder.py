@@ -38,7 +38,7 @@ _FILES = (ABOUT, SOUND, EVENTS, HISTORY, ERASED)
 LONGEST_S = 30 * 86_400.0
 """Longest line of a recording; what claims to be later is damaged."""
 LARGEST_ID = 1_000_000_000
-"""Largest id of a turn: Qt counts in 32 bits."""
+"""Largest turn id: Qt counts in 32 bits."""
 _LARGEST = {ABOUT: 1 << 20, HISTORY: 16 << 20, EVENTS: 128 << 20, ERASED: 1 << 20}
 """Bytes that are read. Parsed, a document takes up to 25 times as much memory; of events one line at a time
 is held."""

@@ -116,9 +116,9 @@ class DialogLoop:
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
         self._audio_out = supervisor.audio_out
         self.commands: SimpleQueue[Command] = SimpleQueue()
-        """What the user wants, in order. Any thread may fill it."""
+        """Commands of the user, in order. Any thread may append to it."""
         self._waiting: deque[AskText | PlaySample] = deque()
-        """What was asked before the engine was ready."""
+        """Questions that were asked before the engine was ready."""
         self._continued = Path()
         """The folder of the conversation that the engine is to continue."""
         self._is_loaded = False
@@ -126,7 +126,7 @@ class DialogLoop:
         self._has_failed = False
         """Whether there is no engine, and none is being loaded."""
         self._loads = 1
-        """Engines that were requested and have neither come nor failed; only the last one counts."""
+        """Engines that were requested and have neither loaded nor failed; only the last one counts."""
         self._state: StateChanged | None = None
         self._failures = 0
         self._freed = FreedMemory(lambda: clock.now_ns() / 1e9, with_cycles=False)
@@ -188,8 +188,8 @@ class DialogLoop:
         return self._sources.is_listening or self._sources.has_sample or self._playback.is_active
 
     def _go_on(self, standstill_s: float) -> None:
-        """After a standstill: drop what was being said or played, and what the devices kept of that time. A
-        file just waited."""
+        """After a standstill: drop speech and playback in progress, and the sound that the devices kept of
+        that time. A file has just waited."""
         if not standstill_s:
             return
         _log.info("stood still for %.0f s", standstill_s)
@@ -209,8 +209,8 @@ class DialogLoop:
             self._emit(
                 ErrorRaised(
                     Problem(
-                        "The program stood still for {seconds:,.0f} s, as while the computer sleeps.",
-                        "What was being said or played then was dropped; continue as before.",
+                        "The program was suspended for {seconds:,.0f} s, as when the computer sleeps.",
+                        "Speech and playback in progress were dropped; continue as before.",
                         seconds=standstill_s,
                     ),
                     is_past=True,
@@ -348,7 +348,7 @@ class DialogLoop:
             self._sources.use(settings)
 
     def _refuse(self) -> None:
-        problem = Problem("There is no engine to answer.", "Choose a model that works in the settings.")
+        problem = Problem("No engine is loaded.", "Choose a model that works in the settings.")
         self._emit(ErrorRaised(problem))
 
     # ---- the engine ----

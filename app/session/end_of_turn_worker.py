@@ -1,4 +1,5 @@
-"""Asks the end-of-turn detector in its own thread: an answer takes longer than a round of the dialog may.
+"""Runs the end-of-turn detector in its own thread: an answer takes longer than a round of the dialog loop
+may.
 
 In: pauses with the audio of their turn. Out: a probability each, in a queue. `run` is the body of the end of
 turn thread, the only one that touches the detector; `submit`, `close` and `answers` belong to the dialog

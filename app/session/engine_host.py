@@ -79,7 +79,7 @@ def admit_one(engine: Engine, scheduler: Scheduler) -> Admission:
 
 
 class SlotRun:
-    """What the engine thread does for a slot: one task at a time, a job or the next event of its reply."""
+    """The engine thread's side of a slot: one task at a time, a job or the next event of its reply."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class SlotRun:
 
     @property
     def begins_ns(self) -> int | None:
-        """When the next job can begin, None without one: speech that no other job follows begins with that of
-        all."""
+        """When the next job can begin, None without one: speech that no other job follows begins at the
+        common tick."""
         jobs = self.slot.jobs
         if not jobs:
             return None
@@ -168,7 +168,7 @@ class SlotRun:
 
     @property
     def due_ns(self) -> int:
-        """When the piece of work in progress is due; a job that waits for its end hurries it."""
+        """When the task in progress is due; a job that waits for it makes it due earlier."""
         if self.slot.is_closed:
             return 0
         due_ns = self._played_until_ns if self._running_due_ns is None else self._running_due_ns
@@ -197,7 +197,7 @@ class SlotRun:
         self.speak(self._turns is not None and (yield from self._turns.advance()))
 
     def speak(self, on: bool) -> None:
-        """The reply has more to be made from now on, or not any more."""
+        """Set whether the reply has more to be made."""
         if on != self._is_speaking:
             self._is_speaking = on
             (self._pending.begin if on else self._pending.end)()
@@ -254,7 +254,7 @@ class EngineHost:
         """Engine thread, but for its times."""
         self._engine: Engine | None = None
         self._held_elsewhere = False
-        """Whether there were turns that an engine of this process knows nothing of."""
+        """Whether turns were held that no engine of this process knows."""
         self._owner = ThreadOwner()
         self._freed = FreedMemory()
 
@@ -300,15 +300,17 @@ class EngineHost:
         return None if self._engine is None else self._engine.turn_room
 
     def open_slot(self, deliver: Callable[[Result], None]) -> EngineSlot:
-        """A place for a conversation; `deliver` gets its results in the engine thread and must not block.
+        """Open a slot for a conversation; `deliver` gets its results in the engine thread and must not block.
         HostFullError says why there is none."""
         with self._changed:
             if self._is_draining or self._is_closing or self.problem is not None:
-                raise HostFullError("The server is shutting down.", "Connect to another one, or later.")
+                raise HostFullError(
+                    "The server is shutting down.", "Connect to another one, or try again later."
+                )
             if len(self._runs) >= self.capacity:
                 raise HostFullError(
                     "All {capacity} conversations that this server can hold ({limit}) are in progress.",
-                    "The next is admitted when one has ended.",
+                    "Try again when one has ended.",
                     capacity=self.capacity,
                     limit=self.admission.limit,
                 )
@@ -344,9 +346,7 @@ class EngineHost:
         except Exception as error:
             # A failed turn is a result; this is the engine itself. /health reports it.
             _log.exception("the engine thread failed")
-            self.problem = MossVoiceError(
-                "The engine failed: {error}.", "Start the server again.", error=error
-            )
+            self.problem = MossVoiceError("The engine failed: {error}.", "Restart the server.", error=error)
         finally:
             self._runs.clear()
 
@@ -389,7 +389,7 @@ class EngineHost:
             runs = list(self._runs)
         continued = [run.open(engine, earlier) and not self._held_elsewhere for run in runs]
         self._held_elsewhere = False
-        # What was loaded stays. Without this, a collection walks all of it while audio callbacks and replies
+        # Loaded objects stay. Without this, a collection walks all of them while audio callbacks and replies
         # wait.
         gc.collect()
         gc.freeze()
@@ -435,7 +435,7 @@ class EngineHost:
                 kind=type(error).__name__,
                 error=error,
             )
-        # Not the error itself, whose traceback refers to what was loaded.
+        # Not the error itself: its traceback refers to the loaded engine.
         self.problem = MossVoiceError.from_problem(error.problem)
         for run in self._runs:
             run.give(LoadFailed(error.problem))

@@ -77,7 +77,7 @@ class Commit:
     timings: TimingBus | None = None
     finished: float = 0.0
     max_new: int | None = None
-    """Limit of the reply in rows; None for the bundle's."""
+    """Limit of the reply in tokens; None for the bundle's."""
     reports_stages: bool = False
     """Whether `ReplyMade` has the durations of the stages."""
 
@@ -149,8 +149,8 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class UseFlowSteps:
-    """Run so many Euler steps of the flow from the next turn on; None: those of the bundle. Answered with
-    FlowStepsSet."""
+    """Run this many Euler steps of the flow from the next turn on; None for those of the bundle. Answered
+    with FlowStepsSet."""
 
     steps: int | None
 
@@ -220,7 +220,7 @@ class Loaded:
     input_sample_rate: int
     output_sample_rate: int
     samples_per_code: int
-    """0 where codes are not known: those of a server."""
+    """0 where the codes are not known, as for a server."""
     card: ModelCard = field(default_factory=ModelCard)
     keeps_history: bool = True
     """Whether the conversation of the engine before continues."""

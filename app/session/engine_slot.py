@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread
     from engine_runtime.engine import Engine
 
 HEAR_DUE_NS = TICK_NS + 100_000_000
-"""Speech is due so long after it was submitted: at the next tick, with some time for the work."""
+"""Speech is due this long after it was submitted: at the next tick, with some time for the work."""
 
 
 class EngineSlot:
@@ -62,7 +62,7 @@ class EngineSlot:
         return self.jobs.popleft()[1]
 
     def drop_jobs(self) -> None:
-        """Drop what waits, up to a `Load`. The caller holds `changed`."""
+        """Drop waiting jobs, up to a `Load`. The caller holds `changed`."""
         while self.jobs and (self.is_closed or not self.is_changing_engines):
             self.pop()
             self._pending.end()

@@ -95,7 +95,7 @@ class EngineTurns:
         cancelled, because audio generated before the failure is still played."""
 
     def carry_out(self, job: Job) -> Task[None]:
-        """Execute a job; what it asks of a reply is made by `advance`. A failure is a TurnFailed."""
+        """Execute a job; the events of a reply are made by `advance`. A failure is a TurnFailed."""
         try:
             if isinstance(job, TurnJob):
                 yield from self._execute(job)
@@ -127,7 +127,7 @@ class EngineTurns:
 
     @property
     def flow_steps(self) -> FlowSteps:
-        """Those from the next turn on."""
+        """Euler steps of the flow from the next turn on."""
         return FlowSteps(self._engine.flow_steps, self._engine.bundle.flow.steps)
 
     def _use_flow_steps(self, steps: int | None) -> None:
@@ -193,7 +193,7 @@ class EngineTurns:
         if job.max_new is not None:
             params = replace(params, max_new=min(job.max_new, params.max_new))
         if lm.detects_turn_end:
-            # The prediction says whether to answer; who is answered gets a word.
+            # The prediction decides whether to answer; an answer must not be empty.
             params = replace(params, min_new=max(params.min_new, _ANSWER_ROWS))
         timing = job.timings or self._engine.timing
         kept = KeptTimings(timing) if job.reports_stages else None
@@ -288,7 +288,7 @@ class ReplyRun:
         return not self._is_enough
 
     def close(self) -> None:
-        """Nothing more is wanted of the reply."""
+        """Stop making events: the reply is no longer wanted."""
         self._events.close()
 
     @property
@@ -317,7 +317,7 @@ class KeptTimings(TimingBus):
 
     @property
     def events(self) -> tuple[TimingEvent, ...]:
-        """Those kept so far."""
+        """The events kept so far."""
         return tuple(self._events)
 
     def _take(self, event: TimingEvent) -> None:
@@ -338,7 +338,7 @@ class EngineHistory:
         self.engine = engine
         self._give = give
         self._questions: dict[int, Question] = {}
-        """All that were committed, also those whose reply was not heard, by turn."""
+        """The questions of all committed turns by turn id, also where the reply was not heard."""
         self._published: ConversationSnapshot | None = None
 
     def change(self, job: Forget | Remove | Remember | Restore) -> Task[None]:
@@ -381,9 +381,7 @@ class EngineHistory:
         job keeps that."""
         question = self._questions.get(job.earlier_id)
         if question is None:
-            raise ForgottenQuestionError(
-                "That question is not remembered any more.", "Ask it again yourself."
-            )
+            raise ForgottenQuestionError("That question is no longer remembered.", "Ask it again.")
         if not job.keeps:
             self._remove(range(job.earlier_id, turn.turn_id))
         if codes := (yield from turn.push_question(question)):
@@ -391,7 +389,7 @@ class EngineHistory:
 
     @property
     def snapshot(self) -> ConversationSnapshot:
-        """The history as it is now. It shares the rows, so this is cheap."""
+        """The history as it is now. It shares the tokens, so this is cheap."""
         return self.engine.snapshot(self.conversation)
 
     def publish(self) -> None:

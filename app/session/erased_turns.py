@@ -56,12 +56,12 @@ _AFTER_S = 0.5
 """Longest time from a sample that is handed to the loudspeaker to its echo in the microphone."""
 _log = logging.getLogger(__name__)
 _EARLIER_RECORD = 0
-"""The turn of what is played from a record: it may be a turn that is erased."""
+"""Turn id of a part that is played from a recording: it may be a turn that is erased."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """Where a turn is on the time line, in seconds."""
+    """Where a turn lies on the time line, in seconds."""
 
     opened: float | None = None
     is_committed: bool = False
@@ -146,8 +146,8 @@ def _scan(folder: Path) -> tuple[dict[int, _Turn], set[int]]:
 
 
 def _stretches(turns: dict[int, _Turn], turn_ids: set[int]) -> list[Stretch]:
-    """What is to be silent: the question, its reply each time it was played, and their echo. What the user
-    said in the turns around them stays."""
+    """The parts to be silenced: the question, its reply each time it was played, and their echo. What the
+    user said in the turns around them stays."""
     line = sorted(
         (turn.opened, turn_id) for turn_id, turn in turns.items() if turn.opened is not None and turn_id
     )

@@ -50,7 +50,7 @@ class EventLog:
         self._echo = ""
 
     def note(self, event: Event) -> None:
-        """Log an event, unless it is one of the meters."""
+        """Log an event, unless it is a meter reading."""
         match event:
             case Timing(timing):
                 self._note_timing(timing)

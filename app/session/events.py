@@ -59,7 +59,7 @@ away while the reply was played."""
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The session does something else now."""
+    """The state of the session has changed."""
 
     state: SessionState
     is_paused: bool = False
@@ -253,7 +253,7 @@ class MicrophoneSilent:
 
 @dataclass(frozen=True, slots=True)
 class EchoMeasured:
-    """What is known of the echo of the loudspeaker in the microphone; once a second at most."""
+    """The measured echo of the loudspeaker in the microphone; at most once a second."""
 
     echo: EchoMeasurement
 
@@ -284,7 +284,7 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationMeasured:
-    """What speculative replies were worth and cost so far; after each of them."""
+    """What speculative replies have gained and cost so far; after each of them."""
 
     stats: SpeculationStats
 

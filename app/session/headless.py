@@ -65,7 +65,7 @@ _LOUD_ADVICE = (
 _QUIET_ADVICE = "Record it louder, closer to the microphone or with a clearer voice."
 
 Progress = Callable[[float], None]
-"""Takes how much of the work is done, 0 to 1."""
+"""Receives how much of the work is done, 0 to 1."""
 _COPIED_AT_ONCE = 1 << 20
 
 
@@ -134,7 +134,7 @@ def run_file(
 
 
 class _Conversation:
-    """One session from start to stop, and what came of it."""
+    """One session from start to stop, and its results."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class _NoMicrophone:
 
     def open(self, device: str | None, latency_s: float) -> None:
         """Cannot be done."""
-        raise AudioInputError("This conversation has no microphone.", "Give it a file or a text.")
+        raise AudioInputError("This conversation has no microphone.", "Pass a recording or a text.")
 
     def close(self) -> None:
         """Does nothing."""
@@ -278,7 +278,7 @@ def _recorded(target: Path | None) -> Iterator[Recording | None]:
     else:
         if target.exists():
             raise ExportError(
-                "{target} is there already.", "Choose another name for the recording.", target=target
+                "{target} already exists.", "Choose another name for the recording.", target=target
             )
         with _beside(target):  # refused before an engine is loaded
             pass

@@ -2,8 +2,8 @@
 position.
 
 In: reply PCM from the engine. Out: the playback ring, filled up to one second ahead. `start_policy` decides
-when a reply starts, and when it continues after an under-run. Where a loudspeaker of another rate takes over,
-the reply is resampled anew from what was heard. Dialog thread.
+when a reply starts, and when it continues after an under-run. If a loudspeaker with another rate takes over,
+the reply is resampled again from the position that was heard. Dialog thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Playback:
         self._waiting_samples = 0
         self._policy = StartPolicy()
         self._unseen_ms = 0.0
-        """Pushed since the last `service`, which assigns its time."""
+        """Audio pushed since the last `service`, which assigns its time."""
         self._underruns = 0
         """Under-runs of the loudspeaker when it was last looked at."""
         self._first_index = 0

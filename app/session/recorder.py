@@ -93,7 +93,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConversationRecorder:
-    """One recording at a time, or none."""
+    """Records one conversation at a time."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class ConversationRecorder:
         self._emit = emit
         self._settings = SessionSettings()
         self._wanted: Recording | None = None
-        """What is to be recorded with the next beginning, or is recorded now."""
+        """The settings of the present recording, or of the next one."""
         self._is_on = False
         self._origin_ns = 0
         self._latest_ns = 0
@@ -132,7 +132,7 @@ class ConversationRecorder:
         self._continued: ContinueConversation | None = None
         """The conversation to continue with the next beginning."""
         self._continued_folder: Path | None = None
-        """That of the conversation in progress, if it was begun in an earlier run of the program."""
+        """Folder of the conversation in progress, if it was begun in an earlier run of the program."""
         self._is_same = False
         """Whether parts of the conversation in progress have been recorded."""
         self._is_waiting = False
@@ -178,7 +178,7 @@ class ConversationRecorder:
         if isinstance(what, ContinueConversation):
             self.end(is_ended=False)
             self._continued, self._is_waiting = what, True
-            # Path() would be the current folder, which may be a conversation, too.
+            # Path() would be the current folder, which may itself be a conversation.
             self._continued_folder, self._is_same = what.folder if what.folder.name else None, False
         if isinstance(what, TurnsRemoved) and what.is_deleted and (self._is_same or self._continued_folder):
             self._writer.submit(Erase(what.turn_ids, self._continued_folder, self._is_same))
@@ -210,7 +210,7 @@ class ConversationRecorder:
 
     @property
     def seconds(self) -> float:
-        """The present place on the line."""
+        """The current place on the time line."""
         track, now_ns = self._track, self._clock.now_ns()
         if track is not None:
             return track.frame_at(now_ns) / track.sample_rate
@@ -331,7 +331,7 @@ class Begin:
     folder: Path | None
     about: dict[str, Any]
     is_same: bool = False
-    """It is the conversation that was recorded last, whose first part is in another folder."""
+    """Whether it is the conversation that was recorded last, whose first part is in another folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +354,7 @@ class CaptureGap:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something happened, `t` seconds after the beginning."""
+    """An event or command, `t` seconds after the beginning."""
 
     t: float
     what: Event | Command | CaptureGap
@@ -364,7 +364,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """These values of conversation.json are known now."""
+    """Values of conversation.json that have become known."""
 
     values: dict[str, Any]
 
@@ -467,7 +467,7 @@ class RecordWriter:
             folder.end(job)
 
     def _erase(self, job: Erase) -> None:
-        """In all folders, also where one of them gives trouble, which is raised at the end."""
+        """Erase in all folders; the error of one is raised after the others are done."""
         own = self._folder.path if self._folder is not None else None
         written = self._written if job.is_recorded else []
         trouble: MossVoiceError | None = None

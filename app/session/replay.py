@@ -71,7 +71,7 @@ from engine_runtime.types import Pcm
 
 _POLL_S = 0.005
 _FRAMES_S = 0.8
-"""A whole number of frames of the Vad (32 ms) and of codes (80 ms)."""
+"""A whole number of VAD frames (32 ms) and of codes (80 ms)."""
 _COMMANDS: dict[str, type[Command]] = {
     kind.__name__: kind
     for kind in (
@@ -191,8 +191,8 @@ def _hold(
 
 
 def _late_s(about: dict[str, Any]) -> float:
-    """Silence that puts the frames of the Vad where they were: it counts from the opening of the microphone,
-    which may have been long before the conversation began."""
+    """Silence that aligns the VAD frames with the recorded ones: they count from the opening of the
+    microphone, which may have been long before the conversation began."""
     stream_s = about.get("stream_s")
     return -stream_s % _FRAMES_S if isinstance(stream_s, float) else 0.0
 
@@ -373,7 +373,7 @@ def _turns(folder: Path, late_s: float | None = None) -> list[dict[str, Any]]:
 
 
 def _codes(folder: Path) -> dict[int, list[list[int]]]:
-    """The rows of each reply in the engine's history."""
+    """The tokens of each reply in the engine's history."""
     if not (folder / HISTORY).exists():
         return {}
     try:

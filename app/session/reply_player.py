@@ -189,7 +189,7 @@ class ReplyPlayer:
         self._playback.pause()
 
     def resume(self) -> None:
-        """That was no turn: resume where the reply was faded out."""
+        """It was not a turn: resume where the reply was faded out."""
         self._present().is_paused = False
         self._playback.resume()
 
@@ -280,7 +280,7 @@ class ReplyPlayer:
             )
         if turn.last_speech_ns is not None:
             handed_ns = self._playback.handed_ns or started_ns
-            # A block of a device may have begun before the round in which it was filled.
+            # A device block may have begun before the round in which it was filled.
             sound_ns = max(handed_ns - reply.confirmed_ns, 0)
             self.timing.emit("confirm_to_sound", turn.turn_id, time.perf_counter_ns() - sound_ns, sound_ns)
             duration_ns = started_ns - turn.last_speech_ns

@@ -1,4 +1,4 @@
-"""What a session measured, as documents: the report of a conversation, and the trace of its timings.
+"""The measurements of a session as documents: the report of a conversation, and the trace of its timings.
 
 In: events of a session. Out: a dict of turns, replies and latencies, ready for JSON; a file of timing events,
 CSV for a spreadsheet, Chrome trace JSON for chrome://tracing and Perfetto (ExportError if it cannot be
@@ -182,8 +182,8 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
     by_name: dict[str, list[TimingEvent]] = defaultdict(list)
     for event in events:
         if event.name == "commit":
-            # What an earlier commit led to was taken back: only what was done while listening still counts,
-            # and the endpointing, which the session reports just before the engine commits.
+            # The results of an earlier commit were rolled back: only work that was done while listening still
+            # counts, and the endpointing, which the session reports just before the engine commits.
             heard = [
                 prefill for prefill in by_name["prefill"] if "tokens_at_commit" not in prefill.attributes
             ]

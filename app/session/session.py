@@ -39,7 +39,7 @@ from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Pcm
 
 _HISTORY_BEYOND_PRE_ROLL_MS = 1_000
-"""Delay of some frames between the start of speech and its detection, or the interruption of a reply."""
+"""Time for the frames between the start of speech and its detection, or the interruption of a reply."""
 _TURN_HISTORY_MS = round(WINDOW_S * 1000)
 """For the end-of-turn detector."""
 

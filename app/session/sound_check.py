@@ -73,7 +73,7 @@ class SoundCheck:
         self._first_sample: int | None = None
         """First sample of the recording."""
         self._utterance: UtteranceBuffer | None = None
-        """Which has the recording; another microphone gets another one."""
+        """The buffer with the recording; another microphone gets another one."""
         self._probability = 0.0
         self._is_playing = False
 

@@ -43,8 +43,8 @@ _SILENCE_S = 5.0
 _LOSSES = 5
 _LOSSES_WITHIN_NS = 30_000_000_000
 _LEAD_S = 0.06
-"""The sound comes at the pace at which it is played: so much is held back, or every late round would be
-heard."""
+"""Sound held back: it arrives at the pace at which it is played, so that without a reserve every late round
+would be heard."""
 
 
 class Sources:

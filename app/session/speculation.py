@@ -90,13 +90,13 @@ class HeldReply:
     timings: HeldTimings
     events: list[tuple[ReplyEvent, int]] = field(default_factory=list)
     made: ReplyMade | None = None
-    """Once all of it was made."""
+    """Its ReplyMade, once it is complete."""
     rolled_back_ns: int = 0
-    """By the clock of the timing bus."""
+    """Time of the roll back, by the clock of the timing bus."""
 
     @property
     def audio_s(self) -> float:
-        """Its speech so far, in seconds."""
+        """Speech of the reply so far, in seconds."""
         audio = [event for event, _ in self.events if isinstance(event, ReplyAudio)]
         return sum(len(event.pcm) / event.sample_rate for event in audio)
 
@@ -139,7 +139,7 @@ class Speculation:
         return self._stats.off_reason is None
 
     def is_overtaken(self, speech_end_ms: float) -> bool:
-        """Whether there is a speculative reply, and the user has continued since."""
+        """Whether the user has continued since the speculative reply began."""
         return self._held is not None and self._held.speech_end_ms != speech_end_ms
 
     def begin(self, commit: Commit, pause: TurnEvent, timing: TimingBus) -> None:
@@ -190,7 +190,7 @@ class Speculation:
         return held
 
     def drop(self) -> None:
-        """The turn is dropped, and the held reply with it. The caller cancels the scope of the turn."""
+        """Drop the held reply together with its turn. The caller cancels the scope of the turn."""
         held = self._discard()
         self._jobs.submit(Interrupt(held.turn_id, 0, 0))
 
@@ -252,7 +252,7 @@ class Speculation:
 
 
 class SpeculationPolicy:
-    """Judges by the latest replies and roll backs; until there are any, the engine is trusted."""
+    """Judges the engine by the latest replies and roll backs; until there are any, it is trusted."""
 
     def __init__(self, *, is_remote: bool = False) -> None:
         """`is_remote`: a server makes the replies."""

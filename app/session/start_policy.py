@@ -24,7 +24,7 @@ from typing import Literal
 MARGIN_MS = 60.0
 """Audio that should remain buffered when a packet arrives: a round of the dialog loop and a device block."""
 UNEVEN = 2.0
-"""Ratio by which the next packet may take longer than the latest one, under other load."""
+"""Factor by which the next packet may take longer than the latest one if the load changes."""
 MAX_DELAY_MS = 3_000.0
 """Maximum delay: a machine too slow for real time stutters rather than stays silent."""
 PERCENTILE = 0.95
@@ -93,7 +93,7 @@ class StartPolicy:
         """Whether to start with `level_ms` buffered, initially or after an under-run."""
         if level_ms <= 0:
             return is_complete
-        # A round that releases a held reply began a little before.
+        # The round that releases a held reply began slightly earlier.
         waited_ms = max(now_ms - self._waits_since_ms, 0.0)
         reason = self._missing(now_ms, waited_ms, level_ms)
         if reason is not None and not is_complete and waited_ms < MAX_DELAY_MS:

@@ -1,4 +1,5 @@
-"""The turns of the window: what asks, cancels, repeats or removes one, how it is played, and what is shown.
+"""The turns of the window: asking, cancelling, repeating and removing them, their playback, and what is
+shown.
 
 In: typed questions, cancels, the button, results of the engine; frames and pauses go to the driver. Out:
 `TurnDriver` gets the turns, `ReplyPlayer` the replies; the transcript; events of turns, the endpointing time,
@@ -83,7 +84,7 @@ class TurnControl:
         self._emit = emit
         self._player = ReplyPlayer(playback, self.transcript, clock, emit, settings.playback_start_ms)
         self._cut: ReplyCut | None = None
-        """What was cut of the reply that is being stopped."""
+        """The cut of the reply that is being stopped."""
         ask = None if end_of_turn is None else end_of_turn.submit
         self._driver = TurnDriver(self._stream, jobs, self, clock.now_ns, _driver_settings(settings), ask)
 
@@ -110,11 +111,11 @@ class TurnControl:
 
     @property
     def timing(self) -> TimingBus:
-        """Where timings are put: the engine's bus once it is loaded."""
+        """The timing bus: the engine's once it is loaded."""
         return self._driver.timing
 
     def use_timing(self, timing: TimingBus) -> None:
-        """Put timings there from now on. Engine thread."""
+        """Emit timings on this bus from now on. Engine thread."""
         self._driver.timing = self._player.timing = timing
 
     def use_engine(self, engine: Loaded) -> None:
@@ -170,7 +171,7 @@ class TurnControl:
             self._emit(
                 ErrorRaised(
                     Problem(
-                        "The question has {characters:,} characters, more than the {limit:,} that fit.",
+                        "The question has {characters:,} characters; the limit is {limit:,}.",
                         "Shorten it, or ask it in parts.",
                         characters=len(question),
                         limit=limit,
@@ -181,7 +182,7 @@ class TurnControl:
         self.answer("text", question, lambda turn_id: Ask(turn_id, question))
 
     def answer(self, source: TurnSource, text: str, give: Callable[[int], Ask | AskAgain]) -> None:
-        """A complete question, which `give` makes the job of for a turn; it replaces the turn in progress."""
+        """Ask a complete question, whose job `give` makes for a turn; it replaces the turn in progress."""
         self.cancel("replaced")
         turn = self._driver.open(lambda turn: self._show_turn(turn, source, text))
         self._jobs.submit(give(turn.turn_id))
@@ -315,7 +316,8 @@ class TurnControl:
         self._emit(TurnExtended(turn.turn_id))
 
     def turn_stopped(self, turn: UserTurn, reason: CancelReason, stopped: StoppedReply | None) -> None:
-        """Report the end of the turn, and what was cut; a turn without a reply never was."""
+        """Report the end of the turn and its cut; a turn without a reply is treated as if it had never
+        existed."""
         if stopped is None:
             self.transcript.drop(turn.turn_id)
         self._emit(TurnCancelled(turn.turn_id, reason))
@@ -335,7 +337,7 @@ class TurnControl:
     # ---- hooks of the driver: the reply ----
 
     def begin_reply(self, turn: UserTurn, held: HeldReply | None) -> None:
-        """Play the reply; a held one with all it has by now."""
+        """Play the reply; a held one with all of its events so far."""
         if held is None:
             self._player.begin(turn)
         else:
@@ -346,7 +348,7 @@ class TurnControl:
         self._player.add(event)
 
     def reply_made(self, made: ReplyMade) -> None:
-        """Nothing to do: the player knows by the end of the reply."""
+        """Nothing to do: the end of the reply tells the player."""
 
     def pause_reply(self, event: TurnEvent) -> None:
         """Fade the reply out; the engine continues with it."""
@@ -355,7 +357,7 @@ class TurnControl:
         self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9)
 
     def resume_reply(self) -> None:
-        """Play on from where it was faded out."""
+        """Resume where it was faded out."""
         self._player.resume()
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:

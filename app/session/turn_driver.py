@@ -1,4 +1,5 @@
-"""The driver of turn-taking: makes work for the engine of what the user does, for the window and the server.
+"""The driver of turn-taking: turns the user's actions into jobs for the engine, for the window and the
+server.
 
 In: frames of the user's voice, the button, answers of the end-of-turn detector, results of the engine, and
 turns that are opened, answered or stopped otherwise. Out: jobs (OpenTurn, Hear, Commit, Confirm, Reopen,
@@ -51,7 +52,7 @@ from engine_runtime.timing import TimingBus
 from engine_runtime.types import CancelScope, Modality, ReplyEvent, TurnEndPrediction
 
 _CERTAIN = 2.0
-"""More than any rating of a pause: no reply is made beyond it."""
+"""Above any rating of a pause, so that no reply is made beyond it."""
 DecisionKind = Literal[
     "pause", "speculate", "predict", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"
 ]
@@ -60,7 +61,7 @@ TurnResult = Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed
 
 @dataclass(slots=True)
 class UserTurn:
-    """What the user said or typed in the turn in progress, or in the earlier one that is played again."""
+    """The turn in progress, or the earlier one that is played again."""
 
     turn_id: int
     modality: Modality
@@ -111,7 +112,7 @@ class DriverSettings:
 
 
 class TurnHooks(Protocol):
-    """What window and server do when a turn or its reply changes."""
+    """Hooks of window and server for changes of a turn or its reply."""
 
     def turn_opened(self, turn: UserTurn, start_ms: float) -> None:
         """The user speaks, or pressed the button: the audio from `start_ms` of the stream on belongs to
@@ -142,7 +143,7 @@ class TurnHooks(Protocol):
         """The user speaks over the reply."""
 
     def resume_reply(self) -> None:
-        """What the user said over the reply was no turn."""
+        """The user's speech over the reply was not a turn."""
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:
         """Stop the reply; None if none was begun."""
@@ -175,7 +176,7 @@ class TurnDriver:
         self._feed = SpeechFeed(stream, jobs)
         self._speculation = Speculation(jobs, now_ns, hooks.speculated)
         self._calibrations: defaultdict[bool, VoiceCalibration] = defaultdict(VoiceCalibration)
-        """By whether the voice is a file's: those of samples are not the user's."""
+        """Calibration of the detector, separate for files: the voices of samples are not the user's."""
         self._model_predicts = False
         """Whether the language model has rated a pause."""
         self._count = 0
@@ -219,7 +220,7 @@ class TurnDriver:
         self._speculation.use_engine(is_remote=is_remote)
 
     def forget_levels(self) -> None:
-        """The microphone is processed in another way: how loud the user was says nothing any more."""
+        """The microphone is processed in another way: forget the user's level, which no longer applies."""
         self._taking.voice_level = VoiceLevel()
 
     def forget_voices(self) -> None:
@@ -368,7 +369,7 @@ class TurnDriver:
             self.roll_back()
 
     def roll_back(self) -> None:
-        """Discard the held reply, if there is one: the turn is not what it answers."""
+        """Discard the held reply, if there is one: it does not answer this turn."""
         if self._speculation.is_held:
             held = self._speculation.roll_back()
             self.report("roll_back", held.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)

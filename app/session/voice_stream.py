@@ -33,9 +33,9 @@ class VadFrame:
     level_db: float | None = None
     """In dBFS, None for a hiss, which says nothing about the distance (voice_level), and in a file."""
     may_be_echo: bool = False
-    """It may hold an echo that is not cancelled yet."""
+    """Whether it may hold an echo that is not cancelled yet."""
     has_echo: bool = False
-    """An echo is cancelled in it, which attenuates who speaks at the same time."""
+    """Whether an echo is cancelled in it, which attenuates anyone who speaks at the same time."""
 
 
 class VoiceStream:
@@ -52,7 +52,7 @@ class VoiceStream:
         """Whether the source is a file: nobody speaks too softly or to somebody else in it."""
 
     def restart(self, *, is_file: bool = False) -> None:
-        """What comes from now on is of another source."""
+        """Start over with another source."""
         self.is_file = is_file
         self.utterance = UtteranceBuffer(self._keep_samples)
         self._rest = np.zeros(0, dtype=np.float32)
@@ -71,7 +71,7 @@ class VoiceStream:
             yield VadFrame(start, start + size, probability, level_db, may_be_echo, has_echo)
 
     def end_of_sound(self, vad_end: int) -> int:
-        """Where the speech of the open turn ends that the VAD took to end at `vad_end`."""
+        """The exact end of the open turn's speech, which the VAD found at `vad_end`."""
         recent = self.utterance.since(self.utterance.end - self._keep_samples)
         first = self.utterance.end - len(recent)
         return first + speech_end(recent, self.sample_rate, vad_end - first)

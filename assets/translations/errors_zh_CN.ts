@@ -32,7 +32,7 @@
         <translation>热键 {name} 已被另一个程序占用。</translation>
     </message>
     <message>
-        <source>Ask again; if it happens again, look at the log of the server.</source>
+        <source>Ask again; if it happens again, check the log of the server.</source>
         <translation>请再问一次；若再次发生，请查看服务器的日志。</translation>
     </message>
     <message>
@@ -44,7 +44,7 @@
         <translation>请用{names}提问，或选择另一个模型。</translation>
     </message>
     <message>
-        <source>Ask it again yourself.</source>
+        <source>Ask it again.</source>
         <translation>请自己再问一次。</translation>
     </message>
     <message>
@@ -52,7 +52,7 @@
         <translation>请问点别的。</translation>
     </message>
     <message>
-        <source>Ask who runs it.</source>
+        <source>Ask the operator of the server.</source>
         <translation>请询问它的管理者。</translation>
     </message>
     <message>
@@ -244,7 +244,7 @@
         <translation>请连接设备；找到后会自动使用。</translation>
     </message>
     <message>
-        <source>Connect to another one, or later.</source>
+        <source>Connect to another one, or try again later.</source>
         <translation>请连接另一个，或稍后再试。</translation>
     </message>
     <message>
@@ -272,6 +272,10 @@
         <translation>请重新复制或录制。</translation>
     </message>
     <message>
+        <source>Create it first.</source>
+        <translation>请先创建它。</translation>
+    </message>
+    <message>
         <source>Cut it first.</source>
         <translation>请先剪短它。</translation>
     </message>
@@ -288,7 +292,7 @@
         <translation>请重新下载。</translation>
     </message>
     <message>
-        <source>Echo cancellation needs sound at {needed:,} Hz; it is captured at {rate:,}.</source>
+        <source>Echo cancellation needs sound at {needed:,} Hz, but it is captured at {rate:,} Hz.</source>
         <translation>回声消除需要 {needed:,} Hz 的声音，但采集的是 {rate:,} Hz。</translation>
     </message>
     <message>
@@ -296,7 +300,7 @@
         <translation>回声消除需要 {package} 软件包，但它没有安装。{remedy}</translation>
     </message>
     <message>
-        <source>End that process (kill -9 {process}) and start again, or open a second window that keeps nothing: moss-voice --new-instance</source>
+        <source>End that process (kill -9 {process}) and start again, or open a second window that saves nothing: moss-voice --new-instance</source>
         <translation>请结束该进程（kill -9 {process}）后重新启动，或打开一个不保留任何内容的第二个窗口：moss-voice --new-instance</translation>
     </message>
     <message>
@@ -336,24 +340,12 @@
         <translation>请用 --engine-python 指定某个环境的解释器，例如 ~/moss-trt/bin/python。</translation>
     </message>
     <message>
-        <source>Give it a file or a text.</source>
-        <translation>请给它一个文件或一段文字。</translation>
-    </message>
-    <message>
-        <source>Give the key by itself.</source>
-        <translation>请单独填写密钥。</translation>
-    </message>
-    <message>
         <source>Global hotkeys are supported on X11 only.</source>
         <translation>全局热键仅支持 X11。</translation>
     </message>
     <message>
         <source>If it has no certificate, use ws://.</source>
         <translation>如果它没有证书，请使用 ws://。</translation>
-    </message>
-    <message>
-        <source>In the window the keys work without it.</source>
-        <translation>在窗口内，这些按键仍然可用。</translation>
     </message>
     <message>
         <source>Install MOSS Voice again, in an environment of its own.</source>
@@ -364,16 +356,12 @@
         <translation>请重新安装 Triton 和 NVIDIA 驱动；`moss-voice doctor` 会检查它们。</translation>
     </message>
     <message>
-        <source>Install a driver that supports CUDA {wanted}, and see that nvidia-smi works.</source>
+        <source>Install a driver that supports CUDA {wanted}, and check that nvidia-smi works.</source>
         <translation>请安装支持 CUDA {wanted} 的驱动程序，并确认 nvidia-smi 可以运行。</translation>
     </message>
     <message>
         <source>Install a newer driver.</source>
         <translation>请安装更新的驱动程序。</translation>
-    </message>
-    <message>
-        <source>Install the package silero-vad again.</source>
-        <translation>请重新安装 silero-vad 软件包。</translation>
     </message>
     <message>
         <source>Install them (sudo apt-get install gcc libc6-dev python3-dev), or choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>
@@ -384,7 +372,7 @@
         <translation>请安装它们：sudo apt-get install gcc libc6-dev python3-dev。</translation>
     </message>
     <message>
-        <source>It is being restored, and the conversation goes on then.</source>
+        <source>It is being restored; then the conversation continues.</source>
         <translation>正在重新连接，之后对话继续。</translation>
     </message>
     <message>
@@ -392,7 +380,7 @@
         <translation>程序会自动重试；请检查连线或另选一个。</translation>
     </message>
     <message>
-        <source>It was removed; start again, the other files stay.</source>
+        <source>It was removed. Start again; the other files are kept.</source>
         <translation>它已被删除；请重新开始，其他文件会保留。</translation>
     </message>
     <message>
@@ -412,10 +400,6 @@
         <translation>MOSS Voice 已在运行（{holder}），但它的窗口没有响应。</translation>
     </message>
     <message>
-        <source>Make it first.</source>
-        <translation>请先创建它。</translation>
-    </message>
-    <message>
         <source>Name a recording in it.</source>
         <translation>请指定其中的录音文件。</translation>
     </message>
@@ -424,8 +408,12 @@
         <translation>不需要 GPU 运行时。</translation>
     </message>
     <message>
-        <source>No NVIDIA driver was found, without which no GPU can be used.</source>
+        <source>No NVIDIA driver was found, so no GPU can be used.</source>
         <translation>未找到 NVIDIA 驱动程序，没有它就无法使用 GPU。</translation>
+    </message>
+    <message>
+        <source>No engine is loaded.</source>
+        <translation>没有可以回答的引擎。</translation>
     </message>
     <message>
         <source>No microphone is open.</source>
@@ -450,6 +438,14 @@
     <message>
         <source>On Debian or Ubuntu install it with: apt install libportaudio2 libasound2-plugins</source>
         <translation>在 Debian 或 Ubuntu 上请这样安装：apt install libportaudio2 libasound2-plugins</translation>
+    </message>
+    <message>
+        <source>Pass a recording or a text.</source>
+        <translation>请给它一个文件或一段文字。</translation>
+    </message>
+    <message>
+        <source>Pass the key separately.</source>
+        <translation>请单独填写密钥。</translation>
     </message>
     <message>
         <source>Press Start before you talk.</source>
@@ -484,15 +480,27 @@
         <translation>请重新安装 pipecat-ai 软件包。</translation>
     </message>
     <message>
+        <source>Reinstall the package silero-vad.</source>
+        <translation>请重新安装 silero-vad 软件包。</translation>
+    </message>
+    <message>
         <source>Rename it.</source>
         <translation>请重命名它。</translation>
+    </message>
+    <message>
+        <source>Restart the program; the log file has details.</source>
+        <translation>请重新启动程序；详情见日志文件。</translation>
+    </message>
+    <message>
+        <source>Restart the server.</source>
+        <translation>请重新启动服务器。</translation>
     </message>
     <message>
         <source>Restart this program to use sound again.</source>
         <translation>请重新启动本程序以恢复声音。</translation>
     </message>
     <message>
-        <source>Run the same fetch again, the other files stay.</source>
+        <source>Run the same fetch again; the other files are kept.</source>
         <translation>请重新下载，其他文件会保留。</translation>
     </message>
     <message>
@@ -536,6 +544,10 @@
         <translation>声音已恢复：{names}。</translation>
     </message>
     <message>
+        <source>Speech and playback in progress were dropped; continue as before.</source>
+        <translation>当时正在说或播放的内容已丢弃；可照常继续。</translation>
+    </message>
+    <message>
         <source>Speech cannot be detected: the package silero-vad is missing.</source>
         <translation>无法检测语音：缺少 silero-vad 软件包。</translation>
     </message>
@@ -556,19 +568,11 @@
         <translation>请重新开始一个。</translation>
     </message>
     <message>
-        <source>Start the program again; the log file has details.</source>
-        <translation>请重新启动程序；详情见日志文件。</translation>
-    </message>
-    <message>
         <source>Start the program with that bundle, or begin a new conversation.</source>
         <translation>请用该模型包启动程序，或开始新对话。</translation>
     </message>
     <message>
-        <source>Start the server again.</source>
-        <translation>请重新启动服务器。</translation>
-    </message>
-    <message>
-        <source>That question is not remembered any more.</source>
+        <source>That question is no longer remembered.</source>
         <translation>该问题已不再保留。</translation>
     </message>
     <message>
@@ -600,7 +604,7 @@
         <translation>未使用 GPU 运行时：{failure}。</translation>
     </message>
     <message>
-        <source>The NVIDIA driver supports CUDA {found}, and {wanted} is needed.</source>
+        <source>The NVIDIA driver supports CUDA {found}, but {wanted} is needed.</source>
         <translation>NVIDIA 驱动程序支持 CUDA {found}，需要 {wanted}。</translation>
     </message>
     <message>
@@ -608,12 +612,8 @@
         <translation>Triton 内核无法在这里运行：{reason}。</translation>
     </message>
     <message>
-        <source>The X server cannot be asked for hotkeys ({failure}).</source>
+        <source>The X server cannot be used for hotkeys ({failure}).</source>
         <translation>无法向 X 服务器请求热键（{failure}）。</translation>
-    </message>
-    <message>
-        <source>The address of the server holds a password.</source>
-        <translation>服务器地址中含有密码。</translation>
     </message>
     <message>
         <source>The certificate of {name} cannot be verified: {reason}.</source>
@@ -644,7 +644,7 @@
         <translation>磁盘太慢，无法录制对话。</translation>
     </message>
     <message>
-        <source>The disk of {folder} has {free:.1f} GB free, and {needed:.1f} GB are needed.</source>
+        <source>The disk of {folder} has {free:.1f} GB free, but {needed:.1f} GB are needed.</source>
         <translation>{folder} 所在磁盘剩余 {free:.1f} GB，需要 {needed:.1f} GB。</translation>
     </message>
     <message>
@@ -652,12 +652,16 @@
         <translation>{folder} 所在磁盘已满。</translation>
     </message>
     <message>
-        <source>The disk of {parent} has {free:.1f} GB free, and {missing:.1f} GB are needed.</source>
+        <source>The disk of {parent} has {free:.1f} GB free, but {missing:.1f} GB are needed.</source>
         <translation>{parent} 所在磁盘剩余 {free:.1f} GB，需要 {missing:.1f} GB。</translation>
     </message>
     <message>
-        <source>The disk of {to} has {free} free, and {missing} are needed.</source>
+        <source>The disk of {to} has {free} free, but {missing} are needed.</source>
         <translation>{to} 所在磁盘剩余 {free}，需要 {missing}。</translation>
+    </message>
+    <message>
+        <source>The download of {file} was interrupted {attempts} times: {reason}.</source>
+        <translation>{file} 中断了 {attempts} 次：{reason}。</translation>
     </message>
     <message>
         <source>The engine cannot be loaded: {kind}: {error}.</source>
@@ -716,12 +720,12 @@
         <translation>无法读取 {file} 中的密钥：{error}。</translation>
     </message>
     <message>
-        <source>The key of the server has characters that a header cannot carry.</source>
-        <translation>服务器密钥含有请求头无法传送的字符。</translation>
-    </message>
-    <message>
         <source>The key would be sent to {address} without encryption.</source>
         <translation>密钥将不加密地发送到 {address}。</translation>
+    </message>
+    <message>
+        <source>The keys still work in the window.</source>
+        <translation>在窗口内，这些按键仍然可用。</translation>
     </message>
     <message>
         <source>The loudspeaker does not say when it plays, so its echo cannot be cancelled.</source>
@@ -748,20 +752,12 @@
         <translation>模型尚未加载完成。</translation>
     </message>
     <message>
-        <source>The next is admitted when one has ended.</source>
-        <translation>有对话结束后即可加入。</translation>
-    </message>
-    <message>
         <source>The package app that Python finds is not that of MOSS Voice ({found}).</source>
         <translation>Python 找到的 app 软件包不是 MOSS Voice 的（{found}）。</translation>
     </message>
     <message>
         <source>The packaged program cannot be added to.</source>
         <translation>打包的程序无法添加组件。</translation>
-    </message>
-    <message>
-        <source>The program goes on as before; start the installation again to repeat the test.</source>
-        <translation>程序照旧运行；重新开始安装即可再次测试。</translation>
     </message>
     <message>
         <source>The program runs on the processor.</source>
@@ -772,15 +768,19 @@
         <translation>程序在处理器上运行；`moss-voice gpu install` 可以修复。</translation>
     </message>
     <message>
-        <source>The program stood still for {seconds:,.0f} s, as while the computer sleeps.</source>
+        <source>The program was suspended for {seconds:,.0f} s, as when the computer sleeps.</source>
         <translation>程序停顿了 {seconds:,.0f} 秒，例如计算机进入了睡眠。</translation>
+    </message>
+    <message>
+        <source>The program works as before; install it again to repeat the test.</source>
+        <translation>程序照旧运行；重新开始安装即可再次测试。</translation>
     </message>
     <message>
         <source>The proxy refused a connection to {name}: {error}.</source>
         <translation>代理拒绝连接 {name}：{error}。</translation>
     </message>
     <message>
-        <source>The question has {characters:,} characters, more than the {limit:,} that fit.</source>
+        <source>The question has {characters:,} characters; the limit is {limit:,}.</source>
         <translation>问题有 {characters:,} 个字符，超过了上限 {limit:,} 个。</translation>
     </message>
     <message>
@@ -804,12 +804,20 @@
         <translation>重放中断了。</translation>
     </message>
     <message>
+        <source>The server address contains a password.</source>
+        <translation>服务器地址中含有密码。</translation>
+    </message>
+    <message>
         <source>The server could not answer: {said}.</source>
         <translation>服务器无法回答：{said}。</translation>
     </message>
     <message>
         <source>The server is shutting down.</source>
         <translation>服务器正在关闭。</translation>
+    </message>
+    <message>
+        <source>The server key has characters that an HTTP header cannot carry.</source>
+        <translation>服务器密钥含有请求头无法传送的字符。</translation>
     </message>
     <message>
         <source>The settings could not be saved.</source>
@@ -832,11 +840,11 @@
         <translation>声音系统卡住，无法关闭。</translation>
     </message>
     <message>
-        <source>The wheel has a file {name!r}, outside of its folder.</source>
+        <source>The wheel contains {name!r}, which lies outside its folder.</source>
         <translation>该 wheel 中的文件 {name!r} 位于其文件夹之外。</translation>
     </message>
     <message>
-        <source>The {kind} {absent} is not connected; {present} takes its place.</source>
+        <source>The {kind} {absent} is not connected; {present} is used instead.</source>
         <translation>{kind} {absent} 未连接，暂用 {present}。</translation>
     </message>
     <message>
@@ -854,10 +862,6 @@
     <message>
         <source>There is no bundle folder at {path}.</source>
         <translation>{path} 处没有模型包文件夹。</translation>
-    </message>
-    <message>
-        <source>There is no engine to answer.</source>
-        <translation>没有可以回答的引擎。</translation>
     </message>
     <message>
         <source>There is no file {path}.</source>
@@ -884,15 +888,15 @@
         <translation>此对话使用的是模型包 {other}，而当前加载的是 {bundle}。</translation>
     </message>
     <message>
-        <source>This copy is incomplete: install MOSS Voice again.</source>
+        <source>This copy is incomplete: reinstall MOSS Voice.</source>
         <translation>这个副本不完整：请重新安装 MOSS Voice。</translation>
     </message>
     <message>
-        <source>This copy of the program has torch for the GPU inside.</source>
+        <source>This copy of the program includes torch for the GPU.</source>
         <translation>程序的这个副本已自带 GPU 版 torch。</translation>
     </message>
     <message>
-        <source>This desktop runs on Wayland, which gives no program the keys of other windows.</source>
+        <source>This desktop runs on Wayland, where no program gets the keys of other windows.</source>
         <translation>此桌面运行在 Wayland 上，任何程序都无法获得其他窗口的按键。</translation>
     </message>
     <message>
@@ -904,7 +908,7 @@
         <translation>这个模型只懂{names}。</translation>
     </message>
     <message>
-        <source>This turn has {tokens} tokens, but at most {most} fit into the model&apos;s context of {limit} beside the reply.</source>
+        <source>This turn has {tokens} tokens, but only {most} fit into the model&apos;s context of {limit} beside the reply.</source>
         <translation>这次发言有 {tokens} 个词元，但在模型 {limit} 个词元的上下文中，除回复外最多容纳 {most} 个。</translation>
     </message>
     <message>
@@ -918,6 +922,10 @@
     <message>
         <source>Try again later.</source>
         <translation>请稍后再试。</translation>
+    </message>
+    <message>
+        <source>Try again when one has ended.</source>
+        <translation>有对话结束后即可加入。</translation>
     </message>
     <message>
         <source>Type a question first.</source>
@@ -952,7 +960,7 @@
         <translation>请在 Python 3.11 或 3.12 的环境中使用它的 wheel：{command}</translation>
     </message>
     <message>
-        <source>Use the name that it is made out to; for a certificate of your own set SSL_CERT_FILE.</source>
+        <source>Use the host name that it was issued for; for a certificate of your own, set SSL_CERT_FILE.</source>
         <translation>请使用证书所签发的名称；自签证书请设置 SSL_CERT_FILE。</translation>
     </message>
     <message>
@@ -980,11 +988,7 @@
         <translation>{weight_format} 格式的权重需要 Triton 内核，而 Triton 内核在此无法运行：{reason}。</translation>
     </message>
     <message>
-        <source>What was being said or played then was dropped; continue as before.</source>
-        <translation>当时正在说或播放的内容已丢弃；可照常继续。</translation>
-    </message>
-    <message>
-        <source>What you say goes to {server} without encryption, so that others on the network can listen.</source>
+        <source>What you say goes to {server} without encryption, so others on the network can listen.</source>
         <translation>您说的话会不加密地发送到 {server}，网络上的其他人可以听到。</translation>
     </message>
     <message>
@@ -992,7 +996,7 @@
         <translation>请写成 ws://127.0.0.1:8000 或 wss://voice.example.org。</translation>
     </message>
     <message>
-        <source>Write it in one line.</source>
+        <source>Write it on one line.</source>
         <translation>请写在一行里。</translation>
     </message>
     <message>
@@ -1044,11 +1048,11 @@
         <translation>{address} 拒绝了会话：{said}。</translation>
     </message>
     <message>
-        <source>{address} sends messages that are no events of the Realtime protocol.</source>
+        <source>{address} sends messages that are not events of the Realtime protocol.</source>
         <translation>{address} 发来的消息不是 Realtime 协议的事件。</translation>
     </message>
     <message>
-        <source>{address} sent something that is no event of the Realtime protocol.</source>
+        <source>{address} sent a message that is not an event of the Realtime protocol.</source>
         <translation>{address} 发来的内容不是 Realtime 协议的事件。</translation>
     </message>
     <message>
@@ -1068,7 +1072,7 @@
         <translation>{file} 下载损坏（{size}／{expected} 字节，或校验值不符），已删除。</translation>
     </message>
     <message>
-        <source>{file} arrived damaged: its hash is not that of the lock.</source>
+        <source>{file} arrived damaged: its hash differs from that of the lock file.</source>
         <translation>{file} 已损坏：哈希值与锁定清单不符。</translation>
     </message>
     <message>
@@ -1082,6 +1086,10 @@
     <message>
         <source>{file} cannot be read: {reason}.</source>
         <translation>无法读取 {file}：{reason}。</translation>
+    </message>
+    <message>
+        <source>{file} does not match the lock file: its hash is wrong.</source>
+        <translation>{file} 不是锁定清单中的文件：哈希值不符。</translation>
     </message>
     <message>
         <source>{file} has no key.</source>
@@ -1106,14 +1114,6 @@
     <message>
         <source>{file} is missing.</source>
         <translation>缺少 {file}。</translation>
-    </message>
-    <message>
-        <source>{file} is not the file of the lock: its hash is wrong.</source>
-        <translation>{file} 不是锁定清单中的文件：哈希值不符。</translation>
-    </message>
-    <message>
-        <source>{file} was interrupted {attempts} times: {reason}.</source>
-        <translation>{file} 中断了 {attempts} 次：{reason}。</translation>
     </message>
     <message>
         <source>{folder} cannot be deleted: {reason}.</source>
@@ -1152,6 +1152,10 @@
         <translation>{listed}和{name}</translation>
     </message>
     <message>
+        <source>{name} accepts no conversation now: {said}.</source>
+        <translation>{name} 目前不接受新对话：{said}。</translation>
+    </message>
+    <message>
         <source>{name} answered with HTTP {status}: {said}.</source>
         <translation>{name} 返回了 HTTP {status}：{said}。</translation>
     </message>
@@ -1164,6 +1168,10 @@
         <translation>无法连接 {name}：{reason}。</translation>
     </message>
     <message>
+        <source>{name} closed the connection before TLS was set up.</source>
+        <translation>{name} 在建立 TLS 之前断开了连接。</translation>
+    </message>
+    <message>
         <source>{name} did not answer within {seconds:g} s.</source>
         <translation>{name} 在 {seconds:g} 秒内没有应答。</translation>
     </message>
@@ -1172,19 +1180,11 @@
         <translation>{name} 不接受该密钥：{said}。</translation>
     </message>
     <message>
-        <source>{name} does not let this client in: {said}.</source>
-        <translation>{name} 不允许此客户端连接：{said}。</translation>
-    </message>
-    <message>
         <source>{name} does not speak TLS as expected ({reason}).</source>
         <translation>{name} 的 TLS 不符合预期（{reason}）。</translation>
     </message>
     <message>
-        <source>{name} hung up before TLS was set up.</source>
-        <translation>{name} 在建立 TLS 之前断开了连接。</translation>
-    </message>
-    <message>
-        <source>{name} is no WebSocket server, or has TLS.</source>
+        <source>{name} is not a WebSocket server, or it requires TLS.</source>
         <translation>{name} 不是 WebSocket 服务器，或使用了 TLS。</translation>
     </message>
     <message>
@@ -1196,8 +1196,8 @@
         <translation>{name} 拒绝了连接。</translation>
     </message>
     <message>
-        <source>{name} takes no conversation now: {said}.</source>
-        <translation>{name} 目前不接受新对话：{said}。</translation>
+        <source>{name} refuses this client: {said}.</source>
+        <translation>{name} 不允许此客户端连接：{said}。</translation>
     </message>
     <message>
         <source>{other} and {name} are the same file, {written}.</source>
@@ -1244,10 +1244,6 @@
         <translation>{path} 是管道或设备，不是文件。</translation>
     </message>
     <message>
-        <source>{path} is cut short: {size} of {length} bytes of audio are there.</source>
-        <translation>{path} 不完整：{length} 字节的音频只有 {size} 字节。</translation>
-    </message>
-    <message>
         <source>{path} is empty.</source>
         <translation>{path} 是空的。</translation>
     </message>
@@ -1258,6 +1254,10 @@
     <message>
         <source>{path} is not a recording of this program.</source>
         <translation>{path} 不是本程序的录音。</translation>
+    </message>
+    <message>
+        <source>{path} is truncated: it has {size} of {length} bytes of audio.</source>
+        <translation>{path} 不完整：{length} 字节的音频只有 {size} 字节。</translation>
     </message>
     <message>
         <source>{path} lasts {seconds:.0f} s, more than the {most:.0f} s allowed here.</source>
@@ -1276,7 +1276,7 @@
         <translation>未能写入 {path}：已有同名文件夹。</translation>
     </message>
     <message>
-        <source>{path} was not written: it is no ordinary file.</source>
+        <source>{path} was not written: it is not a regular file.</source>
         <translation>未能写入 {path}：它不是普通文件。</translation>
     </message>
     <message>
@@ -1288,6 +1288,10 @@
         <translation>{path} 未能写入：没有权限。</translation>
     </message>
     <message>
+        <source>{path} was not written: the command&apos;s own output goes there.</source>
+        <translation>未能写入 {path}：命令的输出正写入那里。</translation>
+    </message>
+    <message>
         <source>{path} was not written: the disk is full.</source>
         <translation>{path} 未能写入：磁盘已满。</translation>
     </message>
@@ -1296,11 +1300,7 @@
         <translation>{path} 未能写入：没有文件夹 {parent}。</translation>
     </message>
     <message>
-        <source>{path} was not written: what the command prints goes there.</source>
-        <translation>未能写入 {path}：命令的输出正写入那里。</translation>
-    </message>
-    <message>
-        <source>{path} was not written: {parent} takes no files.</source>
+        <source>{path} was not written: {parent} cannot hold files.</source>
         <translation>未写入 {path}：{parent} 中不能创建文件。</translation>
     </message>
     <message>
@@ -1320,11 +1320,11 @@
         <translation>{root} 中这个名称的文件夹太多。</translation>
     </message>
     <message>
-        <source>{target} is there already.</source>
+        <source>{target} already exists.</source>
         <translation>{target} 已经存在。</translation>
     </message>
     <message>
-        <source>{text!r} is no address of a server.</source>
+        <source>{text!r} is not a valid server address.</source>
         <translation>{text!r} 不是服务器地址。</translation>
     </message>
     <message>

@@ -4,7 +4,7 @@
 <context>
     <name>AppearancePage</name>
     <message>
-        <source>As the desktop</source>
+        <source>Follow the desktop</source>
         <translation>跟随桌面</translation>
     </message>
     <message>
@@ -35,7 +35,7 @@
 <context>
     <name>CodecPage</name>
     <message>
-        <source>as the bundle says</source>
+        <source>bundle default</source>
         <translation>按模型包设定</translation>
     </message>
     <message>
@@ -71,7 +71,7 @@
         <translation>精确编码(&amp;X)</translation>
     </message>
     <message>
-        <source>As the model was trained; replies start a little later. It changes nothing with the bundle that came with the program.</source>
+        <source>Encodes as the model was trained; replies start a little later. It makes no difference with the included bundle.</source>
         <translation>与模型训练时一致，回答稍晚。对程序自带的模型包没有影响。</translation>
     </message>
     <message>
@@ -83,11 +83,11 @@
         <translation>用 TensorRT 运行编解码器</translation>
     </message>
     <message>
-        <source>Flow, vocoder and speech encoder on an NVIDIA GPU, in float32 or float16. Their engines are built at the first start, which takes minutes; PyTorch is used where that fails.</source>
-        <translation>在 NVIDIA GPU 上以 float32 或 float16 运行流匹配、声码器和语音编码器。引擎在首次启动时构建，需要几分钟；构建失败时改用 PyTorch。</translation>
+        <source>Runs flow, vocoder and speech encoder with TensorRT on an NVIDIA GPU, in float32 or float16. Their engines are built at the first start, which takes minutes; where that fails, PyTorch is used.</source>
+        <translation>在 NVIDIA GPU 上用 TensorRT 以 float32 或 float16 运行流匹配、声码器和语音编码器。引擎在首次启动时构建，需要几分钟；构建失败时改用 PyTorch。</translation>
     </message>
     <message>
-        <source>TensorRT does not run the codec in bfloat16: PyTorch does.</source>
+        <source>TensorRT cannot run the codec in bfloat16, so PyTorch runs it.</source>
         <translation>TensorRT 不能以 bfloat16 运行编解码器：将由 PyTorch 运行。</translation>
     </message>
 </context>
@@ -248,18 +248,18 @@
         <translation>不打断回复</translation>
     </message>
     <message>
-        <source>Do not interrupt replies by my voice (Ctrl+I)</source>
-        <translation>不因我的声音打断回复（Ctrl+I）</translation>
+        <source>Keep my voice from interrupting replies (Ctrl+I)</source>
+        <translation>不让我的声音打断回复（Ctrl+I）</translation>
     </message>
     <message>
-        <source>Replies are not interrupted by my voice (Ctrl+I)</source>
+        <source>My voice does not interrupt replies (Ctrl+I)</source>
         <translation>我的声音不会打断回复（Ctrl+I）</translation>
     </message>
 </context>
 <context>
     <name>ConversationActions</name>
     <message>
-        <source>The sound of that reply is not kept any more.</source>
+        <source>The audio of this reply is no longer available.</source>
         <translation>该回答的声音已不再保留。</translation>
     </message>
     <message>
@@ -299,7 +299,7 @@
         <translation>已保存为 %1。</translation>
     </message>
     <message>
-        <source>The conversation is copied.</source>
+        <source>Conversation copied.</source>
         <translation>已复制对话。</translation>
     </message>
     <message>
@@ -318,7 +318,7 @@
         <translation> 毫秒</translation>
     </message>
     <message>
-        <source>as the bundle says</source>
+        <source>bundle default</source>
         <translation>按模型包设定</translation>
     </message>
     <message>
@@ -358,8 +358,8 @@
         <translation>随机种子(&amp;S)</translation>
     </message>
     <message>
-        <source>The same conversation gets the same replies.</source>
-        <translation>相同的对话得到相同的回复。</translation>
+        <source>With the same seed, the same conversation gets the same replies.</source>
+        <translation>种子相同时，相同的对话得到相同的回复。</translation>
     </message>
     <message>
         <source>Patient</source>
@@ -418,7 +418,7 @@
         <translation>未安装 Smart Turn，因此仅看静音判断您是否说完。moss-voice doctor 会说明如何安装。</translation>
     </message>
     <message>
-        <source>A question that sounds finished is answered after a quarter of a second; in mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often.</source>
+        <source>A question that sounds finished is answered after a quarter of a second; in mid-sentence the assistant waits. Eager answers sooner; patient cuts you off less often.</source>
         <translation>听起来已说完的问题，四分之一秒后就回答；句子中间的停顿会继续等待。“积极”回答更快，“耐心”更少打断您。</translation>
     </message>
 </context>
@@ -441,7 +441,7 @@
         <translation>因未及时取走而丢失的麦克风采样数。</translation>
     </message>
     <message>
-        <source>Level of a reply in the microphone against its level as played, before and after echo cancellation: the negative echo return loss, and that less its enhancement. Medians of the latest moments with an echo.</source>
+        <source>Level of the reply in the microphone relative to playback, before and after echo cancellation (negative echo return loss, without and with its enhancement). Medians of recent moments with an echo.</source>
         <translation>麦克风中的回复电平与播放电平之比，分别为回声消除之前和之后：即负的回声返回损耗，以及再减去其增强量。取最近有回声时的中位数。</translation>
     </message>
     <message>
@@ -464,8 +464,8 @@
 <context>
     <name>Definitions</name>
     <message>
-        <source>rows</source>
-        <translation>行</translation>
+        <source>tokens</source>
+        <translation>词元</translation>
     </message>
     <message>
         <source>Endpointing</source>
@@ -492,8 +492,8 @@
         <translation>设备</translation>
     </message>
     <message>
-        <source>Rows that were still to be prefilled when the turn was committed.</source>
-        <translation>轮次提交时尚未预填充的行。</translation>
+        <source>Tokens that were still to be prefilled when the turn was committed.</source>
+        <translation>轮次提交时尚未预填充的词元。</translation>
     </message>
     <message>
         <source>Decode steps until the first packet of speech codes is complete.</source>
@@ -512,7 +512,7 @@
         <translation>说完检测</translation>
     </message>
     <message>
-        <source>Probability that you have finished, from Smart Turn, pitch and level at a pause, and from the language model where it can tell. It decides after how much silence the turn is committed.</source>
+        <source>Probability at a pause that you have finished: from Smart Turn, pitch and level, and from the language model where it can tell. It decides how much silence ends the turn.</source>
         <translation>停顿时由 Smart Turn、音高、音量以及（在支持时）语言模型判断您已说完的概率。它决定静音多久后提交这一轮。</translation>
     </message>
     <message>
@@ -540,12 +540,12 @@
         <translation>最近 %1，平均 %2，p50 %3，p95 %4，最大 %5</translation>
     </message>
     <message>
-        <source>Prefill rows</source>
-        <translation>预填充行数</translation>
+        <source>Prefill tokens</source>
+        <translation>预填充词元数</translation>
     </message>
     <message>
-        <source>Rows at commit</source>
-        <translation>提交时剩余行</translation>
+        <source>Tokens at commit</source>
+        <translation>提交时剩余词元</translation>
     </message>
     <message>
         <source>Decode step</source>
@@ -596,16 +596,16 @@
         <translation>语言模型的一次预填充调用：您说话期间以及轮次提交时。</translation>
     </message>
     <message>
-        <source>Rows of a prefill call, one per speech code or text token.</source>
-        <translation>一次预填充调用的行数，每个语音码或文本词元一行。</translation>
+        <source>Tokens of a prefill call, each a speech code or a text token.</source>
+        <translation>一次预填充调用的词元数，每个为一个语音码或文本词元。</translation>
     </message>
     <message>
-        <source>Rows left to prefill when the turn is committed; the others were done while you spoke.</source>
-        <translation>轮次提交时还需预填充的行；其余的在您说话时已完成。</translation>
+        <source>Tokens left to prefill when the turn is committed; the others were prefilled while you spoke.</source>
+        <translation>轮次提交时还需预填充的词元；其余的在您说话时已完成。</translation>
     </message>
     <message>
-        <source>One decode step of the language model: one row of text and speech.</source>
-        <translation>语言模型的一个解码步：一行文本与语音。</translation>
+        <source>One decode step of the language model: one position of text or speech.</source>
+        <translation>语言模型的一个解码步：一个文本或语音位置。</translation>
     </message>
     <message>
         <source>Flow matching, speech codes to mel frames, per chunk.</source>
@@ -616,7 +616,7 @@
         <translation>梅尔帧到音频采样，按块计。</translation>
     </message>
     <message>
-        <source>Length of the audio of a chunk.</source>
+        <source>Length of the audio in a chunk.</source>
         <translation>一块所产生音频的长度。</translation>
     </message>
     <message>
@@ -636,7 +636,7 @@
         <translation>整个回复的实时率：耗时 / 音频时长。小于 1 即快于实时。</translation>
     </message>
     <message>
-        <source>Wall time per chunk after the first / audio of the chunk. Below 1 the playback never starves.</source>
+        <source>Wall time per chunk after the first / audio of the chunk. Below 1, playback never runs dry.</source>
         <translation>首块之后每块的耗时 / 该块音频时长。小于 1 时播放不会断流。</translation>
     </message>
     <message>
@@ -644,7 +644,7 @@
         <translation>TTFA / 首块音频时长。它包含等待首块的时间，不是实时率。</translation>
     </message>
     <message>
-        <source>Used memory at the end of a reply: that of the GPU by all programs, as its driver counts it; without a GPU the main memory of the engine&apos;s process.</source>
+        <source>Memory in use at the end of a reply: GPU memory of all programs, as the driver counts it; without a GPU, the main memory of the engine process.</source>
         <translation>回复结束时已用的内存：GPU 上所有程序占用的显存，由驱动统计；没有 GPU 时为引擎进程占用的主内存。</translation>
     </message>
     <message>
@@ -664,7 +664,7 @@
         <translation>首个样本就绪 → 开始播放：有意的缓冲，以免回复卡顿。</translation>
     </message>
     <message>
-        <source>Start of playback → first sample at the loudspeaker: next block and latency of the device.</source>
+        <source>Start of playback → first sample at the loudspeaker: the next block and the latency of the device.</source>
         <translation>开始播放 → 首个样本到达扬声器：等待设备的下一个数据块，加上设备延迟。</translation>
     </message>
     <message>
@@ -680,16 +680,16 @@
         <translation>网络</translation>
     </message>
     <message>
-        <source>Request → first audio, without the network: what the server took.</source>
+        <source>Request → first audio, without the network: the time the server took.</source>
         <translation>请求 → 首个音频，不含网络：服务器所用时间。</translation>
     </message>
     <message>
-        <source>Request → first audio, minus the server&apos;s own time to first audio; of a server that does not report it, the round trip of a ping.</source>
+        <source>Request → first audio, minus the server&apos;s own time to first audio; if the server does not report that, the round trip of a ping.</source>
         <translation>请求 → 首个音频，减去服务器自身的首音频时间；若服务器不报告，则为一次 ping 的往返时间。</translation>
     </message>
     <message>
-        <source>row</source>
-        <translation>行</translation>
+        <source>token</source>
+        <translation>词元</translation>
     </message>
     <message>
         <source>values in the last %2 turns: %1</source>
@@ -721,7 +721,7 @@
         <translation>处理器</translation>
     </message>
     <message>
-        <source>Compress tails, keys and values, too</source>
+        <source>Also compress tails, keys and values</source>
         <translation>同时压缩尾部层、键和值</translation>
     </message>
     <message>
@@ -729,12 +729,12 @@
         <translation>此设备不可用。</translation>
     </message>
     <message>
-        <source>The model takes about %1 of the %2 of memory.</source>
+        <source>The model needs about %1 of %2 of memory.</source>
         <translation>模型约占用 %1 内存，共 %2。</translation>
     </message>
     <message>
-        <source>The model takes about %1, and there are %2 of memory: choose something smaller.</source>
-        <translation>模型约需 %1，而内存只有 %2：请选择更小的。</translation>
+        <source>The model needs about %1, but there are only %2 of memory. Choose a smaller model or weight format.</source>
+        <translation>模型约需 %1，而内存只有 %2：请选择更小的模型或权重格式。</translation>
     </message>
     <message>
         <source>Set by the TensorRT-LLM engine: weights, keys and values.</source>
@@ -756,8 +756,8 @@
         <translation>运行引擎的 Python</translation>
     </message>
     <message>
-        <source>That of this program</source>
-        <translation>本程序自带的</translation>
+        <source>The Python of this program</source>
+        <translation>本程序自带的 Python</translation>
     </message>
     <message>
         <source>&amp;Language model</source>
@@ -772,15 +772,15 @@
         <translation>&amp;Python</translation>
     </message>
     <message>
-        <source>TensorRT-LLM runs an engine that was built from the model for the GPU of this computer. Weight format, keys and values are fixed in it.</source>
+        <source>TensorRT-LLM runs an engine that was built from the model for the GPU of this computer. The engine fixes the formats of weights, keys and values.</source>
         <translation>TensorRT-LLM 运行为本机 GPU 从模型构建的引擎。权重格式以及键和值的格式在构建时已固定。</translation>
     </message>
     <message>
-        <source>Runs model and codec in a process of its own, in the environment of this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM. Replies are not made early then.</source>
+        <source>Runs model and codec in a separate process with this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM. Early replies are off then.</source>
         <translation>在该解释器的环境中（例如装有 TensorRT-LLM 的 ~/moss-trt/bin/python）以单独的进程运行模型和编解码器。此时不会提前生成回答。</translation>
     </message>
     <message>
-        <source>Looking …</source>
+        <source>Checking …</source>
         <translation>正在检查……</translation>
     </message>
     <message>
@@ -788,19 +788,19 @@
         <translation>请选择引擎的文件夹。</translation>
     </message>
     <message>
-        <source>This folder holds no engine: %1 or %2 is missing.</source>
+        <source>This folder contains no engine: %1 or %2 is missing.</source>
         <translation>此文件夹中没有引擎：缺少 %1 或 %2。</translation>
     </message>
     <message>
-        <source>The engine cannot be examined.</source>
+        <source>The engine could not be checked.</source>
         <translation>无法检查该引擎。</translation>
     </message>
     <message>
-        <source>%1 is chosen on the page Model: PyTorch runs that.</source>
-        <translation>“模型”页面选择的是 %1：它将由 PyTorch 运行。</translation>
+        <source>%1 is selected on the Model page, and PyTorch runs it.</source>
+        <translation>“模型”页面选择的是 %1，由 PyTorch 运行。</translation>
     </message>
     <message>
-        <source>Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions in a conversation.</source>
+        <source>Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions per conversation.</source>
         <translation>由 %1 用 TensorRT-LLM %2 构建：%3。%4，每段对话最多 %5 个位置。</translation>
     </message>
     <message>
@@ -808,32 +808,32 @@
         <translation>未知模型</translation>
     </message>
     <message>
-        <source>This program has no TensorRT-LLM. Choose the Python of an environment with it.</source>
+        <source>This program has no TensorRT-LLM. Choose the Python of an environment that has it.</source>
         <translation>本程序不含 TensorRT-LLM。请选择装有它的环境中的 Python。</translation>
     </message>
     <message>
-        <source>There is no program of this name.</source>
-        <translation>没有这个名称的程序。</translation>
+        <source>This file does not exist or cannot be executed.</source>
+        <translation>该文件不存在或无法执行。</translation>
     </message>
     <message>
-        <source>This is no Python that can be used. %1</source>
-        <translation>这不是可用的 Python。%1</translation>
+        <source>This Python cannot be used. %1</source>
+        <translation>此 Python 不可用。%1</translation>
     </message>
     <message>
-        <source>This program is not installed there.</source>
-        <translation>那里没有安装本程序。</translation>
+        <source>MOSS Voice is not installed in that environment.</source>
+        <translation>该环境中没有安装 MOSS Voice。</translation>
     </message>
     <message>
-        <source>Packages are missing there: %1.</source>
-        <translation>那里缺少软件包：%1。</translation>
+        <source>This Python lacks packages: %1.</source>
+        <translation>该环境缺少软件包：%1。</translation>
     </message>
     <message>
-        <source>TensorRT-LLM is not installed there.</source>
-        <translation>那里没有安装 TensorRT-LLM。</translation>
+        <source>TensorRT-LLM is not installed in that environment.</source>
+        <translation>该环境中没有安装 TensorRT-LLM。</translation>
     </message>
     <message>
-        <source>This program is %1: install the same version there.</source>
-        <translation>本程序的版本是 %1：请在那里安装相同的版本。</translation>
+        <source>This program has version %1. Install the same version in that environment.</source>
+        <translation>本程序的版本是 %1：请在该环境中安装相同的版本。</translation>
     </message>
     <message>
         <source>Created by “moss-voice trt build”</source>
@@ -843,7 +843,7 @@
 <context>
     <name>EngineSwitch</name>
     <message>
-        <source>%1 is ready. It does not know what was said before.</source>
+        <source>%1 is ready. It does not know the conversation so far.</source>
         <translation>%1 已就绪。它不知道之前说过的内容。</translation>
     </message>
     <message>
@@ -907,7 +907,7 @@
         <translation>%1，下一轮起生效</translation>
     </message>
     <message>
-        <source>%1, as the bundle says</source>
+        <source>%1 (bundle default)</source>
         <translation>%1（按模型包设定）</translation>
     </message>
     <message>
@@ -938,7 +938,7 @@
         <translation>GPU</translation>
     </message>
     <message>
-        <source>The program came with PyTorch for the processor. Large models need an NVIDIA GPU and PyTorch for it, which is downloaded from PyPI, checked, and tested before it is used. An interrupted download continues.</source>
+        <source>The program includes PyTorch for the processor. Large models need an NVIDIA GPU and the PyTorch build for it, which is downloaded from PyPI, verified, and tested before it is used. Interrupted downloads resume.</source>
         <translation>程序自带处理器版 PyTorch。大模型需要 NVIDIA GPU 及对应的 PyTorch：从 PyPI 下载，经过校验和测试后才会使用。中断的下载可以继续。</translation>
     </message>
     <message>
@@ -950,7 +950,7 @@
         <translation>安装</translation>
     </message>
     <message>
-        <source>Looking …</source>
+        <source>Checking …</source>
         <translation>正在查看 …</translation>
     </message>
     <message>
@@ -958,7 +958,7 @@
         <translation>正在使用 %1。</translation>
     </message>
     <message>
-        <source>%1 is installed. Start the program again to use it.</source>
+        <source>%1 is installed. Restart the program to use it.</source>
         <translation>%1 已安装。重新启动程序后使用。</translation>
     </message>
     <message>
@@ -970,16 +970,12 @@
         <translation>已安装，但未通过测试。</translation>
     </message>
     <message>
-        <source>Not installed. %1 to download, %2 on the disk.</source>
+        <source>Not installed. Download: %1; on disk: %2.</source>
         <translation>未安装。需下载 %1，占用磁盘 %2。</translation>
     </message>
     <message>
         <source>Removing …</source>
         <translation>正在移除 …</translation>
-    </message>
-    <message>
-        <source>Checking …</source>
-        <translation>正在检查 …</translation>
     </message>
     <message>
         <source>Downloading …</source>
@@ -1014,7 +1010,7 @@
         <translation>移除 GPU 版 PyTorch？</translation>
     </message>
     <message>
-        <source>The program runs on the processor from its next start on.</source>
+        <source>From its next start on, the program runs on the processor.</source>
         <translation>程序从下次启动起在处理器上运行。</translation>
     </message>
     <message>
@@ -1049,15 +1045,15 @@
         <translation>模型</translation>
     </message>
     <message>
-        <source>nano is there and runs on every computer; it knows a small domain, in English. MOSS-Speech knows far more and wants a GPU. A download continues while you talk to nano.</source>
-        <translation>nano 已就绪，可在任何电脑上运行；它只懂一个小领域，使用英语。MOSS-Speech 懂得多得多，但需要 GPU。下载期间您可以继续与 nano 对话。</translation>
+        <source>nano is included and runs on any computer; it knows a small domain, in English. MOSS-Speech knows far more and needs a GPU to answer in time. You can talk to nano while it downloads.</source>
+        <translation>nano 已随程序附带，可在任何电脑上运行；它只懂一个小领域，使用英语。MOSS-Speech 懂得多得多，但需要 GPU 才能及时回答。下载期间您可以继续与 nano 对话。</translation>
     </message>
     <message>
         <source>Ready</source>
         <translation>完成</translation>
     </message>
     <message>
-        <source>All of this is found again in the settings, and this guide in the help menu.</source>
+        <source>You can change all of this in the settings and open this guide again from the help menu.</source>
         <translation>以上各项都可在设置中更改，本指南可在帮助菜单中再次打开。</translation>
     </message>
     <message>
@@ -1081,7 +1077,7 @@
         <translation>下一步</translation>
     </message>
     <message>
-        <source>as the system chooses</source>
+        <source>system default</source>
         <translation>由系统选择</translation>
     </message>
     <message>
@@ -1132,7 +1128,7 @@
         <translation>语音</translation>
     </message>
     <message>
-        <source>While you test the microphone, the bar passes the line when it hears speech.</source>
+        <source>During the test, the bar passes the line when speech is heard.</source>
         <translation>测试麦克风时，听到说话声，光条会越过标线。</translation>
     </message>
 </context>
@@ -1172,11 +1168,11 @@
         <translation>计时导出为 Chrome trace……</translation>
     </message>
     <message>
-        <source>Latency view in a window of its own</source>
+        <source>Latency view in its own window</source>
         <translation>在独立窗口中显示延迟视图</translation>
     </message>
     <message>
-        <source>%1 (F9); in a window of its own: Shift+F9 or right-click</source>
+        <source>%1 (F9); in its own window: Shift+F9 or right-click</source>
         <translation>%1 (F9)；独立窗口：Shift+F9 或单击右键</translation>
     </message>
     <message>
@@ -1310,7 +1306,7 @@
         <translation>您</translation>
     </message>
     <message>
-        <source>Conversation as sound</source>
+        <source>Conversation as audio</source>
         <translation>将对话保存为声音</translation>
     </message>
     <message>
@@ -1354,7 +1350,7 @@
         <translation>导出文字……</translation>
     </message>
     <message>
-        <source>Export sound …</source>
+        <source>Export audio …</source>
         <translation>导出声音……</translation>
     </message>
     <message>
@@ -1366,7 +1362,7 @@
         <translation>全部删除……</translation>
     </message>
     <message>
-        <source>No conversation is kept. The settings, page General, say what is kept.</source>
+        <source>No conversations are kept. Choose what to keep on the General page of the settings.</source>
         <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
     </message>
     <message>
@@ -1398,11 +1394,11 @@
         <translation>语音 %1 秒</translation>
     </message>
     <message>
-        <source>Conversations that cannot be read and are not listed: %1.</source>
+        <source>Unreadable conversations that are not listed: %1.</source>
         <translation>无法读取、未列出的对话：%1 个。</translation>
     </message>
     <message>
-        <source>Damaged entries of this conversation that are left out: %1.</source>
+        <source>Damaged entries left out of this conversation: %1.</source>
         <translation>这个对话中略去的损坏记录：%1 条。</translation>
     </message>
 </context>
@@ -1413,7 +1409,7 @@
         <translation>保留对话(&amp;K)</translation>
     </message>
     <message>
-        <source>Off by default. Kept conversations continue after a restart, and are listed under Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user account can read the files, and none leaves this computer.</source>
+        <source>Off by default. Kept conversations continue after a restart and are listed under Conversations. Sound is recorded in stereo, even while nobody speaks. Only your user account can read the files, and none of them leaves this computer.</source>
         <translation>默认关闭。保留的对话在重新启动后继续，并列在“对话记录”中。声音以立体声录制，无人说话时也会录制。只有您的用户帐户可以读取这些文件，任何文件都不会离开本机。</translation>
     </message>
     <message>
@@ -1429,11 +1425,11 @@
         <translation>不保留</translation>
     </message>
     <message>
-        <source>texts, decisions and timings</source>
+        <source>text, decisions and timings</source>
         <translation>文字、判断和计时</translation>
     </message>
     <message>
-        <source>all, with the sound</source>
+        <source>everything, with the sound</source>
         <translation>全部，包括声音</translation>
     </message>
     <message>
@@ -1449,7 +1445,7 @@
         <translation>已保留 %1 个，%2</translation>
     </message>
     <message>
-        <source>A second window keeps no conversation.</source>
+        <source>A second window does not keep conversations.</source>
         <translation>第二个窗口不保留对话。</translation>
     </message>
     <message>
@@ -1532,7 +1528,7 @@
         <translation>统计、计数与待导出的计时全部重新开始</translation>
     </message>
     <message>
-        <source>Triangles at the upper edge are values off the scale.</source>
+        <source>Triangles at the upper edge mark values off the scale.</source>
         <translation>上边缘的三角形表示超出刻度的值。</translation>
     </message>
     <message>
@@ -1540,23 +1536,23 @@
         <translation>竖线从最小值到最大值。</translation>
     </message>
     <message>
-        <source>By turn, in ms; dashed p50, dotted p95.</source>
+        <source>Per turn, in ms; dashed p50, dotted p95.</source>
         <translation>按轮次，毫秒；虚线为 p50，点线为 p95。</translation>
     </message>
     <message>
-        <source>By turn. Dashed line: real time; below it a reply is generated faster than played.</source>
+        <source>Per turn. Dashed line: real time; below it a reply is generated faster than it is played.</source>
         <translation>按轮次。虚线为实时；低于它表示生成快于播放。</translation>
     </message>
     <message>
-        <source>By turn, median of its calls: ms at the left, rows at the right.</source>
-        <translation>按轮次，取各次调用的中位数：左轴毫秒，右轴行数。</translation>
+        <source>Per turn, median of its calls: ms on the left, tokens on the right.</source>
+        <translation>按轮次，取各次调用的中位数：左轴毫秒，右轴词元数。</translation>
     </message>
     <message>
-        <source>By turn, median of its chunks in ms: token2mel and vocoder.</source>
+        <source>Per turn, median of its chunks in ms: token2mel and vocoder.</source>
         <translation>按轮次，取各块的中位数，毫秒：token2mel 与声码器。</translation>
     </message>
     <message>
-        <source>By turn: median in ms of the decode steps of the language model at the left, used memory in GB at the right.</source>
+        <source>Per turn: median decode step of the language model in ms on the left, memory in use in GB on the right.</source>
         <translation>按轮次：左侧为语言模型解码步耗时的中位数，毫秒；右侧为已用内存，GB。</translation>
     </message>
     <message>
@@ -1572,7 +1568,7 @@
         <translation>中断（不计入）：%1</translation>
     </message>
     <message>
-        <source>How often the computer slept or the server was away. What such a turn took is in no figure.</source>
+        <source>How often the computer slept or the server was unreachable. The times of such turns are in no figure.</source>
         <translation>电脑休眠或服务器断开的次数。这些轮次的耗时不计入任何指标。</translation>
     </message>
 </context>
@@ -1590,7 +1586,7 @@
 <context>
     <name>MainWindow</name>
     <message>
-        <source>The question has %1 characters; at most %2 can be asked at once.</source>
+        <source>The question has %1 characters; the limit is %2.</source>
         <translation>问题有 %1 个字符；一次最多可问 %2 个。</translation>
     </message>
     <message>
@@ -1610,11 +1606,11 @@
         <translation>第二个窗口</translation>
     </message>
     <message>
-        <source>This is a second window: it keeps neither settings nor conversations when it is closed.</source>
-        <translation>这是第二个窗口：关闭后既不保留设置，也不保留对话。</translation>
+        <source>This is a second window: it saves neither settings nor conversations.</source>
+        <translation>这是第二个窗口：既不保存设置，也不保存对话。</translation>
     </message>
     <message>
-        <source>The tray of the desktop is gone, so the window is shown again.</source>
+        <source>The desktop no longer has a tray, so the window is shown again.</source>
         <translation>桌面的系统托盘已消失，因此重新显示窗口。</translation>
     </message>
 </context>
@@ -1637,7 +1633,7 @@
         <translation>要取消下载 %1 吗？</translation>
     </message>
     <message>
-        <source>What was loaded of it is deleted.</source>
+        <source>The part that was downloaded will be deleted.</source>
         <translation>已下载的部分将被删除。</translation>
     </message>
     <message>
@@ -1645,15 +1641,15 @@
         <translation>已下载并检查。</translation>
     </message>
     <message>
-        <source>All files are as they should be.</source>
+        <source>All files are intact.</source>
         <translation>所有文件均完好。</translation>
     </message>
     <message>
-        <source>Download %1, although it fits on no GPU of this computer?</source>
+        <source>Download %1 although it fits on no GPU of this computer?</source>
         <translation>本机没有能容纳 %1 的 GPU，仍要下载吗？</translation>
     </message>
     <message>
-        <source>About %1 are loaded and kept on the disk.</source>
+        <source>About %1 will be downloaded and kept on disk.</source>
         <translation>将下载约 %1 并保存在磁盘上。</translation>
     </message>
 </context>
@@ -1664,7 +1660,7 @@
         <translation>模型包文件夹</translation>
     </message>
     <message>
-        <source>The bundle that came with the program</source>
+        <source>The included bundle</source>
         <translation>程序自带的模型包</translation>
     </message>
     <message>
@@ -1708,7 +1704,7 @@
         <translation>录音 (*.wav *.flac)</translation>
     </message>
     <message>
-        <source>This folder holds no bundle.toml. Choose another one.</source>
+        <source>This folder has no bundle.toml. Choose another folder.</source>
         <translation>该文件夹中没有 bundle.toml，请另选。</translation>
     </message>
     <message>
@@ -1732,11 +1728,11 @@
         <translation>在 GPU 上，位数越少占用内存越少、速度越快；native 最准确。</translation>
     </message>
     <message>
-        <source>On this computer it fits on %1 (%2) with the weights %3.</source>
+        <source>On this computer it fits on %1 (%2) with %3 weights.</source>
         <translation>在此电脑上可用 %1（%2）运行，权重格式 %3。</translation>
     </message>
     <message>
-        <source>No GPU of this computer that the program can use has enough memory for it.</source>
+        <source>No usable GPU of this computer has enough memory for it.</source>
         <translation>此电脑上没有程序可用且内存足够的 GPU。</translation>
     </message>
 </context>
@@ -1767,7 +1763,7 @@
         <translation>取消</translation>
     </message>
     <message>
-        <source>About %1 to download; %2 are free on the disk. Licence: %3.</source>
+        <source>Download: about %1; free on disk: %2. Licence: %3.</source>
         <translation>下载约 %1；磁盘剩余 %2。许可：%3。</translation>
     </message>
     <message>
@@ -1775,15 +1771,15 @@
         <translation>正在开始 …</translation>
     </message>
     <message>
-        <source>%1 of %2 are loaded.</source>
+        <source>%1 of %2 downloaded.</source>
         <translation>已下载 %1，共 %2。</translation>
     </message>
     <message>
-        <source>The files are being checked …</source>
+        <source>Checking files …</source>
         <translation>正在检查文件 …</translation>
     </message>
     <message>
-        <source>The files are being deleted …</source>
+        <source>Deleting files …</source>
         <translation>正在删除文件 …</translation>
     </message>
     <message>
@@ -1791,7 +1787,7 @@
         <translation>使用中</translation>
     </message>
     <message>
-        <source>Paused: %1 are loaded.</source>
+        <source>Paused: %1 downloaded.</source>
         <translation>已暂停：已下载 %1。</translation>
     </message>
     <message>
@@ -1802,7 +1798,7 @@
 <context>
     <name>Question</name>
     <message>
-        <source>%1 is not there any more.</source>
+        <source>%1 no longer exists.</source>
         <translation>%1 已不存在。</translation>
     </message>
     <message>
@@ -1814,7 +1810,7 @@
         <translation>替换 %1？</translation>
     </message>
     <message>
-        <source>There is a file of that name.</source>
+        <source>A file with this name already exists.</source>
         <translation>已有同名文件。</translation>
     </message>
     <message>
@@ -1943,7 +1939,7 @@
         <translation>服务器密钥(&amp;K)</translation>
     </message>
     <message>
-        <source>A server with OpenAI&apos;s Realtime protocol, such as “moss-voice serve”, makes the replies, and no model is loaded. It hears what you say. Empty: the model of the page Model.</source>
+        <source>A server that speaks OpenAI&apos;s Realtime protocol, such as “moss-voice serve”, generates the replies, and no model is loaded. It hears what you say. Leave this empty to use the model of the Model page.</source>
         <translation>由支持 OpenAI Realtime 协议的服务器（例如“moss-voice serve”）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
     </message>
 </context>
@@ -1954,11 +1950,11 @@
         <translation>重新查找设备</translation>
     </message>
     <message>
-        <source>The session has ended unexpectedly: %1</source>
+        <source>The session ended unexpectedly: %1</source>
         <translation>会话意外结束：%1</translation>
     </message>
     <message>
-        <source>Close the window and start the program again. See the log file for details.</source>
+        <source>Close the window and restart the program. The log file has details.</source>
         <translation>请关闭窗口并重新启动程序。日志中有更多信息。</translation>
     </message>
     <message>
@@ -1966,51 +1962,51 @@
         <translation>打开设置</translation>
     </message>
     <message>
-        <source>Choose another one in the settings, on the page Model or Engine.</source>
+        <source>Choose another one on the Model or Engine page of the settings.</source>
         <translation>请在设置的“模型”或“引擎”页面中另选一个。</translation>
     </message>
     <message>
-        <source>The engine of the settings cannot be used: %1</source>
+        <source>The engine chosen in the settings cannot be used: %1</source>
         <translation>无法使用设置中的引擎：%1</translation>
     </message>
     <message>
-        <source>%1 answers in its place. Check the page Engine of the settings.</source>
+        <source>%1 answers instead. Check the Engine page of the settings.</source>
         <translation>现由 %1 代为回答。请检查设置的“引擎”页面。</translation>
     </message>
     <message>
-        <source>The settings file was damaged, so that the settings are the defaults again.</source>
+        <source>The settings file was damaged. All settings are back to their defaults.</source>
         <translation>设置文件已损坏，因此设置已恢复为默认值。</translation>
     </message>
     <message>
-        <source>It is kept as %1.</source>
-        <translation>它保留为 %1。</translation>
+        <source>The damaged file is kept as %1.</source>
+        <translation>损坏的文件保留为 %1。</translation>
     </message>
     <message>
-        <source>The conversation continues, but is not kept any more. Remove the cause and start the program again to keep it.</source>
+        <source>The conversation continues but is no longer kept. Fix the cause, then restart the program to keep it.</source>
         <translation>对话继续进行，但不再保留。请排除原因并重新启动程序，以便保留对话。</translation>
     </message>
 </context>
 <context>
     <name>SettingsActions</name>
     <message>
-        <source>%1 is downloaded. Choose it in the settings, on the page Model.</source>
+        <source>%1 is downloaded. Select it on the Model page of the settings.</source>
         <translation>%1 已下载。请在设置的“模型”页中选择它。</translation>
     </message>
     <message>
-        <source>Give up the TensorRT-LLM engine %1?</source>
-        <translation>放弃 TensorRT-LLM 引擎 %1？</translation>
+        <source>Stop using the TensorRT-LLM engine %1?</source>
+        <translation>停止使用 TensorRT-LLM 引擎 %1？</translation>
     </message>
     <message>
-        <source>%1 answers in its place.</source>
+        <source>%1 will answer instead.</source>
         <translation>将由 %1 代为回答。</translation>
     </message>
     <message>
-        <source>PyTorch loads %1 in its place.</source>
+        <source>PyTorch will load %1 instead.</source>
         <translation>将改用 PyTorch 加载 %1。</translation>
     </message>
     <message>
-        <source>Give it up</source>
-        <translation>放弃</translation>
+        <source>Stop using it</source>
+        <translation>停止使用</translation>
     </message>
 </context>
 <context>
@@ -2114,11 +2110,11 @@
         <translation>调大回复音量</translation>
     </message>
     <message>
-        <source>Softer replies</source>
+        <source>Quieter replies</source>
         <translation>调小回复音量</translation>
     </message>
     <message>
-        <source>Do not interrupt replies by voice</source>
+        <source>Keep my voice from interrupting replies</source>
         <translation>不因声音打断回复</translation>
     </message>
     <message>
@@ -2130,7 +2126,7 @@
         <translation>显示或隐藏延迟视图</translation>
     </message>
     <message>
-        <source>Latency view in a window of its own, or back</source>
+        <source>Latency view in its own window, or back</source>
         <translation>将延迟视图移到独立窗口，或移回</translation>
     </message>
     <message>
@@ -2138,7 +2134,7 @@
         <translation>对话记录</translation>
     </message>
     <message>
-        <source>Hold to talk; a space in a question that you have begun to type</source>
+        <source>Hold to talk; types a space while you type a question</source>
         <translation>按住说话；已开始输入问题时输入空格</translation>
     </message>
     <message>
@@ -2252,7 +2248,7 @@
         <translation>回声消除器(&amp;C)</translation>
     </message>
     <message>
-        <source>Both are WebRTC&apos;s and cancel alike; livekit takes more memory.</source>
+        <source>Both are WebRTC&apos;s and cancel equally well; livekit takes more memory.</source>
         <translation>两者都来自 WebRTC，效果相同；livekit 占用更多内存。</translation>
     </message>
     <message>
@@ -2334,15 +2330,15 @@
         <translation>提前生成已关闭：引擎慢于实时。</translation>
     </message>
     <message>
-        <source>Speculative replies are off: the engine takes too long to be ready again.</source>
-        <translation>提前生成已关闭：引擎恢复就绪太慢。</translation>
+        <source>Speculative replies are off: the engine takes too long to recover from a discarded one.</source>
+        <translation>提前生成已关闭：舍弃一个回复后，引擎恢复就绪太慢。</translation>
     </message>
     <message>
         <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
         <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
     </message>
     <message>
-        <source>Speculative replies are off: discarded ones would take the server&apos;s time from others.</source>
+        <source>Speculative replies are off: discarded ones would take server time from other users.</source>
         <translation>提前生成已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
     </message>
     <message>
@@ -2476,14 +2472,14 @@
         <translation>松开发送</translation>
     </message>
     <message>
-        <source>Press, speak, and release: the answer begins at once. Keys: %1. In a question that you have begun to type, Space is a space.</source>
+        <source>Press, speak, and release: the answer begins at once. Keys: %1. While you type a question, Space types a space.</source>
         <translation>按下、说话、松开：随即开始回答。按键：%1。已开始输入问题时，空格键输入空格。</translation>
     </message>
 </context>
 <context>
     <name>TalkPage</name>
     <message>
-        <source>%1 is already used in this window. Choose other keys.</source>
+        <source>%1 is already in use in this window. Choose other keys.</source>
         <translation>%1 在此窗口中另有用途。请选择其他按键。</translation>
     </message>
     <message>
@@ -2499,7 +2495,7 @@
         <translation>两者</translation>
     </message>
     <message>
-        <source>For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works in every window (package python-xlib), elsewhere in this one. No other key is read.</source>
+        <source>For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works in every window (package python-xlib), elsewhere only in this one. No other key is read.</source>
         <translation>用于按键说话，需包含 Ctrl、Alt 或 Windows 键，或为功能键。在 X11 上对所有窗口有效（需要 python-xlib 软件包），否则仅在本窗口内有效。不会查看其他按键。</translation>
     </message>
     <message>
@@ -2519,7 +2515,7 @@
         <translation>语音激活</translation>
     </message>
     <message>
-        <source>Push-to-talk: hold the button in the window, or Space, and speak. In a question that you have begun to type, Space is a space. A press stops a reply, the release is answered at once.</source>
+        <source>Push-to-talk: hold the button in the window, or Space, and speak. While you type a question, Space types a space. Pressing stops a reply; releasing is answered at once.</source>
         <translation>按键说话：按住窗口中的按钮或空格键，然后说话。已开始输入问题时，空格键输入空格。按下会停止回复，松开后立即回答。</translation>
     </message>
 </context>
@@ -2660,7 +2656,7 @@
         <translation>不可用</translation>
     </message>
     <message>
-        <source>Correct the cause of the error, then start the program again.</source>
+        <source>Fix the error, then restart the program.</source>
         <translation>请排除错误的原因，然后重新启动程序。</translation>
     </message>
     <message>

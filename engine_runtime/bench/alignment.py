@@ -1,7 +1,7 @@
-"""Compares an engine with the reference: teacher forcing through its own conversations, row by row.
+"""Compares an engine with the reference: teacher forcing through its own conversations, token by token.
 
 In: a loader of the engine, the reference, questions. Out: an `Alignment`: agreement of the most likely id and
-cosine of the logits, for each head, in each turn, in prefill and in decode, and the first row at which they
+cosine of the logits, for each head, in each turn, in prefill and in decode, and the first token at which they
 differ. An engine that takes several sequences runs everything again in batched steps. A quantized checkpoint
 is compared with the plain one by `align_checkpoint`. Engine thread.
 """
@@ -41,7 +41,7 @@ MOST_TOGETHER = 8
 
 @dataclass(slots=True)
 class Alignment:
-    """`first` is the first row that differs; a few may differ in an aligned quantized engine."""
+    """`first` is the first token that differs; a few may differ in an aligned quantized engine."""
 
     verdict: Verdict
     first: Difference | None
@@ -146,5 +146,5 @@ def _run_together(engine: Engine, lessons: Sequence[Lesson]) -> Iterator[Recorde
 
 
 def _lessons_of(running: list[_Pupil], waiting: list[tuple[int, Lesson]]) -> list[Lesson]:
-    """Those in progress, and the next one."""
+    """The lessons in progress, and the next one."""
     return [*(pupil.lesson for pupil in running), *(lesson for _, lesson in waiting[:1])]

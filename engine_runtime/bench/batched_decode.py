@@ -27,7 +27,7 @@ from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.table import Cell, Section
 
 BATCHES = ((1, 2048), (1, 1024), (8, 1024), (32, 1024), (64, 1024))
-"""Sequences of a step, and cached rows of each in the middle of the measurement."""
+"""Sequences of a step, and cached tokens of each in the middle of the measurement."""
 TOLERANCE = 0.05
 """Largest distance of the logits of a batched step from those of single steps, relative to their norm."""
 _TAILS = Tails(text=False, audio=True)
@@ -81,7 +81,7 @@ def _first_rows(bench: LMBench, cached_tokens: int) -> int:
 
 
 def _num_steps(bench: LMBench) -> int:
-    """Rows that a sequence grows by."""
+    """Tokens by which a sequence grows."""
     return bench.repeats + bench.warm_up_steps + 2
 
 

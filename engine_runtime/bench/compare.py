@@ -81,8 +81,8 @@ class _Timed:
 
 @dataclass(slots=True)
 class TransformersComparison:
-    """Ours is measured by `record`, theirs by `finish`, when the engine is closed: the memory need not hold
-    two models, and if it does not hold theirs whole, only the agreement is measured."""
+    """`record` measures ours; `finish` measures theirs once the engine is closed, so that memory need not
+    hold two models. If theirs does not fit as a whole, only the agreement is measured."""
 
     bundle: Bundle
     options: EngineOptions

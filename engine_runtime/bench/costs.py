@@ -64,7 +64,7 @@ class LMCosts:
 
     @classmethod
     def of(cls, stages: Stages) -> LMCosts:
-        """Those of a loaded language model."""
+        """The formats of a loaded language model."""
         formats, weight_bytes = weight_numbers(stages)
         return cls(stages.lm_config, formats, weight_bytes, stages.lm.cache.pool.element_size())
 

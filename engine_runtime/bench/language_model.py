@@ -186,11 +186,11 @@ class LMBench:
             before = logits[0].clone()
             lm.blocks.rollback(sequence, 0)
             if torch.equal(before, checked_logits(lm.prefill(sequence, others, _SPEECH_TAILS))):
-                raise BenchError("Logits do not depend on the last row.", "No times are reported.")
+                raise BenchError("Logits do not depend on the last token.", "No times are reported.")
         return times
 
     def sampling_in_step_ms(self, cached_tokens: int) -> float:
-        """What sampling adds to a step of an executor that samples; 0 for one that returns logits, and where
+        """Time that sampling adds to a step of an executor that samples; 0 for one that returns logits, or if
         the difference is within the noise."""
         if not self.stages.lm.executor.can_sample:
             return 0.0
@@ -322,8 +322,8 @@ def _median(times: list[float]) -> float | None:
 
 
 def impossible_share(row: Mapping[str, Cell]) -> str:
-    """How a row beats a measured ceiling by more than the noise of both; "" if it does not. A time is wrong
-    then, or what it should have read or computed is."""
+    """By how much a row beats a measured ceiling beyond the noise of both; "" if it does not. If it does, the
+    time is wrong, or the computed traffic is."""
     ratio, share = row.get("ratio"), row.get("matrix_share")
     if isinstance(ratio, float) and ratio < 1 - _NOISE:
         return f"{1 / ratio:.0%} of the copy bandwidth"

@@ -1,5 +1,5 @@
-"""How everything here is measured: outputs are checked before a time is reported, and values are summarized
-in one way.
+"""Shared rules of measuring: outputs are checked before a time is reported, and all values are summarized
+alike.
 
 In: outputs, values of repeated runs (cuda/stopwatch.py times them, after a warm-up). Out: summaries and
 their table. Any thread.

@@ -52,7 +52,7 @@ class DriverSample:
 
     @classmethod
     def parse(cls, line: str) -> DriverSample | None:
-        """None for a line that is none, such as the last one of a process that was stopped."""
+        """None for an incomplete line, such as the last one of a process that was stopped."""
         at, *values = (value.strip() for value in line.split(","))
         try:
             at_s = datetime.strptime(at, _TIME).timestamp()

@@ -1,4 +1,4 @@
-"""What a GPU allows by its data sheet, beside what was measured.
+"""What a GPU allows according to its data sheet, beside measured times.
 
 A floor is the time that no program can beat (roofline): the larger of operations / matrix rate and of
 bytes / bandwidth, of the language model alone for TTFA and RTF. On the GPU of the data sheet itself
@@ -183,7 +183,7 @@ class Prediction:
 
 
 def impossible(section: Section) -> list[str]:
-    """Figures of a section of `Prediction` that beat what the GPU can do."""
+    """Figures of a section of `Prediction` that are faster than the GPU can be."""
     return [str(row["figure"]) for row in section.rows if row["possible"] == "no"]
 
 

@@ -56,7 +56,7 @@ class Layers(Protocol):
 
     @property
     def described(self) -> str:
-        """Whose layers they are."""
+        """The implementation of the layers, for reports."""
 
     def new(self, index: int) -> nn.Module:
         """The layer without weights, on the current device."""

@@ -86,8 +86,8 @@ class WallClock:
 
 
 class ProcessorClock:
-    """Time that passes while the calling thread works, and jumps where it would wait: what other programs
-    take of the machine does not count. Threads that share its operations work at the same time."""
+    """Time that passes while the calling thread works, and jumps where it would wait: the load of other
+    programs does not count. Threads that share its operations work at the same time."""
 
     def __init__(self) -> None:
         self._waited_ns = 0

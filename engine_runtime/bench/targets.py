@@ -29,8 +29,8 @@ TERMS = {
     "all context lengths, of each weight format; on a GPU (what a CPU reads may come from its caches)",
 }
 STEP_FLOORS = {"native": 1.5, "fp8": 1.75, "int8": 1.75, "int4": 2.25}
-"""By weight format: what an H200 keeps with the kernels of compute capability 8.9. The smaller the weights,
-the more of a step is not reading them."""
+"""By weight format: what an H200 achieves with the kernels of compute capability 8.9. The smaller the
+weights, the larger the part of a step that does not read them."""
 _FIGURES = {"ttfa": "ttfa_ms", "first_chunk": "first_chunk_ms", "rtf": "rtf_total"}
 
 
@@ -42,7 +42,7 @@ class Limits:
     first_chunk: float = 200.0
     rtf: float = 0.7
     step_floor: float | None = None
-    """None is that of the variant's weight format."""
+    """None for the limit of the variant's weight format."""
 
     @classmethod
     def parse(cls, words: list[str]) -> Limits:

@@ -142,7 +142,7 @@ class TransformersLM:
         empty cache."""
         device = self._embedding.device
         if len(ids) > 1 and self.num_tokens:
-            raise ComparisonError("Several rows at once require an empty cache.")
+            raise ComparisonError("Several tokens at once require an empty cache.")
         x = self._embedding[torch.tensor(ids, device=device)][None]
         positions = torch.arange(self.num_tokens, self.num_tokens + len(ids), device=device)
         rotary = self._layers.rotary(x, positions)

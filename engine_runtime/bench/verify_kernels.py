@@ -46,8 +46,8 @@ TOKENS_PER_REPLY = 32
 MOST_REPLIES = 8
 """Questions that are asked, and sequences of a batched step, at most."""
 MOST_ERROR = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.06}
-"""Largest error of logits, keys and values, by the dtype of the model: its rounding, in another order,
-through all layers."""
+"""Largest error of logits, keys and values, by the dtype of the model: rounding in another order through all
+layers."""
 MOST_ERROR_OF_FP8_CACHE = 0.1
 """Where keys and values are kept in fp8: a value at the border of two steps may fall to either side."""
 MOST_ERROR_OF_FP8_PRODUCTS = 0.15

@@ -17,7 +17,7 @@ from engine_runtime.types import Pcm
 
 RECOGNIZER_RATE = 16000
 _ORDINARY_SUPPRESSION = -1
-"""Stands for the tokens that Whisper never writes by default."""
+"""Whisper's value for the tokens that it never writes by default."""
 _WORD = re.compile(r"[a-z']+|[\u3400-\u9fff]")
 """An English word, or one Chinese character."""
 

@@ -127,7 +127,7 @@ class Bundle:
 
 
 def _is_utf_8(path: Path) -> bool:
-    """Whether the bytes of the name are, whatever the locale takes them for."""
+    """Whether the bytes of the name are valid UTF-8, whatever the locale."""
     try:
         os.fsencode(path).decode("utf-8")
     except UnicodeDecodeError:
@@ -208,8 +208,8 @@ def check_mel(bundle: Bundle, vocoder: str) -> None:
         return
     names = [f.name for f in fields(MelSpec) if getattr(made, f.name) != getattr(wanted, f.name)]
     raise MelMismatchError(
-        "The flow of bundle {bundle} makes another mel than {vocoder} was trained on; they differ in "
-        "{names}.\n  flow:    {made}\n  vocoder: {wanted}.",
+        "The flow of bundle {bundle} does not make the mel that {vocoder} was trained on; "
+        "they differ in {names}.\n  flow:    {made}\n  vocoder: {wanted}.",
         "Use a vocoder made for this mel.",
         bundle=bundle.name,
         vocoder=vocoder,

@@ -30,9 +30,9 @@ _LANGUAGES_OF_SCRIPTS = {
     "DEVANAGARI": {"hi", "mr", "ne"},
     "THAI": {"th"},
 }
-"""By the first word of the Unicode name of a letter. Latin and all other scripts are left to the model."""
+"""Scripts by the first word of a letter's Unicode name. Latin and all other scripts are left to the model."""
 _SYMBOL = ("GREEK", 1)
-"""Script and length of what is not a word: pi, or the micro sign of a unit."""
+"""Script and length of symbols that are not words: pi, or the micro sign of a unit."""
 _LANGUAGES_IN_LATIN = {
     "cs", "da", "de", "en", "es", "fi", "fr", "hu", "id",
     "it", "nl", "no", "pl", "pt", "ro", "sv", "tr", "vi",

@@ -145,7 +145,7 @@ class Table:
             )
 
     def _missing(self, key: str) -> str:
-        """What was probably meant to be `key`, as part of a sentence."""
+        """The key that was probably meant to be `key`, as part of a sentence."""
         near = difflib.get_close_matches(key, self.content, n=1)
         return f"; is {shown(near[0])} meant to be it?" if near else ""
 

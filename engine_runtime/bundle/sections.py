@@ -29,7 +29,7 @@ _LONGEST_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Ids with a meaning of their own, text channel first, then audio channel (`eosp` and on)."""
+    """Special ids, text channel first, then audio channel (from `eosp` on)."""
 
     endoftext: int
     im_start: int

@@ -19,7 +19,7 @@ def require_folder(folder: Path, option: str) -> None:
         raise ExportError("{there} is a file.", "Give a folder with {option}.", there=there, option=option)
     if not os.access(there, os.W_OK | os.X_OK):
         raise ExportError(
-            "{there} may not be written to.",
+            "{there} is not writable.",
             "Choose another place with {option}.",
             there=there,
             option=option,

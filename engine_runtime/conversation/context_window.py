@@ -52,8 +52,8 @@ def num_dropped(
     room = limit - system_tokens - current_tokens - reserve
     if room < 0:
         raise ContextLengthError(
-            "This turn has {tokens} tokens, but at most {most} fit into the model's context "
-            "of {limit} beside the reply.",
+            "This turn has {tokens} tokens, but only {most} fit into the model's context of "
+            "{limit} beside the reply.",
             "Send a shorter message; the conversation so far is kept.",
             tokens=current_tokens,
             most=max(0, current_tokens + room),

@@ -25,7 +25,7 @@ def is_declined(section: DecliningSection, tokens: Sequence[GeneratedToken], par
     """Whether a reply that begins with these tokens is replaced. If they are all of it, they end with a token
     that is a stop.
 
-    A caller who asks for an answer (`min_new` of 2 or more) gets no reply that is over as soon as it may be.
+    A caller who requires an answer (`min_new` of 2 or more) does not get a reply that ends as soon as it may.
     """
     certainty = certainty_of(tokens)
     if certainty is not None and certainty < section.least_probability:

@@ -128,7 +128,7 @@ class Reply:
     _held: list[GeneratedToken] = field(default_factory=list)
     """First tokens that wait for that decision."""
     _declining: deque[GeneratedToken] | None = None
-    """What is left of the declining reply; None if the model's own is given."""
+    """The rest of the declining reply; None if the model's own is given."""
     _certainty: float | None = None
     """That of the first tokens of the model's own reply."""
 

@@ -134,7 +134,7 @@ class Conversation:
             self.num_forgotten += 1
 
     def remove(self, turn_ids: range) -> None:
-        """Remove the exchanges of these turns, as if they had never been."""
+        """Remove the exchanges of these turns, as if they had never existed."""
         for exchange in [known for known in self.exchanges if known.turn_id in turn_ids]:
             self.replace(exchange, None)
 

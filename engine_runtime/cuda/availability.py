@@ -96,7 +96,7 @@ def why_no_triton(device: torch.device) -> str | None:
     """The reason why kernels cannot run, or None."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    # Not left to the kernel below: its launcher may be in Triton's cache while others are not.
+    # Checked here, not by the kernel below: its launcher may be in Triton's cache while others are not.
     if device.type == "cuda" and not has_launcher():
         return NO_COMPILER
     try:

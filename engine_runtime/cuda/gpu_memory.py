@@ -29,7 +29,7 @@ BATCH_SPLITS = 4
 BATCH_SPLIT_ROWS = 256
 """Cached rows of a partition of their attention, at least."""
 BATCH_PLAN_BYTES = 128
-"""How a group of rows attends to a partition, in the trunk or in a tail."""
+"""Bytes of a plan for a group and partition, in the trunk or in a tail."""
 _RESERVE = 1_350_000_000
 """Bytes for memory not derived from shapes: the encoder's stream, activations, captured graphs,
 fragmentation. Measured for the released shape on an H200, by lowering the memory limit step by step."""

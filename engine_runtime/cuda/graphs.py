@@ -38,7 +38,7 @@ _capture_lock = threading.Lock()
 
 
 def padded_size(count: int) -> int:
-    """Size of the captured call for this many rows or streams: the next power of two, so that few are
+    """Size of the captured call for this many tokens or streams: the next power of two, so that few are
     captured."""
     return 1 << (count - 1).bit_length()
 
@@ -202,7 +202,7 @@ class GraphedCalls:
             for _ in range(warm_up_runs):
                 function(*buffers)
                 for value, kept in zip(changes, before, strict=True):
-                    # The warm-up runs have moved the state of the stream on; the capture itself computes
+                    # The warm-up runs have advanced the state of the stream; the capture itself computes
                     # nothing.
                     value.copy_(kept)
         graph = torch.cuda.CUDAGraph()

@@ -13,12 +13,12 @@ from pathlib import Path
 from engine_runtime.installation import has_compiler
 
 FOLDER = Path(__file__).parent / "launcher"
-"""Only there in a packaged program: the source, and what was compiled of it."""
+"""Exist in a packaged program only: the source and its compiled file."""
 _SOURCE, _COMPILED = "driver.c", "cuda_utils.so"
 
 
 def has_launcher() -> bool:
-    """Whether Triton has what starts its kernels: the packaged file, else a compiler to make it."""
+    """Whether Triton has the launcher of its kernels: the packaged file, or else a compiler to make it."""
     return use_packaged_launcher() or has_compiler()
 
 

@@ -76,8 +76,8 @@ class PagedLM:
         one has an output, if that is wanted."""
         chunk = self.executor.limits.max_num_tokens
         if self.executor.requires_block_aligned_prefill:
-            # Such an executor (TensorRT-LLM) cannot begin a prefill within a block: its last, partly filled
-            # one is computed once more.
+            # Such an executor (TensorRT-LLM) cannot begin a prefill within a block: the last, partly filled
+            # one is computed again.
             ids = self._open_last_block(sequence) + ids
             chunk -= chunk % self.blocks.tokens_per_block
         for start in range(0, len(ids), chunk):

@@ -121,8 +121,8 @@ class SequenceRunner:
         try:
             return self._lm.step(requests, exclusive_gpu=is_exclusive)
         except OutOfBlocksError:
-            # Only now, and only sequences at rest: their prefix would have to be prefilled again at their
-            # next turn.
+            # Only now, and only idle sequences: their prefix would have to be prefilled again at their next
+            # turn.
             self._evict_others([request.sequence for request in requests])
             return self._lm.step(requests, exclusive_gpu=is_exclusive)
 

@@ -10,12 +10,12 @@ any number of tokens, and so what has arrived; other calls if they are due soon 
 that they do not delay the urgent one. If a batched call fails, each work is tried alone, and only the task
 whose work fails gets the error. No lock is held. Engine thread.
 
-The decode step of all that wait may already be in flight (lm/executor.py). Other works that are due soon are
-called while it runs; then its results are taken; then comes another forward, which all share.
+The decode step that all wait for may already be in flight (lm/executor.py). Other work that is due soon runs
+meanwhile; then its results are taken; then comes another forward, which all share.
 
-Two rules make calls larger. Speech of users who go on speaking is begun at ticks, that of all at once. While
-a task is due soon, decode steps and flow packets of replies whose audio lasts much longer are not called for
-their own sake: they would only slow down what the device does for the urgent task.
+Two rules make calls larger. Speech of users who are still speaking begins at common ticks. While a task is
+due soon, replies with much audio left do not start decode steps or flow packets of their own: they would only
+slow down the urgent task.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from engine_runtime.scheduler.stage_times import StageTimes
 from engine_runtime.work import Outcome, Stage, Task, Work
 
 _SOON_NS = 300_000_000
-"""A task due this soon after the most urgent one joins its call in any case, and goes before the results of a
-step in flight."""
+"""A task due this soon after the most urgent one joins its call in any case, and runs before the results of a
+step in flight are taken."""
 TICK_NS = 240_000_000
 """Speech is begun at multiples of this: three codes of the released model."""
 _AHEAD_NS: dict[Stage, int] = {"step": 500_000_000, "flow": 300_000_000}
 """A reply that is this far ahead of its playback leaves the device to tasks that are due within this time."""
 _NAP_S, _MOST_NAPS = 0.0002, 250
 _CHEAP = 1.9
-"""A call may take this many times that of the urgent works alone, for the sake of tasks with time left."""
+"""A call may take this many times as long as the urgent work alone, for the sake of tasks with time left."""
 _FIRST: tuple[Stage, ...] = ("arrival", "features")
 _FORWARDS: tuple[Stage, ...] = ("prefill", "step")
 _JOINED_BY_ALL: tuple[Stage, ...] = (*_FORWARDS, *_FIRST)
@@ -47,9 +47,9 @@ class ScheduledTask:
 
     def __init__(self, task: Task[Any], due_ns: Callable[[], int]) -> None:
         self.work: Work[Any] | None = None
-        """What it waits for; None once it is over."""
+        """The work it waits for; None once it is over."""
         self.due_ns = 0
-        """Its deadline at the last look at it."""
+        """Its deadline when it was last read."""
         self._task, self._due_ns = task, due_ns
 
     @property
@@ -72,7 +72,7 @@ class ScheduledTask:
             raise
 
     def close(self) -> None:
-        """Abandon it; what it waits for is not done."""
+        """Abandon it; its pending work is not done."""
         self.work = None
         self._task.close()
 
@@ -135,7 +135,7 @@ class Scheduler:
         if ready:
             self._naps = 0
         elif self._naps < _MOST_NAPS and len(self._running) > 1:
-            # Not for one of them: another may be ready sooner, or something may begin.
+            # Does not wait for one of them: another may be ready sooner, or a new task may begin.
             self._naps += 1
             # Results of several streams come in any order, so none of them is waited for; after 50 ms of naps
             # the most urgent one is, and a device error shows there.
@@ -149,8 +149,8 @@ class Scheduler:
         for scheduled, outcome in zip(batch, outcomes, strict=True):
             try:
                 scheduled.resume(outcome)
-            # Work of the others is done already. Raising here would lose their results and leave their tasks
-            # waiting for ever.
+            # The work of the others is done already. Raising here would lose their results and leave their
+            # tasks waiting for ever.
             except BaseException as error:  # the others get their results first
                 errors.append(error)
         self._forget_finished()

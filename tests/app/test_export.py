@@ -104,10 +104,10 @@ def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         for name in ("pipe", "socket"):
-            with pytest.raises(ExportError, match="no ordinary file"):
+            with pytest.raises(ExportError, match="not a regular file"):
                 ExportFile(tmp_path / name)
     leader, terminal = os.openpty()
-    with pytest.raises(ExportError, match="no ordinary file"):
+    with pytest.raises(ExportError, match="not a regular file"):
         ExportFile(Path(os.ttyname(terminal)))
     os.close(leader)
     os.close(terminal)
@@ -118,7 +118,7 @@ def test_a_file_that_is_standard_output_is_refused(tmp_path: Path, monkeypatch: 
     file = tmp_path / "printed.txt"
     with file.open("w") as stdout:
         monkeypatch.setattr("sys.stdout", stdout)
-        with pytest.raises(ExportError, match="prints goes there"):
+        with pytest.raises(ExportError, match="own output goes there"):
             ExportFile(file)
 
 
@@ -186,9 +186,9 @@ def test_permissions_come_from_the_umask_which_no_other_thread_sees_changed(
 def test_a_folder_that_takes_no_files_is_not_said_to_be_missing() -> None:
     if not Path("/proc/self").is_dir():
         pytest.skip("no /proc")
-    with pytest.raises(ExportError, match=r"/proc takes no files\. Choose another"):
+    with pytest.raises(ExportError, match=r"/proc cannot hold files\. Choose another"):
         check_target(Path("/proc/reply.wav"))
-    with pytest.raises(ExportError, match=r"there is no folder /nowhere\. Make it"):
+    with pytest.raises(ExportError, match=r"there is no folder /nowhere\. Create it"):
         check_target(Path("/nowhere/reply.wav"))
 
 
@@ -197,4 +197,4 @@ def test_a_path_with_the_end_of_a_sentence_stays_whole(tmp_path: Path) -> None:
     with pytest.raises(ExportError) as raised:
         check_target(target)
     assert raised.value.what_is_wrong == f"{target} was not written: there is no folder {target.parent}."
-    assert raised.value.what_to_do == "Make it first."
+    assert raised.value.what_to_do == "Create it first."

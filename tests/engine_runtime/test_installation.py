@@ -52,8 +52,8 @@ def test_a_checkout_is_set_up_by_its_script(repository: Path) -> None:
 
 def test_a_frozen_copy_is_installed_again_or_used_as_a_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert "install MOSS Voice again" in str(installation.remedy())
-    assert "install MOSS Voice again" in str(installation.add("serve"))
+    assert "reinstall MOSS Voice" in str(installation.remedy())
+    assert "reinstall MOSS Voice" in str(installation.add("serve"))
     assert str(installation.gpu_remedy()) == "Run: moss-voice gpu install"
     assert re.search(
         r"pip install 'moss_voice-[\d.]+-py3-none-any\.whl\[ray\]'", str(installation.add("ray"))

@@ -1,1 +1,1 @@
-"""What the rooms share: preferences, themes, texts, the error banner, the session's events as signals."""
+"""Shared by all rooms: preferences, themes, texts, the error banner, the session's events as signals."""

@@ -59,7 +59,7 @@ class ChildCommand(QObject):
         QTimer.singleShot(PATIENCE_MS, self._process, self._process.kill)
 
     def kill(self) -> None:
-        """End the process at once; nothing is signalled any more."""
+        """Kill the process; no signal is emitted afterwards."""
         self._has_ended = True
         self._process.kill()
         self._process.waitForFinished(PATIENCE_MS)

@@ -54,7 +54,7 @@ class DeviceBox(QComboBox):
         self.set_default(self._default)
 
     def set_default(self, words: str) -> None:
-        """Name the default device; the actual device is added."""
+        """Name the default device, with the actual device behind it."""
         self._default = words
         self.setItemText(0, f"{words}: {self._default_is}" if self._default_is else words)
 

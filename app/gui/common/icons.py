@@ -11,7 +11,7 @@ from PySide6.QtSvg import QSvgRenderer
 
 _SIZES = (16, 20, 24, 32, 48, 64)
 _MARK_SHARE, _MARK_INSET = 0.62, 0.14
-"""Width of a mark in that of its icon, and of the rim around its drawing in that of the mark."""
+"""Width of a mark as a share of its icon, and of the rim around its drawing as a share of the mark."""
 
 
 class Icons:

@@ -108,7 +108,7 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.show_words(lambda: (cause_in_words(problem), remedy_in_words(problem), ""))
 
     def show_words(self, words: Callable[[], tuple[str, str, str]]) -> None:
-        """Show an error by what makes its three texts, in the language of the moment."""
+        """Show an error by functions that make its three texts in the current language."""
         self._count = self._count + 1 if words()[0] == self._shown else 1
         self._words = words
         self._show_texts()

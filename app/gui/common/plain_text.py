@@ -16,7 +16,7 @@ from PySide6.QtGui import QPainter, QPaintEvent
 from PySide6.QtWidgets import QLabel, QStyleOption, QWidget
 
 LONGEST = 2_000
-"""Characters of a text that are shown, where nothing else is said: Qt takes long to lay out more."""
+"""Default limit of the characters that are shown: Qt takes long to lay out more."""
 _KEPT = "\n\t"
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Embeddings, overrides and isolates of the writing direction: they would also turn the words around them."""

@@ -24,7 +24,7 @@ _INI_SYNTAX = re.compile(rb'["\s\\]')
 _SECTION = re.compile(rb"^\s*\[[^\]]+\]", re.MULTILINE)
 _COMMENTS = re.compile(rb"^\s*[;#].*$", re.MULTILINE)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-"""What is in no text file."""
+"""Characters that no text file contains."""
 _log = logging.getLogger(__name__)
 
 

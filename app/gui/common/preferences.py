@@ -37,7 +37,7 @@ from engine_runtime.setting import setting, settings
 from engine_runtime.types import Modality
 
 LATENCIES_MS = (20, 40, 80)
-"""What may be asked of the sound devices."""
+"""Latencies that may be requested of the sound devices."""
 Keep = Literal["nothing", "text", "sound"]
 """What is recorded of conversations: nothing, texts with decisions and timings, or these and the sound."""
 Interruption = Literal["at_once", "half_second", "second", "never"]
@@ -59,7 +59,7 @@ INTERRUPTION_MS: dict[Interruption, int | None] = {
 FLOW_STEPS_RANGE = (1, 20)
 _DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 _LARGEST_SEED = 2**31 - 1
-"""Of a field of Qt."""
+"""Largest integer of a Qt field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Preferences:
     input_device: str = setting("", into=(SessionSettings,))
     output_device: str = setting("", into=(SessionSettings,))
     volume: int = setting(100, least=0, most=100)
-    """Of what is played, in percent as heard."""
+    """Volume of all that is played, in percent as heard."""
     latency_ms: int = setting(40, least=min(LATENCIES_MS), most=max(LATENCIES_MS))
     endpointing_ms: int = setting(SessionSettings().turn_taking.end_ms, least=200, most=2000)
     eagerness: Eagerness = setting(DEFAULT_EAGERNESS, into=(TurnTakingSettings,))
@@ -124,7 +124,7 @@ class Preferences:
     keep: Keep = "nothing"
     latency_panel: bool = True
     latency_window: bool = False
-    """The latency view is in a window of its own."""
+    """Whether the latency view is in its own window."""
     closes_to_tray: bool = False
     starts_minimised: bool = False
 
@@ -210,7 +210,8 @@ class Preferences:
         return self.backend == "trtllm" and bool(self.engine)
 
     def with_given(self, given: StartSettings) -> Preferences:
-        """These with what the command line gave, and without what contradicts it: the preferences in force.
+        """The preferences in force: these with the options of the command line, and without those that
+        contradict them.
 
         Voice, vocoder and engine were chosen for the bundle of these preferences, so they are left out with
         another one; the engine also where the command line gives what is fixed in an engine. A server is left
@@ -241,7 +242,8 @@ class Preferences:
         return dataclasses.replace(self, **changed)
 
     def releases(self, before: Preferences) -> frozenset[str]:
-        """Options of the command line that hold no longer, because the user has changed `before` to these."""
+        """Options of the command line that no longer apply, because the user has changed `before` to
+        these."""
         changed = self.changed_from(before)
         options = {option for name in changed for option in _SETTINGS[name].targets}
         if "bundle" in changed:
@@ -253,17 +255,17 @@ class Preferences:
         return frozenset(options)
 
     def changed_from(self, before: Preferences) -> set[str]:
-        """Names of those that differ."""
+        """Names of the preferences that differ."""
         return {name for name in _SETTINGS if getattr(self, name) != getattr(before, name)}
 
     def with_changes(self, before: Preferences, after: Preferences) -> Preferences:
-        """These, with what was edited from `before` to `after`."""
+        """These preferences with the edits from `before` to `after`."""
         return dataclasses.replace(
             self, **{name: getattr(after, name) for name in after.changed_from(before)}
         )
 
     def with_engine_of(self, other: Preferences) -> Preferences:
-        """These, with the engine of others."""
+        """These preferences with the engine of `others`."""
         return dataclasses.replace(self, **{name: getattr(other, name) for name in ENGINE_FIELDS})
 
 
@@ -281,7 +283,8 @@ ENGINE_OPTIONS = (NAMES_AN_ENGINE | FIXED_IN_AN_ENGINE).union(
 
 
 def _given_options(given: StartSettings) -> frozenset[str]:
-    """What the command line gave; options that one preference decides together count as given together."""
+    """The options given on the command line; those that one preference decides together count as given
+    together."""
     together = (known.decides for known in _SETTINGS.values() if given.given.intersection(known.decides))
     return given.given.union(*together)
 

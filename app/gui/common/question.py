@@ -45,7 +45,7 @@ def asked_file(parent: QWidget, title: str, name: str, kinds: str) -> Path | Non
         return file
     file = file.with_name(file.name + ending[1])
     question = QCoreApplication.translate("Question", "Replace %1?").replace("%1", file.name)
-    consequence = QCoreApplication.translate("Question", "There is a file of that name.")
+    consequence = QCoreApplication.translate("Question", "A file with this name already exists.")
     replace = QCoreApplication.translate("Question", "Replace")
     return file if not file.exists() or is_confirmed(parent, question, consequence, replace) else None
 
@@ -53,7 +53,7 @@ def asked_file(parent: QWidget, title: str, name: str, kinds: str) -> Path | Non
 def open_outside(parent: QWidget, title: str, path: Path) -> None:
     """Open a file or a folder in the program that the desktop has for it; a warning if there is none."""
     if not path.exists():
-        text = QCoreApplication.translate("Question", "%1 is not there any more.")
+        text = QCoreApplication.translate("Question", "%1 no longer exists.")
     elif QDesktopServices.openUrl(QUrl.fromLocalFile(str(path))):
         return
     else:

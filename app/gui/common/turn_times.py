@@ -45,13 +45,13 @@ REMOTE_STAGES = (
     LatencyStage.HOLD,
     LatencyStage.DEVICE,
 )
-"""Those of a turn that a server answered."""
+"""Spans of a turn that was answered by a server."""
 REPORTED_STAGES = tuple(stage for stage in LatencyStage if stage is not LatencyStage.SERVER)
-"""Those of a turn that a server answered which says what its time went to."""
+"""Spans of a turn that was answered by a server which reports its own timings."""
 LOCAL_STAGES = tuple(
     stage for stage in LatencyStage if stage not in (LatencyStage.SERVER, LatencyStage.NETWORK)
 )
-"""Those of a turn that an engine of this process answered."""
+"""Spans of a turn that was answered by an engine of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """Where the time went between the end of the question and the first sound of the answer."""
+    """How the time between the end of the question and the first sound of the answer was spent."""
 
     turn_id: int
     is_spoken: bool
@@ -135,7 +135,7 @@ class TurnTimes:
     spans: deque[tuple[LatencyStage, int, int]] = field(default_factory=lambda: deque(maxlen=_MAX_SPANS))
 
     def add_event(self, event: TimingEvent) -> None:
-        """Take an event of the turn; unknown names are passed over."""
+        """Take an event of the turn; unknown names are ignored."""
         end_ns = event.start_ns + event.duration_ns
         if (stage := _SPANS.get(event.name)) is not None:
             if self.first_audio_ns is None or event.start_ns < self.first_audio_ns:

@@ -1,4 +1,4 @@
-"""What the user does with turns and conversations: start, ask again, delete, save, continue, list, play back.
+"""Actions on turns and conversations: start, ask again, delete, save, continue, list, play back.
 
 In: menus and dialogs. Out: commands to the session, files; copied text goes to the clipboard. GUI thread.
 """
@@ -128,7 +128,7 @@ class ConversationActions(QObject):
         self._transcript.clear()
 
     def finish_deletions(self) -> None:
-        """Finish what was being deleted when the program was killed."""
+        """Finish deletions that were interrupted when the program was killed."""
         finish_all(paths.conversations_dir())
         clear_remains(paths.conversations_dir())
 
@@ -157,7 +157,7 @@ class ConversationActions(QObject):
         pcm, rate = self._bridge.session.reply_audio(turn_id)
         if not len(pcm):
             self._banner.show_words(
-                lambda: (self.tr("The sound of that reply is not kept any more."), "", "")
+                lambda: (self.tr("The audio of this reply is no longer available."), "", "")
             )
             return
         title, kinds = self.tr("Reply as WAV"), self.tr("Recordings (*.wav)")
@@ -183,7 +183,7 @@ class ConversationActions(QObject):
             self._notice.show_notice(self.tr("Nothing has been said yet."))
             return
         QGuiApplication.clipboard().setText(as_text(turns, self._words(), is_markdown=False))
-        self._notice.show_notice(self.tr("The conversation is copied."))
+        self._notice.show_notice(self.tr("Conversation copied."))
 
     def _words(self) -> Words:
         return Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))

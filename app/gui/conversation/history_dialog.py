@@ -99,7 +99,9 @@ class HistoryDialog(QDialog):
         self.summary.setText(
             self.tr("%1 in %2").replace("%1", total).replace("%2", str(self._root))
             if self.list.topLevelItemCount()
-            else self.tr("No conversation is kept. The settings, page General, say what is kept.")
+            else self.tr(
+                "No conversations are kept. Choose what to keep on the General page of the settings."
+            )
         )
         for column in range(_WORDS):
             self.list.resizeColumnToContents(column)
@@ -127,12 +129,8 @@ class HistoryDialog(QDialog):
         if self.chosen is not None:
             with contextlib.suppress(MossVoiceError):  # reported by `_open`
                 lines = count_damaged_events(self.chosen.folder)
-        listed = self.tr("Conversations that cannot be read and are not listed: %1.").replace(
-            "%1", str(folders)
-        )
-        shown = self.tr("Damaged entries of this conversation that are left out: %1.").replace(
-            "%1", str(lines)
-        )
+        listed = self.tr("Unreadable conversations that are not listed: %1.").replace("%1", str(folders))
+        shown = self.tr("Damaged entries left out of this conversation: %1.").replace("%1", str(lines))
         self.damage.setText(" ".join([listed] * bool(folders) + [shown] * bool(lines)))
         self.damage.setVisible(bool(folders or lines))
 
@@ -161,7 +159,7 @@ class HistoryDialog(QDialog):
             )
 
     def _save_sound(self) -> None:
-        title, kinds = self.tr("Conversation as sound"), self.tr("Recordings (*.wav)")
+        title, kinds = self.tr("Conversation as audio"), self.tr("Recordings (*.wav)")
         file = asked_file(self, title, "moss-voice.wav", kinds)
         if file is not None and self.chosen is not None:
             source = self.chosen.folder / SOUND
@@ -182,7 +180,7 @@ class HistoryDialog(QDialog):
         return is_confirmed(self, question, self.tr("This cannot be undone."), action)
 
     def _attempt(self, action: Callable[[], None], saved: Path | None = None) -> None:
-        """Do it; say what went wrong, or which file was `saved`."""
+        """Run the action; report the error, or which file was `saved`."""
         try:
             action()
         except MossVoiceError as error:
@@ -212,7 +210,7 @@ class HistoryDialog(QDialog):
         self.continue_button.setText(self.tr("Continue"))
         self.play_button.setText(self.tr("Open in player"))
         self.text_button.setText(self.tr("Export text …"))
-        self.sound_button.setText(self.tr("Export sound …"))
+        self.sound_button.setText(self.tr("Export audio …"))
         self.delete_button.setText(self.tr("Delete …"))
         self.delete_all_button.setText(self.tr("Delete all …"))
         split = QSplitter(Qt.Orientation.Horizontal)

@@ -60,7 +60,7 @@ class SampleRow(FollowsLanguage, QWidget):
                 button.style().polish(button)
 
     def label(self, path: Path) -> str:
-        """The label of the sample with this file; the name of the file if it is none."""
+        """The label of the sample with this file; the name of the file if it is not a sample."""
         labels = (sample.label(self.language) for sample in self._samples if sample.path == path)
         return next(labels, path.stem)
 

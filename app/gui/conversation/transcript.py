@@ -44,7 +44,7 @@ ON_SCREEN = 40
 """Turns that have bubbles while the newest is in view: the widgets of a turn take 0.3 MB."""
 _SHARE = 0.86
 _NEAR = 24
-"""Pixels from the top or the bottom that count as being there."""
+"""Distance in pixels from the top or bottom that still counts as being there."""
 _REPEATED = (
     *(TurnOpened, TurnExtended, TurnCommitted, TurnCancelled),
     *(ReplyTextDelta, ReplyFinished, ReplyCut),
@@ -93,7 +93,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         self._top: int | None = None
         """Where in the column bubbles of earlier turns are put; None for the end."""
         self._below: int | None = None
-        """Height below the view, to be kept while earlier turns are put above it."""
+        """Height below the view, which is kept while earlier turns are added above it."""
         self._rows: dict[Bubble, QHBoxLayout] = {}
         """Each bubble beside free space."""
         self._hearing: UserBubble | None = None
@@ -247,7 +247,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         self.welcome.setHidden(self._is_record)
 
     def remove_turns(self, event: TurnsRemoved) -> None:
-        """These turns are not part of the conversation any more."""
+        """These turns are no longer part of the conversation."""
         for turn_id in event.turn_ids:
             if (turn := self._turns.get(turn_id)) is not None and self._hearing is turn.user:
                 self._hearing = None
@@ -274,7 +274,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         self._hearing = None
 
     def _repeat(self, event: Any) -> None:
-        """Show an event, or latencies, as when it came."""
+        """Show an event, or latencies, as if it had just arrived."""
         show: dict[type, Callable[[Any], None]] = {
             TurnOpened: self.open_turn,
             TurnExtended: self.extend_turn,
@@ -355,7 +355,7 @@ class Transcript(FollowsLanguage, QScrollArea):
             self.welcome.setHidden(self._is_record)
 
     def _put_away(self, turn_id: int) -> None:
-        """Keep the oldest turn on screen without its bubbles."""
+        """Drop the bubbles of the oldest turn on screen, and keep its events."""
         turn = self._turns.pop(turn_id)
         label = turn.user.body.text() if turn.user.source == "sample" else ""
         is_whole = any(isinstance(event, ReplyFinished | ReplyCut) for event in turn.shown)

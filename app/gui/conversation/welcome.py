@@ -146,7 +146,7 @@ class Welcome(FollowsLanguage, QWidget):
             self.text.setText(text.replace("%1", privacy))
         else:
             self.title.setText(self.tr("Not available"))
-            self.text.setText(self.tr("Correct the cause of the error, then start the program again."))
+            self.text.setText(self.tr("Fix the error, then restart the program."))
         self.summary.setText(self._card.summary_for(self._language))
         self.languages.setText(self._languages())
         self.languages.setProperty("role", "title")

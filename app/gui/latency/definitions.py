@@ -31,9 +31,9 @@ def define(metric: Metric) -> Definition:
 
 def unit_name(unit: str, value: float) -> str:
     """The unit of a value in the current language."""
-    if unit != "rows":
+    if unit != "tokens":
         return unit
-    return translate("Definitions", "row") if round(value) == 1 else translate("Definitions", "rows")
+    return translate("Definitions", "token") if round(value) == 1 else translate("Definitions", "tokens")
 
 
 def stage_name(stage: LatencyStage) -> str:
@@ -57,7 +57,7 @@ def stage_text(stage: LatencyStage) -> str:
     texts = {
         LatencyStage.ENDPOINTING: _text(Metric.ENDPOINTING),
         LatencyStage.PREFILL: translate(
-            "Definitions", "Rows that were still to be prefilled when the turn was committed."
+            "Definitions", "Tokens that were still to be prefilled when the turn was committed."
         ),
         LatencyStage.STEP: translate(
             "Definitions", "Decode steps until the first packet of speech codes is complete."
@@ -67,12 +67,12 @@ def stage_text(stage: LatencyStage) -> str:
         ),
         LatencyStage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
         LatencyStage.SERVER: translate(
-            "Definitions", "Request → first audio, without the network: what the server took."
+            "Definitions", "Request → first audio, without the network: the time the server took."
         ),
         LatencyStage.NETWORK: translate(
             "Definitions",
-            "Request → first audio, minus the server's own time to first audio; of a server that does not "
-            "report it, the round trip of a ping.",
+            "Request → first audio, minus the server's own time to first audio; if the server "
+            "does not report that, the round trip of a ping.",
         ),
         LatencyStage.HOLD: translate(
             "Definitions",
@@ -81,7 +81,8 @@ def stage_text(stage: LatencyStage) -> str:
         ),
         LatencyStage.DEVICE: translate(
             "Definitions",
-            "Start of playback → first sample at the loudspeaker: next block and latency of the device.",
+            "Start of playback → first sample at the loudspeaker: the next block and the latency "
+            "of the device.",
         ),
     }
     return texts[stage]
@@ -96,8 +97,9 @@ def rating_definition() -> str:
     """The definition of an answer of the detector."""
     return translate(
         "Definitions",
-        "Probability that you have finished, from Smart Turn, pitch and level at a pause, and from the "
-        "language model where it can tell. It decides after how much silence the turn is committed.",
+        "Probability at a pause that you have finished: from Smart Turn, pitch and level, "
+        "and from the language model where it can tell. It decides how much silence ends the "
+        "turn.",
     )
 
 
@@ -115,7 +117,7 @@ def rating_text(rating: Rating) -> str:
 
 
 def speculation_text() -> str:
-    """What the lighter bars of a waterfall are."""
+    """Explains the lighter bars of a waterfall."""
     return translate("Definitions", "Lighter bars: done before the end of your turn was confirmed.")
 
 
@@ -125,7 +127,7 @@ def number(value: float, unit: str) -> str:
         return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}"
     if unit == "GB":
         return f"{value:.1f}"
-    return f"{value:.0f}" if unit == "rows" else f"{value:.2f}"
+    return f"{value:.0f}" if unit == "tokens" else f"{value:.2f}"
 
 
 def percentiles(summary: SeriesSummary, unit: str) -> str:
@@ -155,8 +157,8 @@ def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:
 
 
 _UNITS = {
-    Metric.PREFILL_TOKENS: "rows",
-    Metric.TOKENS_AT_COMMIT: "rows",
+    Metric.PREFILL_TOKENS: "tokens",
+    Metric.TOKENS_AT_COMMIT: "tokens",
     Metric.RTF_TOTAL: "",
     Metric.RTF_STEADY: "",
     Metric.FIRST_CHUNK_RATIO: "",
@@ -167,8 +169,8 @@ _UNITS = {
 def _name(metric: Metric) -> str:
     names = {
         Metric.PREFILL: translate("Definitions", "Prefill"),
-        Metric.PREFILL_TOKENS: translate("Definitions", "Prefill rows"),
-        Metric.TOKENS_AT_COMMIT: translate("Definitions", "Rows at commit"),
+        Metric.PREFILL_TOKENS: translate("Definitions", "Prefill tokens"),
+        Metric.TOKENS_AT_COMMIT: translate("Definitions", "Tokens at commit"),
         Metric.STEP: translate("Definitions", "Decode step"),
         Metric.TOKEN2MEL: translate("Definitions", "token2mel"),
         Metric.VOCODER: translate("Definitions", "Vocoder"),
@@ -193,18 +195,18 @@ def _text(metric: Metric) -> str:
             "One prefill call of the language model, while you speak and at the commit of the turn.",
         ),
         Metric.PREFILL_TOKENS: translate(
-            "Definitions", "Rows of a prefill call, one per speech code or text token."
+            "Definitions", "Tokens of a prefill call, each a speech code or a text token."
         ),
         Metric.TOKENS_AT_COMMIT: translate(
             "Definitions",
-            "Rows left to prefill when the turn is committed; the others were done while you spoke.",
+            "Tokens left to prefill when the turn is committed; the others were prefilled while you spoke.",
         ),
         Metric.STEP: translate(
-            "Definitions", "One decode step of the language model: one row of text and speech."
+            "Definitions", "One decode step of the language model: one position of text or speech."
         ),
         Metric.TOKEN2MEL: translate("Definitions", "Flow matching, speech codes to mel frames, per chunk."),
         Metric.VOCODER: translate("Definitions", "Mel frames to samples, per chunk."),
-        Metric.CHUNK_AUDIO: translate("Definitions", "Length of the audio of a chunk."),
+        Metric.CHUNK_AUDIO: translate("Definitions", "Length of the audio in a chunk."),
         Metric.TTFA: translate(
             "Definitions", "Time to first audio: commit of the turn → first sample of the reply is ready."
         ),
@@ -225,7 +227,7 @@ def _text(metric: Metric) -> str:
         ),
         Metric.RTF_STEADY: translate(
             "Definitions",
-            "Wall time per chunk after the first / audio of the chunk. Below 1 the playback never starves.",
+            "Wall time per chunk after the first / audio of the chunk. Below 1, playback never runs dry.",
         ),
         Metric.FIRST_CHUNK_RATIO: translate(
             "Definitions",
@@ -233,8 +235,8 @@ def _text(metric: Metric) -> str:
         ),
         Metric.MEMORY: translate(
             "Definitions",
-            "Used memory at the end of a reply: that of the GPU by all programs, as its driver counts it; "
-            "without a GPU the main memory of the engine's process.",
+            "Memory in use at the end of a reply: GPU memory of all programs, as the driver "
+            "counts it; without a GPU, the main memory of the engine process.",
         ),
         Metric.PLAYBACK: translate("Definitions", "Generated reply audio that is not yet played."),
     }

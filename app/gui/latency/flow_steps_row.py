@@ -16,7 +16,7 @@ from app.gui.latency.metrics import LatencyMetrics
 from app.session.engine_jobs import FlowSteps
 
 SETTLE_MS = 400
-"""After the last key press: only the number that the user stops at is prepared by the engine."""
+"""Delay after the last key press, so that the engine prepares only the number that the user stops at."""
 _OTHERS = 3
 """Other numbers of steps whose RTF is shown."""
 
@@ -119,7 +119,7 @@ class FlowStepsRow(FollowsLanguage, QFrame):
         if steps is not None and chosen != steps.chosen:
             text = self.tr("%1 from the next turn on")
         elif steps is not None and chosen == steps.bundle:
-            text = self.tr("%1, as the bundle says")
+            text = self.tr("%1 (bundle default)")
         else:
             text = "%1"
         self.value.setText(text.replace("%1", str(chosen)))
@@ -144,7 +144,7 @@ class _StepsSlider(QSlider):
     """Leaves the wheel to the view around it, which scrolls."""
 
     def sizeHint(self) -> QSize:
-        """Some eight pixels a step."""
+        """About eight pixels per step."""
         return QSize(160, super().sizeHint().height())
 
     def minimumSizeHint(self) -> QSize:

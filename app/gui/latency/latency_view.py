@@ -173,11 +173,11 @@ class SpeculationLine(PlainLabel):
             text = text.replace(f"%{place}", str(value))
         reasons = {
             "server": self.tr(
-                "Speculative replies are off: discarded ones would take the server's time from others."
+                "Speculative replies are off: discarded ones would take server time from other users."
             ),
             "slow_engine": self.tr("Speculative replies are off: the engine is slower than real time."),
             "slow_roll_back": self.tr(
-                "Speculative replies are off: the engine takes too long to be ready again."
+                "Speculative replies are off: the engine takes too long to recover from a discarded one."
             ),
         }
         if reason := reasons.get(stats.off_reason or ""):
@@ -272,13 +272,16 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.clear_button.setText(self.tr("Clear"))
         set_tip(self.clear_button, self.tr("Reset figures, counters and exported timings"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
-        outside = " " + self.tr("Triangles at the upper edge are values off the scale.")
+        outside = " " + self.tr("Triangles at the upper edge mark values off the scale.")
         spread = " " + self.tr("Bars reach from the smallest to the largest.") + outside
         texts = {
-            "response": (self.tr("Response"), self.tr("By turn, in ms; dashed p50, dotted p95.")),
+            "response": (self.tr("Response"), self.tr("Per turn, in ms; dashed p50, dotted p95.")),
             "rtf": (
                 self.tr("Real-time factor"),
-                self.tr("By turn. Dashed line: real time; below it a reply is generated faster than played."),
+                self.tr(
+                    "Per turn. Dashed line: real time; below it a reply is generated faster than it is "
+                    "played."
+                ),
             ),
             "playback": (
                 self.tr("Playback"),
@@ -288,17 +291,17 @@ class LatencyView(FollowsLanguage, QScrollArea):
             ),
             "prefill": (
                 self.tr("Prefill"),
-                self.tr("By turn, median of its calls: ms at the left, rows at the right.") + spread,
+                self.tr("Per turn, median of its calls: ms on the left, tokens on the right.") + spread,
             ),
             "chunks": (
                 self.tr("Chunks"),
-                self.tr("By turn, median of its chunks in ms: token2mel and vocoder.") + spread,
+                self.tr("Per turn, median of its chunks in ms: token2mel and vocoder.") + spread,
             ),
             "steps": (
                 self.tr("Steps"),
                 self.tr(
-                    "By turn: median in ms of the decode steps of the language model at the left, used "
-                    "memory in GB at the right."
+                    "Per turn: median decode step of the language model in ms on the left, memory in use "
+                    "in GB on the right."
                 )
                 + spread,
             ),
@@ -360,7 +363,8 @@ class LatencyView(FollowsLanguage, QScrollArea):
         count = self.metrics.outages
         self.outages.setText(self.tr("outages, not counted: %1").replace("%1", str(count)))
         tip = self.tr(
-            "How often the computer slept or the server was away. What such a turn took is in no figure."
+            "How often the computer slept or the server was unreachable. The times of such turns "
+            "are in no figure."
         )
         set_tip(self.outages, tip)
         self.outages.setAccessibleDescription(tip)

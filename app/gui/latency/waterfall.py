@@ -84,7 +84,8 @@ class WaterfallView(QWidget):
 
     @property
     def stages(self) -> tuple[LatencyStage, ...]:
-        """Those that have a row: of a server's reply its own, else those of an engine of this process."""
+        """The stages that have a row: those of the server for a server's reply, else those of an engine of
+        this process."""
         return LOCAL_STAGES if self._waterfall is None else self._waterfall.stages
 
     def row_text(self, stage: LatencyStage) -> str:
@@ -181,7 +182,8 @@ class WaterfallView(QWidget):
             painter.drawText(box, right if is_detector else left, f"{rating.probability:.2f}")
 
     def _fit(self) -> None:
-        """A server's reply may have more rows than others; none has fewer, so that little moves."""
+        """Number of rows: a server's reply may have more than others, none has fewer, so that the layout
+        moves little."""
         self.setMinimumHeight(_AXIS + _ROW * max(len(LOCAL_STAGES), len(self.stages)) + 4)
 
     def _describe(self) -> None:

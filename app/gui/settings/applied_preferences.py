@@ -27,9 +27,9 @@ from engine_runtime.types import Modality
 
 
 class AppliedPreferences(QObject):
-    """The command line wins over saved preferences, and what the user changes in the window wins over the
-    command line: whatever differs from `current` is taken from the command line and saved, the rest of both
-    stays. What belongs to an engine is saved together.
+    """The command line overrides saved preferences, and changes in the window override the command line: a
+    preference that differs from `current` is released from the command line and saved, all others stay. What
+    belongs to an engine is saved together.
 
     Attributes:
         given: what the command line gave and the user has not changed since.
@@ -76,7 +76,7 @@ class AppliedPreferences(QObject):
         return self._saved, self.given
 
     def restore_engine(self, choice: tuple[Preferences, StartSettings]) -> None:
-        """Choose the engine of an earlier moment again; all else stays."""
+        """Go back to the engine of earlier preferences; all else stays."""
         saved, given = choice
         released = given.given - self.given.given - ENGINE_OPTIONS
         self._saved, self.given = self._saved.with_engine_of(saved), given.released(released)
@@ -117,7 +117,7 @@ class AppliedPreferences(QObject):
         self.store.save(self._saved)
 
     def _chosen(self, edited: Preferences) -> tuple[Preferences, StartSettings]:
-        """What would be saved, and what of the command line would be left, if the user chose this."""
+        """What would be saved, and which options of the command line would remain, if the user chose this."""
         changed = edited.changed_from(self.current)
         if changed.intersection(ENGINE_FIELDS):
             changed.update(ENGINE_FIELDS)

@@ -38,7 +38,7 @@ class DeviceChoice(QObject):
         super().__init__(parent)
         self.device_box = choice_box(((self.tr("Processor"), _CPU),))
         self.weights_box = choice_box((form, form) for form in get_args(WeightFormat))
-        self.saves_memory = QCheckBox(self.tr("Compress tails, keys and values, too"))
+        self.saves_memory = QCheckBox(self.tr("Also compress tails, keys and values"))
         self.note = PlainLabel()
         self.note.setWordWrap(True)
         keep_line(self.note)  # until the devices are known
@@ -133,9 +133,12 @@ class DeviceChoice(QObject):
         available = room.total_bytes if room.is_processor else room.free_bytes
         self.fits = fits = need <= available
         text = (
-            self.tr("The model takes about %1 of the %2 of memory.")
+            self.tr("The model needs about %1 of %2 of memory.")
             if fits
-            else self.tr("The model takes about %1, and there are %2 of memory: choose something smaller.")
+            else self.tr(
+                "The model needs about %1, but there are only %2 of memory. Choose a smaller model "
+                "or weight format."
+            )
         )
         text = text.replace("%1", size_in_words(need)).replace("%2", size_in_words(available))
         self._say(text, is_error=not fits)

@@ -29,7 +29,7 @@ from app.gui.settings.settings_page import (
 from app.version import program_version
 
 PAUSE_MS = 400
-"""After a key was pressed: each examination takes a process."""
+"""Delay after a key press, since each examination starts a process."""
 _PLAN, _CONFIG = "rank0.engine", "config.json"
 
 
@@ -54,15 +54,17 @@ class EnginePage(SettingsPage):
             self._browse_engines,
         )
         self.python = FileField(
-            self.tr("Python that runs the engine"), self.tr("That of this program"), self._browse_pythons
+            self.tr("Python that runs the engine"),
+            self.tr("The Python of this program"),
+            self._browse_pythons,
         )
         super().__init__(
             (
                 self.tr("&Language model"),
                 self.backend_box,
                 self.tr(
-                    "TensorRT-LLM runs an engine that was built from the model for the GPU of this computer. "
-                    "Weight format, keys and values are fixed in it."
+                    "TensorRT-LLM runs an engine that was built from the model for the GPU of this "
+                    "computer. The engine fixes the formats of weights, keys and values."
                 ),
             ),
             (self.tr("&Engine folder"), self.engine, ""),
@@ -70,8 +72,8 @@ class EnginePage(SettingsPage):
                 self.tr("&Python"),
                 self.python,
                 self.tr(
-                    "Runs model and codec in a process of its own, in the environment of this interpreter, "
-                    "such as ~/moss-trt/bin/python with TensorRT-LLM. Replies are not made early then."
+                    "Runs model and codec in a separate process with this interpreter, such as "
+                    "~/moss-trt/bin/python with TensorRT-LLM. Early replies are off then."
                 ),
             ),
         )
@@ -174,10 +176,10 @@ class EnginePage(SettingsPage):
         return found
 
     def _check(self) -> None:
-        """Say what the fields name, or what is wrong with it."""
+        """Show what the fields name, or what is wrong with it."""
         is_on = self.backend_box.currentData() == "trtllm"
         self.engine.setEnabled(is_on)
-        looking = self.tr("Looking …")
+        looking = self.tr("Checking …")
         text, is_usable = self._about_engine(looking) if is_on else ("", True)
         self.engine.show_note(text, is_usable=is_usable, is_known=text != looking)
         text, is_usable = self._about_python(looking, is_on=is_on)
@@ -189,22 +191,22 @@ class EnginePage(SettingsPage):
             return self.tr("Choose the folder of an engine."), False
         subject = self._engine_subject
         if not _holds_engine(subject[1]):
-            text = self.tr("This folder holds no engine: %1 or %2 is missing.")
+            text = self.tr("This folder contains no engine: %1 or %2 is missing.")
             return text.replace("%1", _PLAN).replace("%2", _CONFIG), False
         if self._checks is None:
             return "", True
         if not (answer := self._answer(subject)):
             return looking, False
         if "error" in answer:
-            return answer["error"] or self.tr("The engine cannot be examined."), False
+            return answer["error"] or self.tr("The engine could not be checked."), False
         about = self._description(answer)
         if self._is_of_another_bundle:
-            text = self.tr("%1 is chosen on the page Model: PyTorch runs that.")
+            text = self.tr("%1 is selected on the Model page, and PyTorch runs it.")
             about = f"{about} {text.replace('%1', self._bundle_name)}"
         return about, True
 
     def _description(self, answer: dict[str, Any]) -> str:
-        text = self.tr("Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions in a conversation.")
+        text = self.tr("Built from %1 with TensorRT-LLM %2: %3. %4, up to %5 positions per conversation.")
         values = (
             answer["bundle"] or self.tr("an unknown model"),
             answer["library"],
@@ -223,13 +225,13 @@ class EnginePage(SettingsPage):
         if not self.python.path:
             if is_on and find_spec("tensorrt_llm") is None:
                 text = self.tr(
-                    "This program has no TensorRT-LLM. Choose the Python of an environment with it."
+                    "This program has no TensorRT-LLM. Choose the Python of an environment that has it."
                 )
                 return text, False
             return "", True
         subject = self._python_subject
         if not _can_be_started(subject[1]):
-            return self.tr("There is no program of this name."), False
+            return self.tr("This file does not exist or cannot be executed."), False
         if self._checks is None:
             return "", True
         if not (answer := self._answer(subject)):
@@ -238,22 +240,20 @@ class EnginePage(SettingsPage):
 
     def _about_environment(self, answer: dict[str, Any], *, is_on: bool) -> tuple[str, bool]:
         if "python" not in answer:
-            return self.tr("This is no Python that can be used. %1").replace(
-                "%1", answer["error"]
-            ).strip(), False
+            return self.tr("This Python cannot be used. %1").replace("%1", answer["error"]).strip(), False
         if answer["moss-voice"] is None:
-            return self.tr("This program is not installed there."), False
+            return self.tr("MOSS Voice is not installed in that environment."), False
         if answer["missing"]:
-            text = self.tr("Packages are missing there: %1.")
+            text = self.tr("This Python lacks packages: %1.")
             return text.replace("%1", ", ".join(answer["missing"])), False
         if is_on and answer["tensorrt-llm"] is None:
-            return self.tr("TensorRT-LLM is not installed there."), False
+            return self.tr("TensorRT-LLM is not installed in that environment."), False
         parts = [f"Python {answer['python']}", f"MOSS Voice {answer['moss-voice']}"]
         if answer["tensorrt-llm"] is not None:
             parts.append(f"TensorRT-LLM {answer['tensorrt-llm']}")
         text = ", ".join(parts)
         if answer["moss-voice"] != program_version():
-            other = self.tr("This program is %1: install the same version there.")
+            other = self.tr("This program has version %1. Install the same version in that environment.")
             text = f"{text}. {other.replace('%1', program_version())}"
         return text, True
 

@@ -25,7 +25,7 @@ EngineLoader = Callable[[StartSettings], EngineSource]
 
 
 class EngineSwitch(QObject):
-    """The engine of the command line holds until another one is chosen. Without `loader` the session keeps
+    """The engine of the command line is used until another one is chosen. Without `loader` the session keeps
     the engine that it began with.
 
     Attributes:
@@ -58,7 +58,7 @@ class EngineSwitch(QObject):
         self.failed: StartSettings | None = None
         self.stands_in = False
         self._before: tuple[Preferences, StartSettings] | None = None
-        """The choice with which the last engine worked, while another one is loaded."""
+        """The choice that worked last, while another engine is loaded."""
         self._last_ready: StartSettings | None = None
         bridge.engine_ready.connect(self._settle)
         bridge.error_raised.connect(self._replace_failed)
@@ -106,7 +106,7 @@ class EngineSwitch(QObject):
         if not self.stands_in:
             self.chosen_runs.emit()
         if not event.keeps_history:
-            text = self.tr("%1 is ready. It does not know what was said before.")
+            text = self.tr("%1 is ready. It does not know the conversation so far.")
         elif is_other:
             text = self.tr("%1 is ready.")
         else:

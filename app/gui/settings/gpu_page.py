@@ -76,7 +76,7 @@ class GpuInstaller(QObject):
             self._command.terminate()
 
     def kill(self) -> None:
-        """End whatever runs, at once: an installation can be interrupted at any time."""
+        """Kill whatever runs: an installation can be interrupted at any time."""
         if self._command is not None:
             self._command.kill()
             self._command = None
@@ -143,9 +143,9 @@ class GpuPage(SettingsPage):
                 self.tr("GPU"),
                 self.state,
                 self.tr(
-                    "The program came with PyTorch for the processor. Large models need an NVIDIA GPU and "
-                    "PyTorch for it, which is downloaded from PyPI, checked, and tested before it is used. "
-                    "An interrupted download continues."
+                    "The program includes PyTorch for the processor. Large models need an NVIDIA GPU and "
+                    "the PyTorch build for it, which is downloaded from PyPI, verified, and tested "
+                    "before it is used. Interrupted downloads resume."
                 ),
             ),
             ("", self.note, ""),
@@ -186,17 +186,17 @@ class GpuPage(SettingsPage):
         status = self._installer.status
         match status.get("state"):
             case None:
-                return self.tr("Looking …")
+                return self.tr("Checking …")
             case "active" | "ready" if status["folder"] in sys.path:
                 return self.tr("%1 is in use.").replace("%1", status["torch"])
             case "active" | "ready":
-                text = self.tr("%1 is installed. Start the program again to use it.")
+                text = self.tr("%1 is installed. Restart the program to use it.")
                 return text.replace("%1", status["torch"])
             case "failed":
                 return self.tr("Not used: %1.").replace("%1", status["failure"])
             case "untested":
                 return self.tr("Installed, but not tested successfully.")
-        text = self.tr("Not installed. %1 to download, %2 on the disk.")
+        text = self.tr("Not installed. Download: %1; on disk: %2.")
         return text.replace("%1", self._size(status["download"])).replace(
             "%2", self._size(status["unpacked"])
         )
@@ -218,7 +218,7 @@ class GpuPage(SettingsPage):
         return f"{text} {amount.replace('%2', self._size(installer.total))}"
 
     def _note(self) -> str:
-        """An error, else what the test found."""
+        """The error, or else the result of the test."""
         if self._installer.error:
             return self._installer.error
         status = self._installer.status
@@ -236,7 +236,7 @@ class GpuPage(SettingsPage):
         if is_confirmed(
             self,
             self.tr("Remove PyTorch for the GPU?"),
-            self.tr("The program runs on the processor from its next start on."),
+            self.tr("From its next start on, the program runs on the processor."),
             self.tr("Remove"),
         ):
             self._installer.uninstall()

@@ -52,7 +52,7 @@ class GuideSoundPage(SettingsPage):
             (
                 self.tr("Speech"),
                 self.tests.bar,
-                self.tr("While you test the microphone, the bar passes the line when it hears speech."),
+                self.tr("During the test, the bar passes the line when speech is heard."),
             ),
             ("", self.tests.status, ""),
         )
@@ -87,8 +87,8 @@ class GuideSoundPage(SettingsPage):
 
 
 class GuideDialog(QDialog):
-    """Steps forth and back; "Skip" and Escape leave everything as it was, but for the sound devices, which
-    apply at once so that they can be checked.
+    """Pages with Back and Next. "Skip" and Escape leave everything as it was, except the sound devices, which
+    apply at once so that they can be tested.
 
     Signals:
         devices_chosen: names of microphone and loudspeaker, "" for the default.
@@ -128,14 +128,17 @@ class GuideDialog(QDialog):
             (
                 self.tr("Model"),
                 self.tr(
-                    "nano is there and runs on every computer; it knows a small domain, in English. "
-                    "MOSS-Speech knows far more and wants a GPU. A download continues while you talk to nano."
+                    "nano is included and runs on any computer; it knows a small domain, in English. "
+                    "MOSS-Speech knows far more and needs a GPU to answer in time. You can talk to nano "
+                    "while it downloads."
                 ),
                 self.model,
             ),
             (
                 self.tr("Ready"),
-                self.tr("All of this is found again in the settings, and this guide in the help menu."),
+                self.tr(
+                    "You can change all of this in the settings and open this guide again from the help menu."
+                ),
                 self.summary,
             ),
         )
@@ -209,7 +212,7 @@ class GuideDialog(QDialog):
             page.setMinimumHeight(max(0, page.heightForWidth(self.stack.width())))
 
     def _summary(self, chosen: Preferences) -> str:
-        default = self.tr("as the system chooses")
+        default = self.tr("system default")
         rows = [
             (self.tr("Microphone"), chosen.input_device or default),
             (self.tr("Loudspeaker"), chosen.output_device or default),

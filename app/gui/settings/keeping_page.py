@@ -16,14 +16,14 @@ from engine_runtime.errors import MossVoiceError
 
 
 class KeepingPage(SettingsPage):
-    """What of conversations stays on the disk."""
+    """What is kept of conversations on disk."""
 
     def __init__(self) -> None:
         self.keep_box = choice_box(
             (
                 (self.tr("no"), "nothing"),
-                (self.tr("texts, decisions and timings"), "text"),
-                (self.tr("all, with the sound"), "sound"),
+                (self.tr("text, decisions and timings"), "text"),
+                (self.tr("everything, with the sound"), "sound"),
             )
         )
         self.folder, self.total = PlainLabel(), PlainLabel()
@@ -39,9 +39,9 @@ class KeepingPage(SettingsPage):
                 self.tr("&Keep conversations"),
                 self.keep_box,
                 self.tr(
-                    "Off by default. Kept conversations continue after a restart, and are listed under "
-                    "Conversations. Sound is recorded in stereo, also while nobody speaks. Only your user "
-                    "account can read the files, and none leaves this computer."
+                    "Off by default. Kept conversations continue after a restart and are listed under "
+                    "Conversations. Sound is recorded in stereo, even while nobody speaks. Only your "
+                    "user account can read the files, and none of them leaves this computer."
                 ),
             ),
             (self.tr("Folder"), self.folder, ""),
@@ -79,10 +79,10 @@ class KeepingPage(SettingsPage):
         self.open_button.setEnabled(root.is_dir())
         self.delete_button.setEnabled(size_bytes(root) > 0 and not self._is_forbidden)
         if self._is_forbidden:
-            self.total.setText(self.tr("A second window keeps no conversation."))
+            self.total.setText(self.tr("A second window does not keep conversations."))
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Show the size of now."""
+        """Show the current size."""
         self.show_size()
         super().showEvent(event)
 

@@ -1,5 +1,5 @@
-"""What the settings find out in processes of their own: what devices could hold of a model, what engine
-folders hold, and what other Pythons have.
+"""Examinations for the settings, in child processes: which models fit on the devices, what engine folders
+contain, and what other Pythons have installed.
 
 In: bundles, folders, interpreters. Out: the answers, kept for later. GUI thread; nothing here blocks.
 """
@@ -63,7 +63,7 @@ class DevicePlans(QObject):
         command.ended.connect(lambda _: self._end(bundle))
 
     def look_up_once(self, bundle: str) -> None:
-        """The same, unless the plan is known: for advice that need not be of this moment."""
+        """The same, unless the plan is known already: for advice that need not be up to date."""
         if bundle not in self.rooms:
             self.look_up(bundle)
 

@@ -62,7 +62,7 @@ class ModelJobs(QObject):
         self._start(Job("verify", model), "inspect", str(model.folder), "--progress")
 
     def remove_model(self, model: Model) -> None:
-        """Delete the files of a model; of one that is being downloaded, when that has stopped."""
+        """Delete the files of a model; if it is being downloaded, once the download has stopped."""
         if self.job is not None and self.job.model.folder == model.folder:
             self._is_cancelled = True
             self.stop_job()

@@ -112,7 +112,7 @@ class ModelRow(QFrame):
         self.advice.setVisible(bool(text))
 
     def show_note(self, text: str, *, is_error: bool) -> None:
-        """The result of what was done with it."""
+        """Show the result of the job."""
         self._say(text, is_error=is_error)
 
     def _about(self, model: Model) -> str:
@@ -120,7 +120,7 @@ class ModelRow(QFrame):
         if model.is_installed:
             return f"{size} · {_licence_in_words(model)}" if model.licence else size
         free = size_in_words(free_bytes(model.folder))
-        text = self.tr("About %1 to download; %2 are free on the disk. Licence: %3.")
+        text = self.tr("Download: about %1; free on disk: %2. Licence: %3.")
         return text.replace("%1", size).replace("%2", free).replace("%3", _licence_in_words(model))
 
     def _show_job(self, job: Job | None) -> None:
@@ -132,11 +132,11 @@ class ModelRow(QFrame):
             self.bar.setValue(round(job.done / job.total * _PROGRESS_STEPS))
         words = {
             "": self.tr("Starting …"),
-            "download": self.tr("%1 of %2 are loaded."),
-            "check": self.tr("The files are being checked …"),
-            "hash": self.tr("The files are being checked …"),
+            "download": self.tr("%1 of %2 downloaded."),
+            "check": self.tr("Checking files …"),
+            "hash": self.tr("Checking files …"),
         }
-        text = self.tr("The files are being deleted …") if job.kind == "remove" else words[job.step]
+        text = self.tr("Deleting files …") if job.kind == "remove" else words[job.step]
         self._say(
             text.replace("%1", size_in_words(job.done)).replace("%2", size_in_words(job.total)),
             is_error=False,
@@ -148,7 +148,7 @@ class ModelRow(QFrame):
         elif is_in_use:
             self._say(self.tr("In use"), is_error=False)
         elif not model.is_installed and model.loaded_bytes:
-            text = self.tr("Paused: %1 are loaded.")
+            text = self.tr("Paused: %1 downloaded.")
             self._say(text.replace("%1", size_in_words(model.loaded_bytes)), is_error=False)
         else:
             self._say("", is_error=False)
@@ -161,7 +161,7 @@ class ModelRow(QFrame):
 
 
 def _licence_in_words(model: Model) -> str:
-    """That of the released model is a remark of this program, any other one is what its bundle says."""
+    """For the released model a remark of this program, for any other the licence that its bundle states."""
     remark = QT_TRANSLATE_NOOP(
         "ModelRow", "weights without a licence file (the code of MOSS-Speech is Apache-2.0)"
     )
@@ -259,8 +259,8 @@ class ModelList(QWidget):
     def _download(self, row: ModelRow, jobs: ModelJobs) -> None:
         model = row.model
         if row in self._unfit and not model.loaded_bytes:
-            question = self.tr("Download %1, although it fits on no GPU of this computer?")
-            consequence = self.tr("About %1 are loaded and kept on the disk.")
+            question = self.tr("Download %1 although it fits on no GPU of this computer?")
+            consequence = self.tr("About %1 will be downloaded and kept on disk.")
             if not is_confirmed(
                 self,
                 question.replace("%1", model.name),
@@ -276,7 +276,7 @@ class ModelList(QWidget):
             consequence = self.tr("It can be downloaded again.")
         else:
             question = self.tr("Cancel the download of %1?")
-            consequence = self.tr("What was loaded of it is deleted.")
+            consequence = self.tr("The part that was downloaded will be deleted.")
         action = row.remove_button.text()
         if is_confirmed(self, question.replace("%1", row.model.name), consequence, action):
             jobs.remove_model(row.model)
@@ -306,7 +306,7 @@ class ModelList(QWidget):
     def _finish(self, job: Job) -> None:
         notes = {
             "download": self.tr("Downloaded and checked."),
-            "verify": self.tr("All files are as they should be."),
+            "verify": self.tr("All files are intact."),
         }
         if job.kind == "remove" and self.bundle == str(job.model.folder):
             self.bundle = ""

@@ -35,8 +35,7 @@ from engine_runtime.options import WeightFormat
 
 
 class ModelTools(QObject):
-    """What the window keeps while the settings are closed: downloads, what fits on which device, what engines
-    are."""
+    """State that outlives the settings dialog: downloads, what fits on which device, examined engines."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -59,7 +58,7 @@ class RunningEngine:
 
     @classmethod
     def from_start(cls, start: StartSettings) -> RunningEngine:
-        """That of these settings."""
+        """The folder of these settings."""
         engine = start.engine
         return cls(start.bundle.absolute(), engine.device, (engine.weight_format, engine.rounds_tails))
 
@@ -82,7 +81,7 @@ class ModelPage(SettingsPage):
         self._running = None if running is None else RunningEngine.from_start(running)
         self.bundle = FileField(
             self.tr("Folder of the model bundle"),
-            self.tr("The bundle that came with the program"),
+            self.tr("The included bundle"),
             self._browse_bundles,
         )
         in_use = None if self._running is None else self._running.bundle
@@ -182,7 +181,7 @@ class ModelPage(SettingsPage):
         is_other = self.models.other_choice.isChecked() and bool(self.bundle.path)
         has_bundle = not is_other or os.path.isfile(chosen / MANIFEST_NAME)  # noqa: PTH113
         self.bundle.show_note(
-            "" if has_bundle else self.tr("This folder holds no bundle.toml. Choose another one."),
+            "" if has_bundle else self.tr("This folder has no bundle.toml. Choose another folder."),
             is_usable=has_bundle,
         )
         self._check_voice(chosen)
@@ -245,10 +244,10 @@ class ModelPage(SettingsPage):
         found = best_gpu(rooms)
         if found is not None:
             gpu, (weights, saves_memory) = found
-            text = self.tr("On this computer it fits on %1 (%2) with the weights %3.")
+            text = self.tr("On this computer it fits on %1 (%2) with %3 weights.")
             form = f"{weights} + kv fp8" if saves_memory else weights
             return text.replace("%1", gpu.name).replace("%2", gpu.description).replace("%3", form)
-        return self.tr("No GPU of this computer that the program can use has enough memory for it.")
+        return self.tr("No usable GPU of this computer has enough memory for it.")
 
     def _with_room_of_running(self, room: DeviceRoom) -> DeviceRoom:
         """The engine that runs is closed before another one is loaded: its memory counts as free."""

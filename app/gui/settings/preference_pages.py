@@ -27,7 +27,7 @@ class ConversationPage(SettingsPage):
 
     def __init__(self) -> None:
         self.endpointing = spin_box("endpointing_ms", step=20, suffix=self.tr(" ms"))
-        self.seed = spin_box("seed", special=self.tr("as the bundle says"))
+        self.seed = spin_box("seed", special=self.tr("bundle default"))
         self._make_boxes()
         super().__init__(
             (self.tr("End of t&urn"), self.eagerness_box, self._eagerness_help()),
@@ -57,7 +57,11 @@ class ConversationPage(SettingsPage):
                 ),
             ),
             (self.tr("&Reply as"), self.reply_box, ""),
-            (self.tr("&Seed"), self.seed, self.tr("The same conversation gets the same replies.")),
+            (
+                self.tr("&Seed"),
+                self.seed,
+                self.tr("With the same seed, the same conversation gets the same replies."),
+            ),
         )
         self.bind(
             eagerness=self.eagerness_box,
@@ -98,7 +102,8 @@ class ConversationPage(SettingsPage):
             )
         return self.tr(
             "A question that sounds finished is answered after a quarter of a second; in "
-            "mid-sentence the assistant waits. Eager answers sooner, patient cuts you off less often."
+            "mid-sentence the assistant waits. Eager answers sooner; patient cuts you off less "
+            "often."
         )
 
 
@@ -130,17 +135,17 @@ class TalkPage(SettingsPage):
                 self.tr("T&alk by"),
                 self.mode_box,
                 self.tr(
-                    "Push-to-talk: hold the button in the window, or Space, and speak. In a question that "
-                    "you have begun to type, Space is a space. A press stops a reply, the release is "
-                    "answered at once."
+                    "Push-to-talk: hold the button in the window, or Space, and speak. While you type a "
+                    "question, Space types a space. Pressing stops a reply; releasing is answered at "
+                    "once."
                 ),
             ),
             (
                 self.tr("&Hotkey"),
                 field,
                 self.tr(
-                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 "
-                    "it works in every window (package python-xlib), elsewhere in this one. No other "
+                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it "
+                    "works in every window (package python-xlib), elsewhere only in this one. No other "
                     "key is read."
                 ),
             ),
@@ -169,7 +174,7 @@ class TalkPage(SettingsPage):
         if combination(keys.toString()) is None:
             refusal = self.tr("%1 would type or edit something. Add Ctrl, Alt or the Windows key.")
         elif keys in self._shortcuts:
-            refusal = self.tr("%1 is already used in this window. Choose other keys.")
+            refusal = self.tr("%1 is already in use in this window. Choose other keys.")
         name = keys.toString(QKeySequence.SequenceFormat.NativeText)
         self.refusal.setText(refusal.replace("%1", name))
         self.refusal.setVisible(bool(refusal))
@@ -181,7 +186,7 @@ class CodecPage(SettingsPage):
     """The flow steps show "as the bundle says" at their lowest value, which means None."""
 
     def __init__(self) -> None:
-        self.flow_steps = spin_box("flow_steps", special=self.tr("as the bundle says"))
+        self.flow_steps = spin_box("flow_steps", special=self.tr("bundle default"))
         self.schedule_box = choice_box((schedule, schedule) for schedule in get_args(FlowSchedule))
         self.codec_box = choice_box((("auto", None), *((dtype, dtype) for dtype in get_args(Dtype))))
         self.trt_codec = QCheckBox(self.tr("Run the codec on TensorRT"))
@@ -204,8 +209,9 @@ class CodecPage(SettingsPage):
                 self.tr("&TensorRT"),
                 self.trt_codec,
                 self.tr(
-                    "Flow, vocoder and speech encoder on an NVIDIA GPU, in float32 or float16. Their engines "
-                    "are built at the first start, which takes minutes; PyTorch is used where that fails."
+                    "Runs flow, vocoder and speech encoder with TensorRT on an NVIDIA GPU, in float32 or "
+                    "float16. Their engines are built at the first start, which takes minutes; where "
+                    "that fails, PyTorch is used."
                 ),
             ),
             ("", self.note, ""),
@@ -213,8 +219,8 @@ class CodecPage(SettingsPage):
                 self.tr("E&xact encoding"),
                 self.exact_encoding,
                 self.tr(
-                    "As the model was trained; replies start a little later. "
-                    "It changes nothing with the bundle that came with the program."
+                    "Encodes as the model was trained; replies start a little later. It makes no "
+                    "difference with the included bundle."
                 ),
             ),
         )
@@ -236,23 +242,23 @@ class CodecPage(SettingsPage):
     def _check(self) -> None:
         """Say that a precision excludes TensorRT."""
         is_refused = self.trt_codec.isChecked() and self.codec_box.currentData() == "bfloat16"
-        self.note.setText(self.tr("TensorRT does not run the codec in bfloat16: PyTorch does."))
+        self.note.setText(self.tr("TensorRT cannot run the codec in bfloat16, so PyTorch runs it."))
         self.note.setVisible(is_refused)
 
 
 class AppearancePage(SettingsPage):
-    """How the window looks, and where it is while it is not used."""
+    """Appearance of the window, and where it goes while it is not used."""
 
     def __init__(self) -> None:
         self.theme_box = choice_box(
             (
-                (self.tr("As the desktop"), ThemeChoice.SYSTEM),
+                (self.tr("Follow the desktop"), ThemeChoice.SYSTEM),
                 (self.tr("Light"), ThemeChoice.LIGHT),
                 (self.tr("Dark"), ThemeChoice.DARK),
             )
         )
         self.language_box = choice_box(
-            ((self.tr("As the desktop"), "system"), ("English", "en"), ("简体中文", "zh_CN"))
+            ((self.tr("Follow the desktop"), "system"), ("English", "en"), ("简体中文", "zh_CN"))
         )
         self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
         self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray if there is one"))

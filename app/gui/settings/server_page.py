@@ -38,9 +38,9 @@ class ServerPage(SettingsPage):
                 self.tr("Server &address"),
                 self.address,
                 self.tr(
-                    "A server with OpenAI's Realtime protocol, such as “moss-voice serve”, makes the "
-                    "replies, and no model is loaded. It hears what you say. Empty: the model of the page "
-                    "Model."
+                    "A server that speaks OpenAI's Realtime protocol, such as “moss-voice serve”, "
+                    "generates the replies, and no model is loaded. It hears what you say. Leave this "
+                    "empty to use the model of the Model page."
                 ),
             ),
             (

@@ -102,19 +102,19 @@ class SettingsActions(QObject):
     def _gives_up_engine(self, start: StartSettings) -> bool:
         engine = self._engine.wanted.engine.engine
         name = "" if engine is None else engine.name
-        question = self.tr("Give up the TensorRT-LLM engine %1?").replace("%1", name)
+        question = self.tr("Stop using the TensorRT-LLM engine %1?").replace("%1", name)
         text = (
-            self.tr("%1 answers in its place.") if start.server else self.tr("PyTorch loads %1 in its place.")
+            self.tr("%1 will answer instead.") if start.server else self.tr("PyTorch will load %1 instead.")
         )
         name = start.server or start.bundle.name
-        return is_confirmed(self._window, question, text.replace("%1", name), self.tr("Give it up"))
+        return is_confirmed(self._window, question, text.replace("%1", name), self.tr("Stop using it"))
 
     def _take_devices(self, event: DevicesChanged) -> None:
         self._devices = event
 
     def _announce(self, job: Job) -> None:
         if job.kind == "download":
-            text = self.tr("%1 is downloaded. Choose it in the settings, on the page Model.")
+            text = self.tr("%1 is downloaded. Select it on the Model page of the settings.")
             self._notice.show_notice(text.replace("%1", job.model.name))
 
     def _show_failure(self, job: Job, problem: Problem) -> None:

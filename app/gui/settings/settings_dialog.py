@@ -111,7 +111,7 @@ class SettingsDialog(QDialog):
         self._fit_pages()
 
     def _follow_check(self) -> None:
-        """Accept no bundle, voice or engine that would not load, and no address that is none."""
+        """Disable OK for a bundle, voice or engine that would not load, and for an invalid address."""
         self._fit_pages()
         accept = self.buttons.button(QDialogButtonBox.StandardButton.Ok)
         accept.setEnabled(self.model.is_usable and self.server.is_usable and self.engine.is_usable)

@@ -105,7 +105,7 @@ def one_below_another(*pages: SettingsPage) -> QWidget:
 
 
 def missing_client() -> str:
-    """Why no server can be used, nor another Python, and what to do; "" where the client is installed."""
+    """Why neither a server nor another Python can be used, and what to do; "" if the client is installed."""
     if find_spec("websockets") is not None:
         return ""
     text = QCoreApplication.translate("SettingsPage", "This needs the package websockets.")
@@ -113,7 +113,7 @@ def missing_client() -> str:
 
 
 def keep_line(label: QLabel) -> None:
-    """Keep a line free for a text that comes later: the page would jump."""
+    """Reserve a line for a text that appears later, so that the page does not jump."""
     policy = label.sizePolicy()
     policy.setRetainSizeWhenHidden(True)
     label.setSizePolicy(policy)

@@ -61,7 +61,7 @@ class SoundPage(SettingsPage):
             (
                 self.tr("Echo &canceller"),
                 self.echo_library_box,
-                self.tr("Both are WebRTC's and cancel alike; livekit takes more memory."),
+                self.tr("Both are WebRTC's and cancel equally well; livekit takes more memory."),
             ),
             (
                 self.tr("&Noise suppression"),

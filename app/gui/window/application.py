@@ -18,7 +18,7 @@ from engine_runtime.errors import Problem
 
 _log = logging.getLogger(__name__)
 _HARMLESS = "Detected locale"
-"""Qt says so of the locale C, and goes on with UTF-8."""
+"""Qt's message about the locale C; it continues with UTF-8."""
 
 
 def make_application() -> QApplication:

@@ -31,7 +31,8 @@ _WATCHER = "org.kde.StatusNotifierWatcher"
 _BUS_MS = 500
 TRAY_CHECK_MS = 2_000
 _TRAY_MISSED = 3
-"""Checks without a tray after which a hidden window comes back: a panel may just restart."""
+"""Number of checks without a tray after which a hidden window is shown again: a panel may just be
+restarting."""
 
 
 class LaterStarts(QObject):
@@ -176,7 +177,7 @@ class Tray(QObject):
         self.quit_action.setText(self.tr("Quit"))
 
     def _follow(self) -> None:
-        """Show the program, and on it what the badge shows; at rest the program alone."""
+        """Show the program's icon with that of the badge on it; at rest the program's alone."""
         badge = self._badge
         if badge.state is SessionState.STOPPED:
             self.icon.setIcon(self._icons.icon(_LOGO, badge.colour))

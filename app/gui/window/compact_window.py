@@ -55,7 +55,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         self._usual_height = 0
         """While there is a banner: without it."""
         self._asked: str | float = ""
-        """What was typed, or how many seconds were spoken; 0.0 while the user speaks."""
+        """The typed text, or the length of the speech in seconds; 0.0 while the user speaks."""
         self._reply = ""
         self.badge = StateBadge(theme, icons)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)

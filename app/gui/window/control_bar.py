@@ -129,9 +129,9 @@ class CounterStrip(FollowsLanguage, QWidget):
 
     def _write_echo(self) -> None:
         definition = self.tr(
-            "Level of a reply in the microphone against its level as played, before and after echo "
-            "cancellation: the negative echo return loss, and that less its enhancement. Medians of the "
-            "latest moments with an echo."
+            "Level of the reply in the microphone relative to playback, before and after echo "
+            "cancellation (negative echo return loss, without and with its enhancement). Medians "
+            "of recent moments with an echo."
         )
         self.echo.setText(self._echo_text(self._echo))
         set_tip(self.echo, definition)
@@ -330,9 +330,9 @@ class ControlBar(FollowsLanguage, QFrame):
         self.interruption_button.setIcon(self._icons.icon("no-interrupt", colour))
         set_tip(
             self.interruption_button,
-            self.tr("Replies are not interrupted by my voice (Ctrl+I)")
+            self.tr("My voice does not interrupt replies (Ctrl+I)")
             if is_blocked
-            else self.tr("Do not interrupt replies by my voice (Ctrl+I)"),
+            else self.tr("Keep my voice from interrupting replies (Ctrl+I)"),
         )
         self.interruption_button.setAccessibleName(self.tr("Do not interrupt replies"))
         set_tip(self.rescan_button, self.tr("Look for sound devices again (Ctrl+R)"))
@@ -356,7 +356,7 @@ class ControlBar(FollowsLanguage, QFrame):
         set_tip(self.text_button, self.tr("Replies are written"))
 
     def minimumSizeHint(self) -> QSize:
-        """That of the narrow form, so that the window can become as narrow."""
+        """The width of the narrow form, so that the window can become that narrow."""
         least = super().minimumSizeHint()
         return least if self._is_narrow else least - QSize(self._left_out_width(), 0)
 

@@ -148,8 +148,8 @@ class TalkButton(FollowsLanguage, QPushButton):
         self.setMinimumWidth(widest + self.iconSize().width() + 40)  # the bar must not move at a press
         self.setAccessibleName(words[0])
         tip = self.tr(
-            "Press, speak, and release: the answer begins at once. Keys: %1. In a question that you have "
-            "begun to type, Space is a space."
+            "Press, speak, and release: the answer begins at once. Keys: %1. While you type a "
+            "question, Space types a space."
         )
         set_tip(self, tip.replace("%1", self._keys))
         self.setAccessibleDescription(self.toolTip())

@@ -18,7 +18,7 @@ from PySide6.QtGui import QGuiApplication, QKeySequence
 from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
-_IN_WINDOW = "In the window the keys work without it."
+_IN_WINDOW = "The keys still work in the window."
 _X_NAMES = {
     "Backspace": "BackSpace",
     "Del": "Delete",
@@ -29,7 +29,7 @@ _X_NAMES = {
     "ScrollLock": "Scroll_Lock",
     "Space": "space",
 }
-"""Keys whose name on the X server is not that of Qt."""
+"""Keys that the X server names differently from Qt."""
 
 
 class HotkeyError(MossVoiceError):
@@ -37,7 +37,7 @@ class HotkeyError(MossVoiceError):
 
 
 class HotkeyGrab(Protocol):
-    """A combination that was taken from the desktop."""
+    """A combination that is grabbed from the desktop."""
 
     def ungrab(self) -> None:
         """Give it back."""
@@ -75,7 +75,7 @@ def grab_of_desktop() -> GrabFactory:
     """The means to grab a combination on this desktop. HotkeyError if it allows none."""
     if os.environ.get("XDG_SESSION_TYPE") == "wayland" or os.environ.get("WAYLAND_DISPLAY"):
         raise HotkeyError(
-            "This desktop runs on Wayland, which gives no program the keys of other windows.", _IN_WINDOW
+            "This desktop runs on Wayland, where no program gets the keys of other windows.", _IN_WINDOW
         )
     if sys.platform != "linux" or QGuiApplication.platformName() != "xcb":
         raise HotkeyError("Global hotkeys are supported on X11 only.", _IN_WINDOW)
@@ -108,7 +108,7 @@ class X11Grab:
             self._display: Any = display.Display()
         except (error.DisplayError, OSError) as failure:
             raise HotkeyError(
-                "The X server cannot be asked for hotkeys ({failure}).", _IN_WINDOW, failure=failure
+                "The X server cannot be used for hotkeys ({failure}).", _IN_WINDOW, failure=failure
             ) from failure
         name = QKeySequence(wanted).toString(QKeySequence.SequenceFormat.NativeText)
         self._key = self._code_of(wanted.key())
@@ -131,7 +131,7 @@ class X11Grab:
         self._notifier.activated.connect(self._read)
 
     def ungrab(self) -> None:
-        """Give the combination back and close the connection."""
+        """Release the combination and close the connection."""
         self._notifier.setEnabled(False)
         self._display.close()
 

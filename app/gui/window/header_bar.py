@@ -15,7 +15,7 @@ from app.session.events import EngineReady
 
 _PRODUCT = "MOSS Voice"
 _LONGEST_NAME = 60
-"""Characters of the name of a model: a server may call its own as it likes."""
+"""Longest model name that is shown: a server may use any name."""
 
 
 class HeaderBar(FollowsLanguage, QFrame):
@@ -143,12 +143,10 @@ class HeaderBar(FollowsLanguage, QFrame):
         ):
             button.setAccessibleName(name)
             set_tip(button, f"{name} ({shortcut})" if shortcut else name)
-        self.detach_action.setText(self.tr("Latency view in a window of its own"))
+        self.detach_action.setText(self.tr("Latency view in its own window"))
         set_tip(
             self.panel_button,
-            self.tr("%1 (F9); in a window of its own: Shift+F9 or right-click").replace(
-                "%1", self._panel_words()
-            ),
+            self.tr("%1 (F9); in its own window: Shift+F9 or right-click").replace("%1", self._panel_words()),
         )
         self.text_action.setText(self.tr("Conversation as text …"))
         self.copy_action.setText(self.tr("Copy the conversation"))

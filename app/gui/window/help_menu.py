@@ -29,7 +29,7 @@ _REPORT_NAME = "moss-voice-report.txt"
 
 
 def _licence_file() -> str:
-    """What lists the licences: of the packaged program a file beside it, else a file of the source."""
+    """The file that lists the licences: beside the packaged program, or else in the source tree."""
     return str(Path(sys.executable).parent / "THIRD-PARTY-LICENSES.txt") if is_frozen() else "NOTICE"
 
 

@@ -15,12 +15,12 @@ from app.gui.settings.engine_switch import EngineSwitch
 from app.session.events import EngineLoading, SessionState, StateChanged
 
 DELAY_MS = 700
-"""A model that is loaded sooner shows no bar: the window would jump twice."""
+"""Delay before the bar is shown: for a model that loads sooner, the window would jump twice."""
 _STEPS = 1000
 
 
 class LoadingBar(FollowsLanguage, QWidget):
-    """Hidden but while an engine is loaded. After the files come steps without progress: the bar is busy.
+    """Hidden unless an engine is being loaded. After the files come steps without progress: the bar is busy.
 
     Attributes:
         delay: runs from the beginning of the loading to the moment at which the bar is shown.

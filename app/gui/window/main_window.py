@@ -188,7 +188,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             self.composer.edit.setPlainText(text)
             self.banner.show_words(
                 lambda: (
-                    self.tr("The question has %1 characters; at most %2 can be asked at once.")
+                    self.tr("The question has %1 characters; the limit is %2.")
                     .replace("%1", str(len(text)))
                     .replace("%2", str(most)),
                     self.tr("Shorten it, or ask it in parts."),
@@ -291,7 +291,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self._show_input()
 
     def _show_present_state(self) -> None:
-        # A start that failed brings no new state: show the one that still holds.
+        # A start that failed brings no new state: show the current one.
         self.controls.show_state(self.header.badge.state)
 
     # ---- from the user ----
@@ -333,7 +333,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         header.picture_wanted.connect(self.export.save_picture)
 
     def _announce_tray(self) -> None:
-        self.notice.show_notice(self.tr("The tray of the desktop is gone, so the window is shown again."))
+        self.notice.show_notice(self.tr("The desktop no longer has a tray, so the window is shown again."))
 
     def _use_ways(self) -> None:
         self.ways.use_preferences(self.applied.current, self.applied.current.input_mode)
@@ -343,7 +343,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def _add_shortcuts(self) -> Shortcuts:
         def large(action: Callable[[], object]) -> Callable[[], None]:
-            """In the large window, which has the dialogs and the question field."""
+            """Switch to the large window first, which has the dialogs and the question field."""
 
             def act() -> None:
                 self.modes.show_large()
@@ -396,9 +396,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def retranslate(self) -> None:
         is_kept = self.applied.store.is_kept
         self.setWindowTitle("MOSS Voice" if is_kept else self.tr("Second window"))  # Qt adds the name
-        self.unkept.setText(
-            self.tr("This is a second window: it keeps neither settings nor conversations when it is closed.")
-        )
+        self.unkept.setText(self.tr("This is a second window: it saves neither settings nor conversations."))
         self.sample_row.set_language(self.look.translation.language)
         self.transcript.welcome.set_language(self.look.translation.language)
         self.header.setAccessibleName(self.tr("Window"))
@@ -415,7 +413,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
 
 def _conversation_column(transcript: QWidget, below: Sequence[QWidget]) -> QWidget:
-    """The transcript with what belongs below it."""
+    """The transcript with the widgets below it."""
     column = QWidget()
     layout = QVBoxLayout(column)
     layout.setContentsMargins(0, 0, 0, 12)

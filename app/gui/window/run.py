@@ -64,7 +64,7 @@ def run_gui(
     application.setApplicationDisplayName("MOSS Voice")
     application.setDesktopFileName(paths.APPLICATION_ID)
     window = MainWindow(session, store, start=start, loader=loader)
-    # A window that is hidden in the tray would count for Qt as the last one closed.
+    # Qt would count a window that is hidden in the tray as the last one closed.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
     is_minimised = is_minimised or window.applied.current.starts_minimised

@@ -41,7 +41,7 @@ class SessionErrors(QObject):
         super().__init__(window)
         self._banner, self._bridge, self._engine = banner, bridge, engine
         self._shown: ErrorRaised | RecordingStopped | None = None
-        """What the banner shows, unless something else has been shown there since."""
+        """The subject of the banner, unless something else has been shown there since."""
         bridge.error_raised.connect(self._show_error)
         bridge.recording_stopped.connect(self._show_error)
         bridge.lost.connect(self._show_loss)
@@ -60,8 +60,8 @@ class SessionErrors(QObject):
         """Show that the settings were lost, and where the damaged file is."""
         self._banner.show_words(
             lambda: (
-                self.tr("The settings file was damaged, so that the settings are the defaults again."),
-                self.tr("It is kept as %1.").replace("%1", str(aside)),
+                self.tr("The settings file was damaged. All settings are back to their defaults."),
+                self.tr("The damaged file is kept as %1.").replace("%1", str(aside)),
                 "",
             )
         )
@@ -93,8 +93,8 @@ class SessionErrors(QObject):
             self._banner.show_error(event.problem)
 
     def _is_for_window(self, problem: Problem) -> bool:
-        """Whether the remedy helps here: options of the command line do not, if that has not named the
-        engine."""
+        """Whether the remedy applies here: advice about command-line options does not, unless the command
+        line named the engine."""
         if self._engine.failed is None or self._engine.failed.given & NAMES_AN_ENGINE:
             return True
         return "--" not in problem.what_to_do
@@ -102,20 +102,20 @@ class SessionErrors(QObject):
     def _words_of_recording(self, event: RecordingStopped) -> tuple[str, str, str]:
         """NOTE: advice about a folder is for the command line, where the user names one."""
         advice = self.tr(
-            "The conversation continues, but is not kept any more. Remove the cause and start the program "
-            "again to keep it."
+            "The conversation continues but is no longer kept. Fix the cause, then restart the "
+            "program to keep it."
         )
         own = remedy_in_words(event.problem) if "folder" not in event.problem.remedy else ""
         return cause_in_words(event.problem), own or advice, ""
 
     def _words_of_engine(self, problem: Problem, *, has_advice: bool) -> tuple[str, str, str]:
-        where = self.tr("Choose another one in the settings, on the page Model or Engine.")
+        where = self.tr("Choose another one on the Model or Engine page of the settings.")
         advice = remedy_in_words(problem) if has_advice else ""
         return cause_in_words(problem), advice or where, self.tr("Open the settings")
 
     def _words_of_stand_in(self, problem: Problem, name: str, *, has_advice: bool) -> tuple[str, str, str]:
-        text = self.tr("The engine of the settings cannot be used: %1")
-        instead = self.tr("%1 answers in its place. Check the page Engine of the settings.")
+        text = self.tr("The engine chosen in the settings cannot be used: %1")
+        instead = self.tr("%1 answers instead. Check the Engine page of the settings.")
         advice = remedy_in_words(problem) if has_advice else ""
         return (
             text.replace("%1", cause_in_words(problem)),
@@ -132,8 +132,8 @@ class SessionErrors(QObject):
     def _show_loss(self, reason: str) -> None:
         self._banner.show_words(
             lambda: (
-                self.tr("The session has ended unexpectedly: %1").replace("%1", reason),
-                self.tr("Close the window and start the program again. See the log file for details."),
+                self.tr("The session ended unexpectedly: %1").replace("%1", reason),
+                self.tr("Close the window and restart the program. The log file has details."),
                 "",
             )
         )
@@ -157,7 +157,7 @@ class SessionErrors(QObject):
             self._end()
 
     def _end(self) -> None:
-        """What was shown is over."""
+        """Hide the error: its cause is over."""
         if self._shown is not None and cause_in_words(self._shown.problem) in self._banner.message:
             self._banner.dismiss()
         self._shown = None

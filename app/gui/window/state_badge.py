@@ -53,7 +53,7 @@ class StateBadge(FollowsLanguage, QFrame):
         self.state = SessionState.LOADING
         self.input: InputState = "open"
         self.keys: tuple[str, ...] = ()
-        """Those of push-to-talk that work now, as the desktop writes them."""
+        """The push-to-talk keys that work now, as the desktop writes them."""
         self.word = ""
         """The state in the language of the window."""
         self._icon, self._word = PlainLabel(), PlainLabel()

@@ -36,8 +36,8 @@ from engine_runtime.errors import MossVoiceError
 
 _SPACE = QKeyCombination(Qt.Key.Key_Space)
 _REPEAT_MS = 30
-"""On X11 a key that repeats comes up and goes down at once, and Qt misses some of that where the two arrive
-apart; a key that is not down again by then was released."""
+"""On X11 a repeating key sends a release and a press together, and Qt misses some of them when the two arrive
+apart; a key that is not pressed again within this time was released."""
 _Way = Literal["button", "key", "hotkey"]
 
 
@@ -69,7 +69,8 @@ class PushToTalk(QObject):
         self._key_up.setInterval(_REPEAT_MS)
         self._key_up.timeout.connect(lambda: self._hold("key", False))
         self._moves_by_tab = False
-        """The focus was moved with the keyboard since the latest click, so Space is for what has it."""
+        """The focus was moved with the keyboard since the latest click, so Space belongs to the focused
+        widget."""
         self.add_window(window, button)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
@@ -124,7 +125,7 @@ class PushToTalk(QObject):
             self._hold(way, False)
 
     def shut_down(self) -> None:
-        """Give the hotkey back; the windows are about to go."""
+        """Release the hotkey; the windows are about to close."""
         self.let_go()
         self._is_offered = False
         self._focus_changed.disconnect(self.keys_changed)
@@ -239,7 +240,7 @@ class WaysToTalk(QObject):
         self._show_input()
 
     def show_source(self, devices: DevicesChanged | None, *, has_sample: bool) -> None:
-        """What is heard now; a sample counts as input, even without a microphone."""
+        """Update what is heard now; a sample counts as input, even without a microphone."""
         self._has_sample = has_sample
         if devices is not None:
             self._has_microphone, self._has_loudspeaker = bool(devices.input), bool(devices.output)

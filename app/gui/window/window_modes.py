@@ -42,7 +42,7 @@ class DetachedView(QWidget):
         self._retranslate()
 
     def take_view(self, view: QWidget) -> None:
-        """Take the view; the splitter that takes it back needs no call."""
+        """Take the view; to take it back, the splitter needs no call."""
         self._layout.addWidget(view, 1)
 
     def set_theme(self, theme: Theme) -> None:

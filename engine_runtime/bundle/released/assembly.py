@@ -173,7 +173,8 @@ def token_ids(file: Path) -> dict[str, int | None]:
 
 
 def link(name: Path, target: Path) -> None:
-    """Make `name` lead to the file or folder `target`, unless it is that. FetchError if it is another."""
+    """Make `name` a link to the file or folder `target`, unless it is that itself. FetchError if it is
+    something else."""
     require_free(name, target)
     if name.exists() and name.samefile(target):
         return

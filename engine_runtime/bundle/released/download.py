@@ -31,7 +31,7 @@ from engine_runtime.errors import FetchError, redact
 
 _PATTERNS = {layout.LM_REPOSITORY: layout.LM_PATTERNS, layout.CODEC_REPOSITORY: layout.CODEC_FILES}
 ByteProgress = Callable[[int, int], None]
-"""Receives the bytes that are there, and those of everything."""
+"""Receives the bytes downloaded so far, and the total."""
 
 _LONGEST_NAME = 200
 _MOST_ENTRIES = 1_000
@@ -52,7 +52,7 @@ class RemoteFile:
     git_sha1: str
 
     def check(self, file: Path) -> None:
-        """FetchError unless `file` is this one; another file is removed, to be downloaded again."""
+        """FetchError unless `file` matches; a file that does not is removed, to be downloaded again."""
         if not file.is_file():
             raise FetchError("{file} was not downloaded.", "Run the same fetch again.", file=file)
         size = file.stat().st_size
@@ -61,7 +61,7 @@ class RemoteFile:
         file.unlink()
         raise FetchError(
             "{file} arrived damaged ({size} of {expected} bytes, or a wrong hash) and was removed.",
-            "Run the same fetch again, the other files stay.",
+            "Run the same fetch again; the other files are kept.",
             file=file,
             size=size,
             expected=self.size,
@@ -308,7 +308,7 @@ def _load(
         begun.unlink()
         raise FetchError(
             "{file} of {repository} is longer than the {size} bytes that the hub states, and was removed.",
-            "Check HF_ENDPOINT and run the same fetch again, the other files stay.",
+            "Check HF_ENDPOINT and run the same fetch again; the other files are kept.",
             file=file.name,
             repository=repository.name,
             size=file.size,
@@ -357,7 +357,7 @@ def _check_room(to: Path, remote: Sequence[RemoteRepository], say: Callable[[str
     say(layout.LICENCE_NOTE)
     if missing > free:
         raise FetchError(
-            "The disk of {to} has {free} free, and {missing} are needed.",
+            "The disk of {to} has {free} free, but {missing} are needed.",
             "Free some space, or choose a folder on another disk with --to.",
             to=to,
             free=size_in_words(free),
@@ -408,7 +408,7 @@ class _plain_errors:
         errors, endpoint = self._hub.errors, redact(self._hub.constants.ENDPOINT)
         if isinstance(error, errors.RepositoryNotFoundError):  # also raised for a wrong token
             raise FetchError(
-                "{name} is not at {endpoint}, or not open to you.",
+                "{name} is not at {endpoint}, or you have no access to it.",
                 "Check HF_ENDPOINT and HF_TOKEN.",
                 name=self._name,
                 endpoint=endpoint,

@@ -75,7 +75,7 @@ def locate(source: Path, codec: Path | None = None) -> tuple[Path, Path]:
         lm, beside = source / lm_name, source / codec_name
     if codec is None and not beside.is_dir():
         raise FetchError(
-            "The codec's folder was looked for at {beside} and is not there.",
+            "The codec's folder was expected at {beside} and is not there.",
             "Name the folder of {repository} with --codec-from.",
             beside=beside,
             repository=CODEC_REPOSITORY,
@@ -95,7 +95,7 @@ def find_released(lm: Path, codec: Path) -> Released:
             )
         if not (folder / CONFIG).is_file():
             raise FetchError(
-                "{folder} is no checkpoint: it holds no {config}.",
+                "{folder} is not a checkpoint: it contains no {config}.",
                 "Give the folder that holds {repository}.",
                 folder=folder,
                 config=CONFIG,

@@ -1,9 +1,9 @@
 """Which stream of the flow holds which pages of the common caches.
 
 In: how many pages a stream needs for its next packet. Out: their numbers. If none is free, the stream that
-began last leaves its pages, which are copied to host memory, and gets some back before its next packet. As
-long as it is not in a hurry it waits until older ones have ended: if all advanced evenly, each packet of each
-would move the pages of another. Thread of the caller.
+began last leaves its pages, which are copied to host memory, and gets some back before its next packet.
+Unless its deadline is near, it waits until older ones have ended: if all advanced evenly, each packet would
+move the pages of another stream. Thread of the caller.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PagePool:
         return stream
 
     def keep(self, stream: Pages) -> list[int]:
-        """End a stream whose pages, which are returned, nobody else gets."""
+        """End a stream and return its pages, which no other stream gets."""
         self._streams.remove(stream)
         return stream.pages
 
@@ -78,8 +78,8 @@ class PagePool:
         self._closed.append(stream)
 
     def is_short(self, stream: Pages, wanted: int, beside: Sequence[tuple[Pages, int]] = ()) -> bool:
-        """Whether for so many pages the stream needs some of streams that began earlier, beside others that
-        get theirs in the same call."""
+        """Whether a stream that needs this many pages would take some from streams that began earlier, given
+        the needs of others in the same call."""
         self._collect()
         missing = sum(max(pages - len(one.pages), 0) for one, pages in ((stream, wanted), *beside))
         if missing <= len(self._free):
@@ -89,7 +89,7 @@ class PagePool:
         return missing > len(self._free) + sum(len(one.pages) for one in younger if one not in busy)
 
     def take(self, stream: Pages, wanted: int, busy: Collection[Pages]) -> None:
-        """Make the stream hold `wanted` pages, with what was in them; `busy` streams keep theirs. Raises
+        """Make the stream hold `wanted` pages with their content; `busy` streams keep theirs. Raises
         FlowCacheError if there are too few."""
         self._collect()
         while len(self._free) < wanted - len(stream.pages):

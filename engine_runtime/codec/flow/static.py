@@ -230,7 +230,7 @@ class StaticFlow:
         return state
 
     def _idle_slot(self, steps: int) -> Slot | None:
-        """A slot that nobody holds; None if others can only share theirs."""
+        """A slot that no stream holds; None if streams have to share."""
         try:
             return self.pool.take(steps)
         except FlowCacheError:
@@ -260,7 +260,7 @@ class StaticFlow:
         slot.resident = weakref.ref(state)
 
     def _park(self, state: StaticState) -> None:
-        """Copy aside what the stream has computed since it was parked last."""
+        """Park what the stream has computed since it was parked last."""
         rings, rate = _rings(state.slot), self._parts.config.upsample
         before = state.parked or Parked([], [[] for _ in rings], self.prompt_done)
         end = state.position // rate

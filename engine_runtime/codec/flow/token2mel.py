@@ -127,13 +127,13 @@ class Token2Mel:
         self.backend.start(self.steps)
 
     def check_steps(self, steps: int) -> None:
-        """Raise FlowCacheError if `use_steps` cannot change to so many Euler steps."""
+        """Raise FlowCacheError if `use_steps` cannot change to this many Euler steps."""
         self.backend.check_steps(steps)
 
     def use_steps(self, steps: int) -> None:
-        """Give the streams from now on so many Euler steps; graphs are captured again, those that a
-        reply begins with at once. Raises FlowCacheError, with nothing changed, while there are streams in
-        static caches, or if memory is too short for them."""
+        """Give new streams this many Euler steps; graphs are captured again, those that a reply begins with
+        at once. Raises FlowCacheError, with nothing changed, while there are streams in static caches, or if
+        memory is too short for them."""
         self.backend.use_steps(steps)
         self.steps = steps
 

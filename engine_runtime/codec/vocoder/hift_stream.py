@@ -117,12 +117,12 @@ class HiFTStream(VocoderStream):
         return ("vocoder", id(self._network), *self._shape(count)) if count > self._overlap else None
 
     def takes(self, streams: int, frames: int) -> bool:
-        """One whose capture ran out of memory is not run either."""
+        """A call whose capture ran out of memory is not run in a batch either."""
         key = self._key(streams, self._frames.shape[2] + frames)
         return streams <= self._most_streams and (self._calls is None or self._calls.calls.has_graph(key))
 
     def _shape(self, count: int) -> tuple[int, int]:
-        """What all sizes of the next call follow from; `count` are its frames."""
+        """The shape that fixes all sizes of the next call of `count` frames."""
         return count, self._source.shape[1]
 
     def _key(self, streams: int, count: int) -> Hashable:
@@ -140,7 +140,7 @@ class HiFTStream(VocoderStream):
             results = self._calls.calls.run_copied(self._key(len(streams), count), self._compute, *inputs)
         else:
             results = self._compute(*inputs)
-        # those behind the streams are padding
+        # rows behind the streams are padding
         pcm, *kept = (value.split(1)[: len(streams)] for value in results)
         for stream, *own in zip(streams, *kept, strict=True):
             stream._speech, stream._source, stream._phase = own

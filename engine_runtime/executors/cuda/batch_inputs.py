@@ -36,7 +36,7 @@ PLACE_FIELDS = ("position", "text_position", "audio_position", "kept_row")
 """For each token: its position in the sequence, -1 for padding and for a tail that does not run there; and
 its row in the kept trunk outputs, or -1."""
 ROW_FIELDS = ("token", *PLACE_FIELDS, "sequence")
-"""Also for each token: the merged id, and the index of its sequence."""
+"""All fields of a token: also its merged id, and the index of its sequence."""
 GROUP_FIELDS = ("group_row", "group_count", "group_first")
 """For each group of consecutive tokens of a sequence (kernels/batched_attention.py): the first, how many,
 and the first new token of the sequence."""

@@ -38,7 +38,7 @@ SETS_PER_ROW = 2
 """Sets of seen ids for each row of a step, so that replies which take turns keep theirs."""
 _Numbers = TypeVar("_Numbers", SamplingIntegers, SamplingFloats)
 UNREAD_INTEGERS, UNREAD_FLOATS = SamplingIntegers(), SamplingFloats()
-"""Of rows that are not sampled, and of padding."""
+"""Sampling numbers of tokens that are not sampled, and of padding."""
 _RESULTS = 5
 TAKEN = {
     "TOKEN": INTEGERS.index("token"),

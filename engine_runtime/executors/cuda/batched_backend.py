@@ -129,7 +129,8 @@ class BatchedBackend:
         )
 
     def _mixed_reason(self) -> str | None:
-        """Why kernels in Triton must run between products in CUDA C++, whose rows they do not interleave."""
+        """Why kernels in Triton would have to run between products in CUDA C++, whose columns they do not
+        interleave."""
         if self.paged_attention is None or self.residual_norm is None:
             return "attention or norms run in Triton"
         if not all(skinny_gemm.can_multiply_layer(layer) for layer in self._network.layers):
@@ -137,8 +138,8 @@ class BatchedBackend:
         return None
 
     def _row_norms(self) -> tuple[RowNorms, RowNorms] | None:
-        """What norms lack, in turn; None if they are whole. Each one is multiplied by the factor of the one
-        before."""
+        """The missing factors of the norms, two in turn; None if norms are complete. Each norm is multiplied
+        by the factor of the one before."""
         if not self.linear.scales_rows or self.residual_norm is None or not self.residual_norm.num_parts:
             return None
         device = self._cache.pool.device

@@ -178,7 +178,7 @@ class CudaExecutor:
 
     @property
     def kernel_paths(self) -> dict[str, str]:
-        """What runs a decode step of one sequence and one of several, and why nothing faster does."""
+        """The backend of a decode step of one sequence and of several, and why nothing faster runs."""
         separate = "plain torch" if isinstance(self._backends[-1], TorchBackend) else "Triton kernels"
         found = {
             "decode_step": f"{separate} (not the persistent kernel: {self._no_persistent})"

@@ -58,7 +58,7 @@ class OpKind(IntFlag):
     FROM_EMBEDDING = 64
     """`x` (or `residual`) is the embedding table without flags, indexed by the token."""
     KEEP_TRUNK = 128
-    """Also write to the kept outputs of the trunk."""
+    """Flag: also write to the kept outputs of the trunk."""
 
 
 class Op(ctypes.Structure):
@@ -106,7 +106,8 @@ class KernelLayout:
 
     @property
     def producer_warps(self) -> int:
-        """More of them issue copies sooner, but each splits the int4 scales into smaller copies."""
+        """Producer warps: more of them issue copies sooner, but each splits the int4 scales into smaller
+        copies."""
         return 2 if self.weight_format == "int4" else 4
 
     @property

@@ -39,9 +39,9 @@ class SamplingFloats(NamedTuple):
 
 
 SCORE_ARGUMENTS = ("seen_set", "seen_id", "banned_from", "eosp", "bans_eosp", "penalty")
-"""Of `best_of_tile`, in its order."""
+"""Fields that `best_of_tile` gets, in its order."""
 SAMPLE_ARGUMENTS = ("top_k", "top_p", "temperature", "draw", "result_row")
-"""Of `sample_one`, in its order."""
+"""Fields that `sample_one` gets, in its order."""
 _OF_CHANNEL = {"seen_id": ("seen_text", "seen_audio"), "draw": ("draw_text", "draw_audio")}
 """Arguments that are another field for each channel."""
 

@@ -218,7 +218,7 @@ def kernel_source(layout: GemmLayout) -> tuple[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class RowNorms:
-    """What the norm of rows of the residual stream lacks in the input of a product, all float32.
+    """The factors that the norm still lacks in the input of a product, all float32.
 
     Attributes:
         squares: sums of the squares of x. [capacity, parts]

@@ -1,4 +1,4 @@
-"""The decode step after one whose ids are not known yet, launched while that one runs.
+"""Look-ahead: the decode step after one whose ids are not known yet, launched while that one runs.
 
 In: the sequences of a step, each with `ahead`. Out: the sequences of the following step, whose ids the device
 fills in; the same ids here, once they were read; and whether a step that is asked for later is this one.
@@ -26,7 +26,7 @@ class StepAhead:
         self.sequences = [_following(scheduled) for scheduled in sequences]
         self._text_vocab, self._tokens_per_block = text_vocab, tokens_per_block
         self.slot = 0
-        """Where it was launched: see BatchInputs."""
+        """Slot in which it was launched: see BatchInputs."""
         self._blocks = [self._written_block(one) for one in self.sequences]
         self._place_of: dict[ReplySampling, int] = {}
         """Place in the step of each reply whose next token may be asked for."""
@@ -35,16 +35,16 @@ class StepAhead:
     def after(
         cls, sequences: Sequence[ScheduledSequence], text_vocab: int, tokens_per_block: int
     ) -> StepAhead | None:
-        """None unless every sequence may go on: one that is left out would wait for two steps. A sequence
+        """None unless every sequence may continue: one that is left out would wait for two steps. A sequence
         alone has no overlap, as other kernels run it."""
         if len(sequences) < 2 or any(one.ahead is None or one.sampling is None for one in sequences):
             return None
         return cls(sequences, text_vocab, tokens_per_block)
 
     def begin(self, found: NDArray[np.float64]) -> None:
-        """Set the ids from the results of the step before, [sequences, 5], by the rule of the device: a row
-        that ends its speech is padding here, and so is one with logits that cannot be a result, which the
-        caller refuses. The others can be asked for from now on."""
+        """Set the ids from the results of the step before, [sequences, 5], by the rule of the device: a token
+        that ends the speech is padding here, and so is one whose logits the caller refuses. The others can be
+        asked for from now on."""
         codes, magnitudes = found[:, AUDIO], found[:, AUDIO_MAGNITUDE]
         rows = zip(self.sequences, codes.tolist(), np.isfinite(magnitudes).tolist(), strict=True)
         for place, (one, code, is_finite) in enumerate(rows):
@@ -71,8 +71,8 @@ class StepAhead:
         if place is None:
             return None
         mine = self.sequences[place]
-        # Everything that the device already used has to be what is asked for now, the block that was written
-        # included: a rollback in between may have put another block at this place.
+        # Everything that the device has already used must match the request, including the block that was
+        # written: a rollback in between may have put another block at this place.
         is_same = (
             scheduled.sampling == mine.sampling
             and scheduled.first_position == mine.first_position

@@ -110,7 +110,7 @@ class TensorFile:
         free = shutil.disk_usage(folder).free
         if missing > free:
             raise ExportError(
-                "The disk of {parent} has {free:.1f} GB free, and {missing:.1f} GB are needed.",
+                "The disk of {parent} has {free:.1f} GB free, but {missing:.1f} GB are needed.",
                 "Free some space, or choose a folder on another disk with --to.",
                 parent=self.file.parent,
                 free=free / 1e9,

@@ -204,7 +204,7 @@ def _check_sizes(config: CheckpointConfig, options: BuildOptions, longest: int, 
         raise EngineError("tokens_per_block is {block}.", "Specify a power of two, such as 32.", block=block)
     if not 1 <= longest <= config.max_position_embeddings:
         raise EngineError(
-            "max_seq_len is {longest}, and the model supports at most {max_position_embeddings} rows.",
+            "max_seq_len is {longest}, but the model supports at most {max_position_embeddings} positions.",
             "Give at most that length.",
             longest=longest,
             max_position_embeddings=config.max_position_embeddings,

@@ -167,7 +167,7 @@ def profile_for(tensors: Iterable[EngineTensor], rows: int) -> int:
         if least[0] <= rows <= most[0]
     ]
     if not fitting:
-        raise EngineError("No profile of the engine supports {rows} rows at once.", BUILD_ANEW, rows=rows)
+        raise EngineError("No profile of the engine supports {rows} tokens at once.", BUILD_ANEW, rows=rows)
     return min(fitting)[1]
 
 

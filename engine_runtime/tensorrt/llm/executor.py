@@ -141,7 +141,7 @@ class TrtllmExecutor:
         check_tensors(session.tensors, self.contract, self.limits, self._widths)
         if self.requires_block_aligned_prefill and max_num_tokens < cache.tokens_per_block:
             raise EngineError(
-                "The engine takes {max_num_tokens} rows at once, fewer than a block of "
+                "The engine takes {max_num_tokens} tokens at once, fewer than a block of "
                 "{tokens_per_block}, from whose start it must continue.",
                 BUILD_ANEW,
                 max_num_tokens=max_num_tokens,
@@ -180,7 +180,7 @@ class TrtllmExecutor:
         for scheduled in batch.sequences:
             if min(scheduled.text_computed, scheduled.audio_computed) < scheduled.first_position:
                 raise ExecutorError(
-                    "text_computed, audio_computed: an engine cannot fill the rows of a skipped tail"
+                    "text_computed, audio_computed: an engine cannot fill positions of a skipped tail"
                 )
         order = packing_order(batch.sequences)
         logits = self.run(self._builder.fill([batch.sequences[index] for index in order]))
@@ -220,7 +220,7 @@ class TrtllmExecutor:
         except RuntimeError as error:  # torch reports CUDA errors like this
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise ExecutorError(
-                "The GPU failed in a step ({reason}).", "Start the program again.", reason=reason
+                "The GPU failed in a step ({reason}).", "Restart the program.", reason=reason
             ) from error
         outputs = self._outputs.values(len(lengths))
         for name, width in self._widths.items():

@@ -195,7 +195,8 @@ def _notes(
     if max_seq_len < bundle.lm.context_tokens:
         notes.append(
             Problem(
-                "The engine holds conversations of {max_seq_len} rows, but bundle {bundle} allows {allowed}.",
+                "The engine holds conversations of {max_seq_len} tokens, but bundle {bundle} allows "
+                "{allowed}.",
                 "Build it with a larger max_seq_len for longer ones.",
                 max_seq_len=max_seq_len,
                 bundle=bundle.name,

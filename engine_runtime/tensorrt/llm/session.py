@@ -218,7 +218,7 @@ def bind(context: ExecutionContext, inputs: Iterable[Binding], outputs: Iterable
         if shape != binding.shape:
             raise ExecutorError(
                 "{binding}: the engine returns {shape} instead of {binding_shape}.",
-                "It must gather the last row before its heads: rebuild it with `moss-voice trt build`.",
+                "It must gather the last token before its heads: rebuild it with `moss-voice trt build`.",
                 binding=binding.name,
                 shape=list(shape),
                 binding_shape=list(binding.shape),
@@ -234,7 +234,7 @@ def _mapped(plan: Path) -> Iterator[mmap.mmap]:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise EngineError(
-            "{plan} cannot be read: {error}.", "Build the engine anew.", plan=plan, error=error
+            "{plan} cannot be read: {error}.", "Rebuild the engine.", plan=plan, error=error
         ) from error
     try:
         yield content

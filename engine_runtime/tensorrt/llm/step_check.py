@@ -155,7 +155,7 @@ def _read_lengths(tensors: StepTensors, limits: ExecutorLimits) -> StepLengths:
         )
     if rows > limits.max_num_tokens:
         raise ExecutorError(
-            "input_ids: {rows} rows exceed max_num_tokens {max_num_tokens}",
+            "input_ids: {rows} tokens exceed max_num_tokens {max_num_tokens}",
             rows=rows,
             max_num_tokens=limits.max_num_tokens,
         )
@@ -163,12 +163,12 @@ def _read_lengths(tensors: StepTensors, limits: ExecutorLimits) -> StepLengths:
     if sum(new) != rows or min(new) < 1:
         if CONTEXT in types:
             raise ExecutorError(
-                "host_context_lengths: the sequences have {new} new rows, but input_ids has {rows}",
+                "host_context_lengths: the sequences have {new} new tokens, but input_ids has {rows}",
                 new=new,
                 rows=rows,
             )
         raise ExecutorError(
-            "input_ids: a generation step takes exactly 1 row per sequence, got {rows}", rows=rows
+            "input_ids: a generation step takes exactly 1 token per sequence, got {rows}", rows=rows
         )
     return tuple(
         _lengths_of(kind, n, past_or_total, limits)
@@ -187,8 +187,8 @@ def _lengths_of(
     past = total - num_new
     if past < 0 or total > limits.max_seq_len:
         raise ExecutorError(
-            "host_past_key_value_lengths: {past_or_total} does not fit {num_new} new rows and a sequence "
-            "of at most {max_seq_len}",
+            "host_past_key_value_lengths: {past_or_total} does not fit {num_new} new tokens and "
+            "a sequence of at most {max_seq_len}",
             past_or_total=past_or_total,
             num_new=num_new,
             max_seq_len=limits.max_seq_len,
@@ -223,7 +223,7 @@ def _check_rows(tensors: StepTensors, limits: ExecutorLimits, lengths: StepLengt
     for end, one in zip(ends, lengths, strict=True):
         if values[end - one.num_new] != one.past or values[end - 1] != one.total - 1:
             raise ExecutorError(
-                "position_ids: expected {past}..{total} in rows {first}..{last}",
+                "position_ids: expected {past}..{total} for tokens {first}..{last}",
                 past=one.past,
                 total=one.total - 1,
                 first=end - one.num_new,
@@ -290,7 +290,8 @@ def _check_offsets(name: str, offsets: Tensor, limits: ExecutorLimits, extents: 
         blocks = k_offsets // stride
         if len(np.unique(blocks)) != end:
             raise ExecutorError(
-                "{name}: a block is listed twice; K/V of different rows would overwrite each other", name=name
+                "{name}: a block is listed twice; K/V of different tokens would overwrite each other",
+                name=name,
             )
         uses[blocks] += 1
         written.append(blocks[first_written:])

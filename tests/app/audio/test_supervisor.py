@@ -263,7 +263,7 @@ def test_a_device_that_goes_is_replaced_and_taken_back_by_its_name(rig: Rig) -> 
     rig.log.clear()
     unplugged = replace(SERVER, outputs=listed("speaker"), output_in_use="speaker")
     (gone,) = rig.follow(unplugged)
-    assert gone == "The loudspeaker The headset is not connected; The speaker takes its place."
+    assert gone == "The loudspeaker The headset is not connected; The speaker is used instead."
     assert rig.follow(replace(unplugged, input_in_use="mic")) == []  # told once
     assert rig.log == ["close loudspeaker", "open loudspeaker"]
     rig.log.clear()
@@ -283,7 +283,7 @@ def test_a_stream_that_ends_with_its_device_is_opened_on_the_default_at_once(rig
     rig.loudspeaker.gone, rig.loudspeaker.name_of_default = ("headset",), "speaker"
     (notice,) = rig.supervisor.service(0)
     assert not notice.is_error
-    assert "headset is not connected; The speaker takes its place" in notice.problem.what_is_wrong
+    assert "headset is not connected; The speaker is used instead" in notice.problem.what_is_wrong
     assert rig.supervisor.service(S) == []
     assert rig.log == ["close loudspeaker", "open loudspeaker"]  # and the microphone went on
 
@@ -309,7 +309,7 @@ def test_a_stream_that_ends_before_the_list_says_so_is_no_loss(rig: Rig) -> None
     rig.loudspeaker.is_absent = False
     rig.loudspeaker.gone, rig.loudspeaker.name_of_default = ("headset",), "speaker"
     (notice,) = rig.follow(replace(SERVER, outputs=listed("speaker")))
-    assert "The speaker takes its place" in notice
+    assert "The speaker is used instead" in notice
     assert rig.supervisor.service(S) == []
 
 

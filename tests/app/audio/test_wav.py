@@ -144,7 +144,7 @@ def bad_files(good: bytes) -> dict[str, tuple[bytes, str]]:
         "mp3": (b"ID3\x04" + bytes(200), "is not a WAV or FLAC file"),
         "only riff": (good[:12], "No 'data' chunk"),
         "no data chunk": (good[:36], "No 'data' chunk"),
-        "cut in the data": (good[: len(good) // 2], "cut short"),
+        "cut in the data": (good[: len(good) // 2], "is truncated"),
         "no fmt": (good[:12] + good[36:], "No 'data' chunk"),
         "odd rate": (good[:rate_at] + struct.pack("<I", 4_000) + good[rate_at + 4 :], "4000 Hz"),
         "high rate": (good[:rate_at] + struct.pack("<I", 192_000) + good[rate_at + 4 :], "192000 Hz"),

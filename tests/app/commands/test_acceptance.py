@@ -150,7 +150,7 @@ def test_two_acceptances_do_not_share_a_folder(
     with (tmp_path / "lock").open("wb") as lock:
         assert process.take_lock(lock.fileno())
         assert main(words(random_bundle, tmp_path, "--only", "files")) == 1
-    assert "Another acceptance uses" in capsys.readouterr().err
+    assert "Another acceptance run uses" in capsys.readouterr().err
     assert main(words(random_bundle, tmp_path, "--only", "files")) == 0
 
 

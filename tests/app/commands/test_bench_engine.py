@@ -106,7 +106,7 @@ def test_a_run_that_failed_has_no_time(
     assert main([*words, "--formats", "native"]) == 1
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     rows = {(row["variant"], row["work"]): row for row in document["side_by_side"]["rows"]}
-    said = {"refuses": "misaligned address", "still": "do not depend on the last row"}[failure]
+    said = {"refuses": "misaligned address", "still": "do not depend on the last token"}[failure]
     for work in ("prefill 512", "step 512"):
         row = rows["trtllm", work]
         assert row["ms"] is None

@@ -237,7 +237,7 @@ def test_threads_and_load_of_the_processor(
     ("words", "said"),
     [
         (["--report", "r.txt", "--about", "nowhere"], "There is no folder nowhere"),
-        (["--about", "."], "--about goes with --report"),
+        (["--about", "."], "--about needs --report"),
         (["--report", "no/r.txt"], "no folder"),
         (["--report", "."], "a folder has that name"),
     ],

@@ -83,4 +83,4 @@ def test_the_network_is_used_on_request_alone(
 
 def test_an_index_without_the_question_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--index-url", "https://mirror"]) == 1
-    assert "--index-url goes with --newest" in capsys.readouterr().err
+    assert "--index-url needs --newest" in capsys.readouterr().err

@@ -103,10 +103,10 @@ def test_what_cannot_be_fetched(
 ) -> None:
     fetch = ("fetch", "moss-speech", "--to", tmp_path / "bundle")
     assert "There is no folder" in _refused(capsys, *fetch, "--from", tmp_path / "none")
-    assert "--codec-from goes with --from" in _refused(capsys, *fetch, "--codec-from", tmp_path)
+    assert "--codec-from needs --from" in _refused(capsys, *fetch, "--codec-from", tmp_path)
     assert "neither in" in _refused(capsys, *fetch, "--offline")
     lm = released_folder / "MOSS-Speech"
-    assert "holds no config.json" in _refused(capsys, *fetch, "--from", lm, "--codec-from", tmp_path)
+    assert "contains no config.json" in _refused(capsys, *fetch, "--from", lm, "--codec-from", tmp_path)
     assert not (tmp_path / "bundle").exists()
 
 
@@ -141,7 +141,7 @@ def test_lines_for_another_program_and_removal(
     assert main(["fetch", "moss-speech", "--remove"]) == 0
     assert not Path(result["bundle"]).exists()
     assert (released_folder / "MOSS-Speech" / "config.json").is_file()
-    assert "--remove goes without" in _refused(capsys, "fetch", "moss-speech", "--remove", "--offline")
+    assert "--remove excludes" in _refused(capsys, "fetch", "moss-speech", "--remove", "--offline")
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_the_engine_has_room_for_the_conversations() -> None:
 @pytest.mark.parametrize(
     ("words", "absent", "remedy"),
     [
-        ([], "uvicorn", "install MOSS Voice again"),
+        ([], "uvicorn", "reinstall MOSS Voice"),
         (["--ray"], "ray", "in an environment of Python 3.11 or 3.12: pip install"),
     ],
 )
@@ -96,8 +96,8 @@ def test_a_record_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--replicas", "2"], "Give --ray, too"),
-        (["--ray", "--replicas", "1-4"], "Give --conversations, too"),
+        (["--replicas", "2"], "Add --ray"),
+        (["--ray", "--replicas", "1-4"], "Add --conversations"),
         (["--ray", "--device", "cuda:1"], "Use --device cuda."),
     ],
 )

@@ -99,7 +99,7 @@ def test_errors_are_sentences(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 def test_an_address_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["talk", "--server", "ftp://a", "--text", "hello"]) == 1
-    assert "is no address of a server" in capsys.readouterr().err
+    assert "is not a valid server address" in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named(

@@ -40,7 +40,7 @@ def test_a_pause_is_at_a_quiet_place() -> None:
 
 
 def test_missing_clips_are_an_error_for_the_user(tmp_path: Path) -> None:
-    with pytest.raises(AudioInputError, match="Install"):
+    with pytest.raises(AudioInputError, match="Reinstall"):
         load_clips(tmp_path)
 
 

@@ -274,7 +274,7 @@ def test_one_that_others_could_write_to_is_installed_anew(
 
 
 @pytest.mark.parametrize(
-    ("driver", "reason"), [(None, "No NVIDIA driver was found"), ((12, 8), r"supports CUDA 12\.8, and 13\.0")]
+    ("driver", "reason"), [(None, "No NVIDIA driver was found"), ((12, 8), r"supports CUDA 12\.8, but 13\.0")]
 )
 def test_a_driver_that_does_not_do_is_told_before_the_download(
     driver: Any, reason: str, lock: Lock, store: RuntimeStore, monkeypatch: pytest.MonkeyPatch

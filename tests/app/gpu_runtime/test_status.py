@@ -50,5 +50,5 @@ def test_only_the_packaged_program_has_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_package_for_the_gpu_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "distributions", lambda name: [SimpleNamespace(version="2.13.0")])
-    with pytest.raises(GpuRuntimeError, match="torch for the GPU inside"):
+    with pytest.raises(GpuRuntimeError, match="includes torch for the GPU"):
         status.find_status()

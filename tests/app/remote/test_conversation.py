@@ -413,9 +413,9 @@ def test_a_question_is_asked_again_in_its_place() -> None:
     rig.open(4)
     rig.client.carry_out(AskAgain(4, 2))
     failed = [result for result in rig.results if isinstance(result, TurnFailed)]
-    assert [(result.turn_id, "not remembered" in result.problem.what_is_wrong) for result in failed] == [
-        (4, True)
-    ]
+    assert [
+        (result.turn_id, "no longer remembered" in result.problem.what_is_wrong) for result in failed
+    ] == [(4, True)]
 
 
 def test_a_turn_can_be_removed() -> None:
@@ -550,7 +550,7 @@ def test_a_message_that_is_no_event_fails_the_reply_alone() -> None:
     rig.ask(1, "hello")
     rig.client.on_garbage()
     (failed,) = [result for result in rig.results if isinstance(result, TurnFailed)]
-    assert "no event of the Realtime protocol" in failed.problem.what_is_wrong
+    assert "not an event of the Realtime protocol" in failed.problem.what_is_wrong
     rig.deliver()
     rig.ask(2, "and then")
     rig.deliver()

@@ -37,7 +37,7 @@ def test_a_server_of_another_protocol(data: bytes) -> None:
         thread.start()
         error = refusal(f"ws://127.0.0.1:{listener.getsockname()[1]}/v1/realtime")
         thread.join(60)
-    assert "is no WebSocket server" in error.what_is_wrong
+    assert "is not a WebSocket server" in error.what_is_wrong
     assert "wss://" in error.what_to_do
 
 

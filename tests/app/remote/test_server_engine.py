@@ -132,8 +132,8 @@ def test_another_engine_takes_the_place_of_a_server() -> None:
     ("refusal", "message", "advice"),
     [
         ((401, "No key."), "does not accept the key: No key", "Check the key"),
-        ((403, "Not you."), "does not let this client in: Not you", "Ask who runs it"),
-        ((503, "All 3 seats are taken."), "takes no conversation now: All 3 seats are taken", "Try again"),
+        ((403, "Not you."), "refuses this client: Not you", "Ask the operator"),
+        ((503, "All 3 seats are taken."), "accepts no conversation now: All 3 seats are taken", "Try again"),
         ((404, "Nothing here."), "answered with HTTP 404: Nothing here", "/v1/realtime"),
     ],
 )
@@ -162,7 +162,7 @@ def test_an_address_where_nobody_listens() -> None:
 def test_a_server_that_speaks_something_else() -> None:
     with RealtimeServer(change=lambda event: ["no event"]) as server, client(server) as user:  # type: ignore[arg-type, return-value]
         user.until(lambda: user.of(LoadFailed))
-    assert "no event of the Realtime protocol" in user.of(LoadFailed)[0].problem.what_is_wrong
+    assert "not an event of the Realtime protocol" in user.of(LoadFailed)[0].problem.what_is_wrong
 
 
 @pytest.mark.parametrize("garbage", ["[" * 200_000, '{"type": NaN}', "no JSON", "[1, 2]", b"\x00\xff"])
@@ -175,7 +175,7 @@ def test_garbage_fails_one_reply_and_the_conversation_goes_on(garbage: str | byt
         user.until(lambda: server.sent("response.create")[1:])
         server.send(garbage)
         user.until(lambda: user.of(TurnFailed))
-        assert "no event of the Realtime protocol" in user.of(TurnFailed)[0].problem.what_is_wrong
+        assert "not an event of the Realtime protocol" in user.of(TurnFailed)[0].problem.what_is_wrong
         server.stalls_after = None
         user.ask(3, "three")
         user.until(lambda: [done for done in user.done() if done.turn_id == 3])
@@ -189,7 +189,7 @@ def test_a_server_that_sends_nothing_but_garbage_is_left() -> None:
         user.until(user.done)
         server.send("no JSON", 150)
         user.until(lambda: user.of(EngineNotice))
-        assert "no events of the Realtime protocol" in str(user.of(EngineNotice)[0].problem)
+        assert "not events of the Realtime protocol" in str(user.of(EngineNotice)[0].problem)
         user.ask(2, "two")
         user.until(lambda: len(user.done()) == 2)
 

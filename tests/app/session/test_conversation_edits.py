@@ -88,7 +88,7 @@ def test_a_question_that_is_not_known_any_more_is_an_error() -> None:
     with running(ScriptedEngine(), TEXT) as driver:
         ask(driver, "one")
         driver.session.send(RetryTurn(9, "voice"))
-        assert "not remembered" in driver.await_event(ErrorRaised).problem.what_is_wrong
+        assert "no longer remembered" in driver.await_event(ErrorRaised).problem.what_is_wrong
         ask(driver, "two")
 
 

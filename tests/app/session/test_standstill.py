@@ -106,7 +106,7 @@ def test_a_turn_that_was_open_is_dropped_and_the_next_one_answered() -> None:
         (error,) = driver.of(ErrorRaised)
         assert (
             error.problem.what_is_wrong
-            == "The program stood still for 3,600 s, as while the computer sleeps."
+            == "The program was suspended for 3,600 s, as when the computer sleeps."
         )
         # The rest of the sentence is a turn of its own, and so is the next one.
         assert [event.turn_id for event in driver.of(TurnCommitted)] == [2, 3]
@@ -176,7 +176,7 @@ def test_a_process_that_is_stopped_goes_on(pulse_server: PulseServer) -> None:
         ):
             os.kill(os.getpid(), signal.SIGSTOP)
         error = driver.await_event(ErrorRaised)
-        assert error.problem.what_is_wrong.startswith("The program stood still for ")
+        assert error.problem.what_is_wrong.startswith("The program was suspended for ")
         assert [event.reason for event in driver.of(TurnCancelled)] == ["stopped"]
         driver.until(lambda: driver.of(StateChanged)[-1] == StateChanged(SessionState.LISTENING))
         assert driver.of(TurnCommitted) == []

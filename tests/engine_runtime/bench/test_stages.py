@@ -142,7 +142,7 @@ def test_no_time_for_a_model_that_says_one_thing(engine: Engine, monkeypatch: py
     monkeypatch.setattr(lm, "step", always_three)
     with pytest.raises(BenchError, match="same code"):
         bench.step_times(8)
-    with pytest.raises(BenchError, match="do not depend on the last row"):
+    with pytest.raises(BenchError, match="do not depend on the last token"):
         bench.prefill_times(4)
 
 

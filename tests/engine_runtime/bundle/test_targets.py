@@ -36,5 +36,5 @@ def test_a_file_is_no_folder_and_a_folder_no_file(tmp_path: Path) -> None:
 
 def test_a_folder_of_someone_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: path == tmp_path and mode == os.F_OK)
-    with pytest.raises(ExportError, match=f"{tmp_path} may not be written to. Choose another"):
+    with pytest.raises(ExportError, match=f"{tmp_path} is not writable. Choose another"):
         require_folder(tmp_path / "a", "--to")

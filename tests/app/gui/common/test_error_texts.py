@@ -17,7 +17,7 @@ from engine_runtime.bundle.card import ModelCard
 from engine_runtime.errors import LanguageError, Problem
 
 LONG = Problem(
-    "The question has {characters:,} characters, more than the {limit:,} that fit.",
+    "The question has {characters:,} characters; the limit is {limit:,}.",
     "Shorten it, or ask it in parts.",
     characters=10_000,
     limit=2_000,

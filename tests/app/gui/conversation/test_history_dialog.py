@@ -118,7 +118,7 @@ def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: py
     assert dialog.list.topLevelItemCount() == 1
     dialog.delete_all_button.click()
     assert list_conversations(root) == []
-    assert "No conversation is kept" in dialog.summary.text()
+    assert "No conversations are kept" in dialog.summary.text()
     assert not dialog.continue_button.isEnabled()
 
 
@@ -149,4 +149,4 @@ def test_a_player_that_does_not_open_is_reported(
     assert "no program" in warnings[-1]
     sound.unlink()
     dialog.play_button.click()
-    assert "not there any more" in warnings[-1]
+    assert "no longer exists" in warnings[-1]

@@ -72,8 +72,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, theme: Theme, icons: Icons) ->
     dialog = HistoryDialog(tmp_path, theme, icons)
     assert dialog.list.topLevelItemCount() == 1
     assert dialog.damage.text() == (
-        "Conversations that cannot be read and are not listed: 1. "
-        "Damaged entries of this conversation that are left out: 2."
+        "Unreadable conversations that are not listed: 1. Damaged entries left out of this conversation: 2."
     )
     (tmp_path / "broken" / "conversation.json").unlink()
     (tmp_path / "whole" / "events.jsonl").write_bytes(coded(LINES[1]))

@@ -84,7 +84,7 @@ def test_keys_choose_once_the_user_stops(row: FlowStepsRow, qtbot: QtBot) -> Non
     let_go(row)
     assert chosen == [6, None], "those of the bundle"
     row.show_steps(FlowSteps(10, 10))
-    assert row.value.text() == "10, as the bundle says"
+    assert row.value.text() == "10 (bundle default)"
     let_go(row)
     assert len(chosen) == 2, "they are in force"
 

@@ -250,7 +250,7 @@ def test_the_answers_of_the_detector_are_marks_with_a_definition(view: LatencyVi
     view.add_events(all_timings())
     view.redraw()
     text = view.waterfall.row_text(LatencyStage.ENDPOINTING)
-    assert "from Smart Turn, pitch and level at a pause" in text
+    assert "from Smart Turn, pitch and level" in text
     assert "0.86 after 224 ms: perhaps finished" in text
     assert "Smart Turn" not in view.waterfall.row_text(LatencyStage.VOCODER)
     assert "End of turn: 0.86 after 224 ms" in view.waterfall.accessibleDescription()

@@ -50,7 +50,7 @@ def test_the_most_accurate_format_that_fits_is_recommended(
     assert choice.device == ("cpu" if form is None else "cuda:0")
     if form is not None:
         assert choice.chosen_format == form
-        assert "choose something smaller" not in choice.note.text()
+        assert "Choose a smaller" not in choice.note.text()
 
 
 def test_the_gpu_with_the_most_room_is_recommended(choice: DeviceChoice) -> None:
@@ -64,13 +64,14 @@ def test_what_does_not_fit_is_said(choice: DeviceChoice) -> None:
     assert not choice.weights_box.isEnabled()
     choice.show_rooms([CPU, gpu(22)])
     assert choice.note.text() == (
-        "The model takes about 40.0 GB, and there are 32.0 GB of memory: choose something smaller."
+        "The model needs about 40.0 GB, but there are only 32.0 GB of memory. "
+        "Choose a smaller model or weight format."
     )
     choice.show_preferences(Preferences(device="cuda:0", weights="fp8"))
     assert choice.weights_box.isEnabled()
-    assert "17.0 GB of the 22.0 GB" in choice.note.text()
+    assert "17.0 GB of 22.0 GB" in choice.note.text()
     choice.weights_box.setCurrentText("native")
-    assert "choose something smaller" in choice.note.text()
+    assert "Choose a smaller model" in choice.note.text()
     assert choice.edited(Preferences()) == Preferences(device="cuda:0")
 
 

@@ -86,12 +86,12 @@ def test_an_engine_is_described_before_it_can_be_applied(
     page: EnginePage, checks: EngineChecks, folder: Path
 ) -> None:
     show(page, folder)
-    assert page.engine.note.text() == page.python.note.text() == "Looking …"
+    assert page.engine.note.text() == page.python.note.text() == "Checking …"
     assert not page.is_usable
     answer(checks, "engine", folder, OF_NANO)
     assert page.engine.note.text() == (
         "Built from nano with TensorRT-LLM 1.2.1: FP8 in 8 of 9 products, bfloat16 elsewhere, K/V FP8. "
-        "12.0 GB, up to 8192 positions in a conversation."
+        "12.0 GB, up to 8192 positions per conversation."
     )
     assert not page.is_usable
     answer(checks, "python", sys.executable, ENVIRONMENT)
@@ -107,7 +107,7 @@ def test_a_folder_without_an_engine_is_refused(page: EnginePage, name: str) -> N
     show(page, name)
     assert page.engine.note.text() in (
         "Choose the folder of an engine.",
-        "This folder holds no engine: rank0.engine or config.json is missing.",
+        "This folder contains no engine: rank0.engine or config.json is missing.",
     )
     assert not page.is_usable
     page.backend_box.setCurrentIndex(0)
@@ -125,9 +125,9 @@ def test_what_is_wrong_with_an_engine_is_said(page: EnginePage, checks: EngineCh
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        ({"moss-voice": None}, "This program is not installed there."),
-        ({"missing": ["fastapi", "uvicorn"]}, "Packages are missing there: fastapi, uvicorn."),
-        ({"tensorrt-llm": None}, "TensorRT-LLM is not installed there."),
+        ({"moss-voice": None}, "MOSS Voice is not installed in that environment."),
+        ({"missing": ["fastapi", "uvicorn"]}, "This Python lacks packages: fastapi, uvicorn."),
+        ({"tensorrt-llm": None}, "TensorRT-LLM is not installed in that environment."),
     ],
 )
 def test_an_environment_that_cannot_run_the_engine_is_refused(
@@ -144,8 +144,8 @@ def test_pytorch_needs_no_tensorrt_of_another_environment(page: EnginePage, chec
     page.show_preferences(Preferences(engine_python=sys.executable))
     answer(checks, "python", sys.executable, ENVIRONMENT | {"tensorrt-llm": None, "moss-voice": "0.0.1"})
     assert page.python.note.text() == (
-        f"Python 3.12.3, MOSS Voice 0.0.1. This program is {program_version()}: install the same version "
-        "there."
+        f"Python 3.12.3, MOSS Voice 0.0.1. This program has version {program_version()}. "
+        "Install the same version in that environment."
     )
     assert page.is_usable
 
@@ -155,7 +155,7 @@ def test_names_that_nothing_can_start_are_refused(
 ) -> None:
     for name in ("/nowhere/python", str(folder), str(folder / "config.json"), "a\0b"):
         page.show_preferences(Preferences(engine_python=name))
-        assert "no program" in page.python.note.text()
+        assert "does not exist" in page.python.note.text()
         assert not page.is_usable
     page.show_preferences(Preferences(engine_python=sys.executable))
     answer(checks, "python", sys.executable, {"error": "No such option."})
@@ -236,8 +236,8 @@ def test_folder_and_python_are_examined_in_processes_of_their_own(
     )
     assert page.engine.is_usable
     assert page.python.note.text() in (
-        "TensorRT-LLM is not installed there.",  # as here
-        "This program is not installed there.",
+        "TensorRT-LLM is not installed in that environment.",  # as here
+        "MOSS Voice is not installed in that environment.",
     )
     (engine / "config.json").write_text("{}")
     page.hide()

@@ -88,7 +88,7 @@ def test_another_model_says_that_it_knows_nothing_of_the_conversation(rig: Rig) 
     rig.choose(bundle="/models/other")
     assert rig.requested[0].bundle == Path("/models/other")
     rig.is_ready("other", keeps_history=False)
-    assert rig.notices == ["other is ready. It does not know what was said before."]
+    assert rig.notices == ["other is ready. It does not know the conversation so far."]
 
 
 def test_after_a_failure_the_engine_before_is_loaded_again(rig: Rig, store: PreferenceStore) -> None:

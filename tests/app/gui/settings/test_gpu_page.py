@@ -63,7 +63,7 @@ def page(qtbot: QtBot, installer: ScriptedInstaller) -> GpuPage:
 
 def test_it_looks_when_it_is_shown(page: GpuPage, installer: ScriptedInstaller) -> None:
     assert installer.asked == ["status"]
-    assert page.state.text() == "Looking …"
+    assert page.state.text() == "Checking …"
     assert not page.install_button.isEnabled()
 
 
@@ -72,10 +72,10 @@ def test_it_looks_when_it_is_shown(page: GpuPage, installer: ScriptedInstaller) 
     [
         (
             {"state": "absent", "size": 0},
-            "Not installed. 2.55 GiB to download, 4.44 GiB on the disk.",
+            "Not installed. Download: 2.55 GiB; on disk: 4.44 GiB.",
             "Install",
         ),
-        ({"state": "ready"}, "2.13.0+cu130 (CUDA 13.0) is installed. Start the program again", "Check and"),
+        ({"state": "ready"}, "2.13.0+cu130 (CUDA 13.0) is installed. Restart the program", "Check and"),
         ({"state": "active", "folder": "in use"}, "2.13.0+cu130 (CUDA 13.0) is in use.", "Check and"),
         (
             {"state": "failed", "failure": "its test ended with SIGSEGV"},

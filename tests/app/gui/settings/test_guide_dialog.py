@@ -94,7 +94,7 @@ def test_where_the_released_model_would_fit_is_said_before_its_download(
     released = guide.model.models.rows[-1]
     assert "cuda:0 (a GPU) with the weights fp8" in released.advice.text()
     find_gpu(window, Path(RELEASED), free_gb=10)
-    assert released.advice.text().startswith("No GPU of this computer")
+    assert released.advice.text().startswith("No usable GPU of this computer")
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_the_model_in_use_is_chosen_and_cannot_be_removed(models: ModelList) -> 
     assert "Apache-2.0" in nano.about.text()
     assert not nano.remove_button.isVisible()
     assert not released.choice.isEnabled()
-    assert "About 20.0 GB to download" in released.about.text()
+    assert "Download: about 20.0 GB" in released.about.text()
     assert "without a licence file" in released.about.text()
     assert models.other.isHidden()
 
@@ -178,8 +178,8 @@ def test_a_model_that_fits_nowhere_is_downloaded_only_after_a_question(
     released.download_button.click()
     assert begun == [("download", RELEASED)]
     assert asked[0] == (
-        "Download moss-speech, although it fits on no GPU of this computer?",
-        "About 20.0 GB are loaded and kept on the disk.",
+        "Download moss-speech although it fits on no GPU of this computer?",
+        "About 20.0 GB will be downloaded and kept on disk.",
     )
     half_of_it(released)
     models.find_files()

@@ -140,9 +140,9 @@ def test_the_memory_of_the_running_engine_counts_as_free(
     page.show_preferences(Preferences(device="cuda:0", weights="fp8"))
     tools.plans.rooms[str(nano_bundle)] = room(free=6 * GB)
     tools.plans.found.emit(str(nano_bundle))
-    assert "17.0 GB of the 23.0 GB" in page.device.note.text()
+    assert "17.0 GB of 23.0 GB" in page.device.note.text()
     page.device.weights_box.setCurrentText("native")
-    assert "choose something smaller" in page.device.note.text()
+    assert "Choose a smaller model" in page.device.note.text()
     assert page.edited(Preferences()).weights == "native"
     tools.plans.rooms[str(nano_bundle)] = room(free=20 * GB)
     tools.plans.found.emit("/another/bundle")

@@ -25,7 +25,7 @@ def test_no_seed_stands_for_that_of_the_bundle(qtbot: QtBot) -> None:
     page.show_preferences(Preferences(seed=0))
     assert (page.seed.text(), page.edited(Preferences()).seed) == ("0", 0)
     page.show_preferences(Preferences())
-    assert (page.seed.text(), page.edited(Preferences(seed=0)).seed) == ("as the bundle says", None)
+    assert (page.seed.text(), page.edited(Preferences(seed=0)).seed) == ("bundle default", None)
 
 
 def test_without_smart_turn_the_page_says_so(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_what_is_shown_is_returned(talk_page: TalkPage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "reason"), [("A", "would type or edit"), ("Space", "would type"), ("Ctrl+M", "already used")]
+    ("keys", "reason"), [("A", "would type or edit"), ("Space", "would type"), ("Ctrl+M", "already in use")]
 )
 def test_a_combination_that_cannot_be_used_is_refused(talk_page: TalkPage, keys: str, reason: str) -> None:
     talk_page.show_preferences(Preferences(input_mode="push", hotkey="F9"))
@@ -80,7 +80,7 @@ def codec_page(qtbot: QtBot) -> CodecPage:
 
 def test_no_number_of_steps_stands_for_that_of_the_bundle(qtbot: QtBot) -> None:
     page = codec_page(qtbot)
-    assert page.flow_steps.text() == "as the bundle says"
+    assert page.flow_steps.text() == "bundle default"
     assert page.edited(Preferences(flow_steps=4)) == Preferences()
 
 

@@ -37,7 +37,7 @@ def test_a_key_goes_with_its_address(qtbot: QtBot) -> None:
 @pytest.mark.parametrize(
     ("address", "key", "reason"),
     [
-        ("a b", "", "is no address of a server"),
+        ("a b", "", "is not a valid server address"),
         ("ws://u:p@a.example.org", "", "holds a password"),
         ("ws://a.example.org", "key", "without encryption"),
     ],

@@ -180,7 +180,7 @@ def test_a_start_that_fails_is_shown_in_the_language_of_the_window(
     run.show_failure(
         InstanceError(
             "MOSS Voice is already running ({holder}), but its window does not answer.",
-            "End that process (kill -9 {process}) and start again, or open a second window that keeps "
+            "End that process (kill -9 {process}) and start again, or open a second window that saves "
             "nothing: moss-voice --new-instance",
             holder="process 7",
             process=7,

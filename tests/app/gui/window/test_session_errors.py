@@ -216,7 +216,7 @@ def test_advice_about_a_folder_is_not_for_the_window(bridge: SessionBridge, bann
     bridge.recording_stopped.emit(problem)
     assert banner.message == "/a/b was not written: the disk is full."
     assert "folder" not in banner.advice
-    assert "not kept any more" in banner.advice
+    assert "no longer kept" in banner.advice
 
 
 def test_a_damaged_settings_file_is_reported(

@@ -283,7 +283,7 @@ def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -
     qtbot.addWidget(dialog)
     assert [label.text() for label in dialog.findChildren(QLabel)] == [
         "Space",
-        "Hold to talk; a space in a question that you have begun to type",
+        "Hold to talk; types a space while you type a question",
         "Ctrl+Alt+Space",
         "Hold to talk",
         "Ctrl+M",

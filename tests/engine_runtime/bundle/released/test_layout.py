@@ -66,7 +66,7 @@ def test_a_missing_file_of_the_codec(released: Path) -> None:
 
 
 def test_a_folder_of_something_else(released: Path) -> None:
-    with pytest.raises(FetchError, match=r"holds no config\.json"):
+    with pytest.raises(FetchError, match=r"contains no config\.json"):
         find_released(released, released / "MOSS-Speech-Codec")
     config = released / "MOSS-Speech" / "config.json"
     config.write_text(json.dumps({"model_type": "qwen3"}))

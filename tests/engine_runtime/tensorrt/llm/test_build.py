@@ -113,7 +113,7 @@ def test_a_model_made_for_long_conversations_is_not_built_for_all_of_it(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (BuildOptions(max_seq_len=1025), "max_seq_len is 1025, and the model supports at most 1024"),
+        (BuildOptions(max_seq_len=1025), "max_seq_len is 1025, but the model supports at most 1024"),
         (BuildOptions(max_seq_len=0), "max_seq_len is 0"),
         (BuildOptions(max_seq_len=64, max_num_tokens=65), "max_num_tokens is 65"),
         (BuildOptions(max_num_tokens=31), "max_num_tokens is 31. Give at least tokens_per_block"),

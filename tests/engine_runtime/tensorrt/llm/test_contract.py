@@ -195,5 +195,5 @@ def test_the_narrowest_profile_is_taken() -> None:
     ranges = (((1,), (1,), (64,)), ((1,), (1,), (1,)), ((1,), (8,), (16,)))
     tensors["input_ids"] = replace(tensors["input_ids"], ranges=ranges)
     assert [profile_for(tensors.values(), rows) for rows in (1, 2, 16, 17, 64)] == [1, 2, 2, 0, 0]
-    with pytest.raises(EngineError, match="65 rows at once"):
+    with pytest.raises(EngineError, match="65 tokens at once"):
         profile_for(tensors.values(), 65)

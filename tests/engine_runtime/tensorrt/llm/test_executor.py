@@ -238,7 +238,7 @@ def test_tails_that_are_not_wanted_are_computed_and_not_given(tiny: Tiny, folder
     assert logits.audio_logits is not None
     assert sequence.complete_tokens == 20
     row = next_row(paged, sequence, [1])
-    with pytest.raises(ExecutorError, match="cannot fill the rows of a skipped tail"):
+    with pytest.raises(ExecutorError, match="cannot fill positions of a skipped tail"):
         paged.executor.execute(ScheduledBatch((replace(row, text_computed=19),)))
     tensors = step_tensors(paged, sequence, [1])
     with pytest.raises(ExecutorError, match=r"^host_tail_start: unknown input"):
@@ -363,7 +363,7 @@ def test_an_error_of_the_gpu_is_one_sentence(
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might")
 
     monkeypatch.setattr("tests.doubles.tensorrt.llm_engine.compute", fail)
-    with pytest.raises(ExecutorError, match=r"\(CUDA error: an illegal memory access .*\)\. Start"):
+    with pytest.raises(ExecutorError, match=r"\(CUDA error: an illegal memory access .*\)\. Restart"):
         paged.prefill(Sequence(), [1])
 
 
@@ -371,7 +371,7 @@ def test_outputs_of_every_row_are_refused(tiny: Tiny, folder: Path) -> None:
     """TensorRT would write them past the end of the buffers."""
     model, _ = tiny
     paged, trt = make_engine_paged(model, folder, gathers_last_row=False)
-    with pytest.raises(ExecutorError, match=r"logits: the engine returns \[3, .* must gather the last row"):
+    with pytest.raises(ExecutorError, match=r"logits: the engine returns \[3, .* must gather the last token"):
         paged.prefill(Sequence(), [1, 2, 3])
     assert trt.num_enqueues == 0
 
@@ -390,5 +390,5 @@ def test_a_second_pool_is_refused(tiny: Tiny, folder: Path) -> None:
 def test_a_call_of_less_than_a_block_cannot_go_on_from_one(tiny: Tiny, folder: Path) -> None:
     model, _ = tiny
     make_engine_paged(model, folder, "1.x", chunk=8)
-    with pytest.raises(EngineError, match="takes 8 rows at once, fewer than a block of 16"):
+    with pytest.raises(EngineError, match="takes 8 tokens at once, fewer than a block of 16"):
         make_engine_paged(model, folder, "0.13", chunk=8)

@@ -134,7 +134,7 @@ def test_an_executor_for_more_sequences_than_the_engine_is_refused(model: MossLM
 def test_the_rows_of_all_sequences_have_to_fit_into_a_call(model: MossLM, tmp_path: Path) -> None:
     paged, trt = make_batched(model, tmp_path, chunk=50)
     requests = [StepRequest(Sequence(), list(range(30)), is_prefill=True) for _ in range(2)]
-    with pytest.raises(ExecutorError, match="input_ids: 60 rows exceed max_num_tokens 50"):
+    with pytest.raises(ExecutorError, match="input_ids: 60 tokens exceed max_num_tokens 50"):
         paged.step(requests)
     assert trt.num_enqueues == 0
     first, second = paged.step([requests[0], StepRequest(requests[1].sequence, [5])])

@@ -99,7 +99,7 @@ def test_as_many_rows_as_the_bundle_wants_in_blocks_of_the_engine(
     assert lm.max_tokens == 600
     assert lm.executor.limits.max_num_tokens == 128
     (note,) = map(str, stages.notes)
-    assert "holds conversations of 600 rows, but bundle random allows 1024" in note
+    assert "holds conversations of 600 tokens, but bundle random allows 1024" in note
     fewer = Engine.load(Bundle.open(random_bundle), with_engine(folder, kv_blocks=16)).stages.lm
     assert fewer.blocks.num_blocks == 4
     assert fewer.max_tokens == 256
