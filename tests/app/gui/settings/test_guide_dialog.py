@@ -92,7 +92,7 @@ def test_where_the_released_model_would_fit_is_said_before_its_download(
     find_gpu(window, nano_bundle)
     find_gpu(window, Path(RELEASED))
     released = guide.model.models.rows[-1]
-    assert "cuda:0 (a GPU) with the weights fp8" in released.advice.text()
+    assert "cuda:0 (a GPU) with fp8 weights" in released.advice.text()
     find_gpu(window, Path(RELEASED), free_gb=10)
     assert released.advice.text().startswith("No usable GPU of this computer")
 
