@@ -29,7 +29,7 @@ from app.audio.devices import (
 )
 from app.audio.ring import FADE_S, PlaybackRing, Ring
 from app.audio.sound_server import Side, routed_to
-from app.audio.streams import PlayedTap, SampleClock
+from app.audio.streams import PlaybackClock, PlayedTap, SampleClock
 from engine_runtime.errors import AudioDeviceError
 
 _SMOOTHING = 0.01
@@ -144,7 +144,6 @@ class _SoundStream(ABC):
         self.ring = self._new_ring(DEVICE_RATE_HZ)
         self.name = ""
         self._latency = DeviceLatency()
-        self._clock = SampleClock(self.sample_rate)
         self._block = np.zeros(BLOCK_FRAMES, dtype=np.float32)
         self._stream: Any = None
         self._callbacks = 0
@@ -226,12 +225,11 @@ class _SoundStream(ABC):
         )
 
     def _prepare(self, rate: int) -> None:
-        """Rings and clocks for a stream at `rate`."""
+        """Rings and clocks for a stream at `rate`. A new clock with each opening: stamps of the device before
+        would be extrapolated across the gap."""
         if rate != self.sample_rate:
             self.sample_rate = rate
             self.ring = self._new_ring(rate)
-        # A new clock with each opening: stamps of the device before would be extrapolated across the gap.
-        self._clock = SampleClock(rate)
 
     def _new_ring(self, rate: int) -> Ring:
         return Ring(int(_RING_SECONDS * rate))
@@ -279,6 +277,7 @@ class SoundInput(_SoundStream):
 
     def __init__(self, find_devices: Callable[[], DeviceList] = list_devices) -> None:
         super().__init__(find_devices)
+        self._clock = SampleClock(self.sample_rate)
         self._overflows = 0
 
     @property
@@ -286,6 +285,10 @@ class SoundInput(_SoundStream):
         """Samples lost so far; PortAudio reports only that samples were lost, which is counted as one
         block."""
         return self.ring.dropped + self._overflows * BLOCK_FRAMES
+
+    def _prepare(self, rate: int) -> None:
+        super()._prepare(rate)
+        self._clock = SampleClock(rate)
 
     def _end_ns(self, adc_s: float, frames: int) -> int:
         """When the end of the block that was at the converter from `adc_s` on was received."""
@@ -312,7 +315,7 @@ class SoundInput(_SoundStream):
         end_ns = self._end_ns(time_info.inputBufferAdcTime, frames)
         if frames <= self.ring.free:  # otherwise the next one that fits comes after a gap
             # Stamped before its samples are published, so that a reader always finds their time.
-            self._clock.stamp(self.ring.written, frames, end_ns - frames * 1_000_000_000 // self.sample_rate)
+            self._clock.stamp(self.ring.written, end_ns - frames * 1_000_000_000 // self.sample_rate)
         self.ring.write(clean)
         self._callbacks += 1
         if status.input_overflow:
@@ -332,6 +335,7 @@ class SoundOutput(_SoundStream):
         self.is_expecting = False
         self.underruns = 0
         self.played, self.recorded = PlayedTap(self.sample_rate), PlayedTap(self.sample_rate)
+        self._clock = PlaybackClock(self.sample_rate)
         self._is_starved = False
         self._gap_ns = 0
         """When the device last ran dry."""
@@ -341,10 +345,9 @@ class SoundOutput(_SoundStream):
         is_open, closed_ns = self._stream is not None, time.perf_counter_ns()
         super().close()
         # Only now, as the callback no longer runs, do its count and its clock belong together.
-        handed_ns = self._clock.time_ns(self.ring.consumed)
-        if is_open and handed_ns is not None:
-            on_the_way_s = (handed_ns - closed_ns) / 1e9 + self.latency_s
-            self.ring.rewind(max(round(on_the_way_s * self.sample_rate), 0))
+        heard = self.heard_until(closed_ns)
+        if is_open and heard is not None:
+            self.ring.rewind(self.ring.consumed - heard)
 
     def _handed_ns(self, dac_s: float, now_ns: int) -> int:
         """When the block that is at the converter at `dac_s` was handed over."""
@@ -353,11 +356,16 @@ class SoundOutput(_SoundStream):
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was handed to PortAudio."""
-        return self._clock.stamped_ns(index)
+        return self._clock.time_ns(index)
+
+    def heard_until(self, now_ns: int) -> int | None:
+        """The sample after the last one that was in the air by `now_ns`."""
+        return self._clock.index_at(now_ns - round(self.latency_s * 1e9))
 
     def _prepare(self, rate: int) -> None:
         is_new_rate = rate != self.sample_rate
         self.played, self.recorded = PlayedTap(rate), PlayedTap(rate)
+        self._clock = PlaybackClock(rate)
         super()._prepare(rate)
         if is_new_rate:
             self.is_expecting = False  # a reply in progress comes in the next round of the dialog loop
@@ -378,10 +386,7 @@ class SoundOutput(_SoundStream):
         block[:] = played[:, None]
         now_ns = time.perf_counter_ns()
         handed_ns = self._handed_ns(time_info.outputBufferDacTime, now_ns)
-        if count:
-            # By the index in the ring, not by the number of blocks: silence in between has no samples, and
-            # pauses do not move the clock.
-            self._clock.stamp(self.ring.consumed - count, count, handed_ns)
+        self._clock.stamp(self.ring.consumed - count, count, frames, handed_ns)
         self.played.write(played, now_ns)
         self.recorded.write(played, now_ns)
         starves = count < frames and self.is_expecting and not self.ring.is_silent

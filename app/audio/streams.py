@@ -7,12 +7,17 @@ another thread (PortAudio's).
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.audio.ring import PlaybackRing, Ring
 from engine_runtime.types import Pcm
 
 _TAP_SECONDS = 2
+_LATE_NS = 50_000_000
+"""A block that comes later than this after the one before it has a gap before it: callbacks come in bursts,
+but only a device that ran dry asks so late."""
+_KEPT_NS = 3_000_000_000
+"""A run that ended longer ago is not in a device any more, whatever its latency."""
 
 
 class SampleClock:
@@ -23,28 +28,19 @@ class SampleClock:
 
     def __init__(self, sample_rate: int) -> None:
         self._rate = sample_rate
-        self._stamp: tuple[int, int, int] | None = None
-        """(first sample of the latest block, the one after its last, when its first sample is or was)."""
+        self._stamp: tuple[int, int] | None = None
+        """(first sample of the latest block, when that is or was)."""
 
-    def stamp(self, first: int, count: int, time_ns: int) -> None:
-        """Sample `first`, the first of a block of `count`, is at `time_ns`."""
-        self._stamp = (first, first + count, time_ns)
+    def stamp(self, first: int, time_ns: int) -> None:
+        """Sample `first`, the first of a block, is at `time_ns`."""
+        self._stamp = (first, time_ns)
 
     def time_ns(self, index: float) -> int | None:
         """When sample `index` is or was, or None before the first stamp."""
         stamp = self._stamp
         if stamp is None:
             return None
-        first, _, first_ns = stamp
-        return first_ns + round((index - first) * 1e9 / self._rate)
-
-    def stamped_ns(self, index: float) -> int | None:
-        """When sample `index` was; None until its block, or a later one, was stamped. After a gap a time
-        extrapolated from the block before would be too early by the gap."""
-        stamp = self._stamp
-        if stamp is None or index >= stamp[1]:
-            return None
-        first, _, first_ns = stamp
+        first, first_ns = stamp
         return first_ns + round((index - first) * 1e9 / self._rate)
 
     def index_at(self, time_ns: int) -> float | None:
@@ -52,8 +48,72 @@ class SampleClock:
         stamp = self._stamp
         if stamp is None:
             return None
-        first, _, first_ns = stamp
+        first, first_ns = stamp
         return first + (time_ns - first_ns) * self._rate / 1e9
+
+
+class _Run(NamedTuple):
+    """Samples that were handed over without a gap."""
+
+    first: int
+    end: int
+    """The sample after its last."""
+    end_ns: int
+    """When that would be handed over, counted from the latest block: the run's clock may drift."""
+
+
+class PlaybackClock:
+    """When the samples of a playback ring were handed to the device.
+
+    In a silence (a pause, an empty ring, the time between two replies) time passes and no sample does. So no
+    time is extrapolated across one: each run of samples without a gap has its own. One immutable value for
+    all runs, as in `SampleClock`; one writer, any readers.
+    """
+
+    __slots__ = ("_has_gap", "_rate", "_runs")
+
+    def __init__(self, sample_rate: int) -> None:
+        self._rate = sample_rate
+        self._runs: tuple[_Run, ...] = ()
+        """The latest ones, oldest first."""
+        self._has_gap = True
+        """Whether the latest block ended with silence; only the writer looks at it."""
+
+    def stamp(self, first: int, count: int, frames: int, time_ns: int) -> None:
+        """The device was given a block of `frames` at `time_ns`: `count` samples from `first` on, then
+        silence."""
+        has_gap, self._has_gap = self._has_gap, count < frames
+        if not count:
+            return
+        runs, begin = self._runs, first
+        if runs:
+            last = runs[-1]
+            if not has_gap and first == last.end and time_ns - last.end_ns < _LATE_NS:
+                runs, begin = runs[:-1], last.first
+            elif runs[0].end_ns < time_ns - _KEPT_NS:
+                runs = tuple(run for run in runs if run.end_ns >= time_ns - _KEPT_NS)
+        end_ns = time_ns + round(count * 1e9 / self._rate)
+        self._runs = (*runs, _Run(begin, first + count, end_ns))
+
+    def time_ns(self, index: float) -> int | None:
+        """When sample `index` was handed over; None until its block, or a later one, was stamped."""
+        found: int | None = None
+        for run in reversed(self._runs):
+            if index >= run.end:
+                break
+            found = run.end_ns - round((run.end - max(index, run.first)) * 1e9 / self._rate)
+        return found
+
+    def index_at(self, time_ns: int) -> int | None:
+        """The sample after the last one that was handed over completely by `time_ns`; None before the first
+        stamp. Of the samples before the oldest run that is kept, all were."""
+        index: int | None = None
+        for run in reversed(self._runs):
+            index = run.end - max(-(-(run.end_ns - time_ns) * self._rate // 1_000_000_000), 0)
+            if index > run.first:
+                return index
+            index = run.first
+        return index
 
 
 class PlayedTap:
@@ -75,7 +135,7 @@ class PlayedTap:
     def write(self, block: Pcm, time_ns: int) -> None:
         """The device was given `block` [n] at `time_ns`."""
         if len(block) <= self.ring.free:
-            self._clock.stamp(self.ring.written, len(block), time_ns)
+            self._clock.stamp(self.ring.written, time_ns)
             self.ring.write(block)
 
     def read(self) -> tuple[Pcm, int]:
@@ -159,3 +219,7 @@ class AudioOutput(Protocol):
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` of the ring was handed to the device (latency not added), None if it was not
         yet."""
+
+    def heard_until(self, now_ns: int) -> int | None:
+        """The sample of the ring after the last one that was in the air by `now_ns`, latency included; None
+        before the first one since the opening was handed to the device."""

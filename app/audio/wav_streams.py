@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from app.audio.ring import FADE_S, PlaybackRing, Ring
-from app.audio.streams import PlayedTap, SampleClock
+from app.audio.streams import PlaybackClock, PlayedTap
 from app.audio.wav import WavReader
 from engine_runtime.types import Pcm
 
@@ -147,7 +147,7 @@ class WavSpeaker:
         self.underruns = 0
         self.played, self.recorded = PlayedTap(sample_rate), PlayedTap(sample_rate)
         self._listener = listener
-        self._clock = SampleClock(sample_rate)
+        self._clock = PlaybackClock(sample_rate)
         self._pace = _Pace(sample_rate)
         self._is_starved = False
 
@@ -171,8 +171,7 @@ class WavSpeaker:
             return
         block = np.zeros(due, dtype=np.float32)
         count = self.ring.play_into(block, self.gain)
-        if count:
-            self._clock.stamp(self.ring.consumed - count, count, self._pace.time_ns(start))
+        self._clock.stamp(self.ring.consumed - count, count, due, self._pace.time_ns(start))
         starves = count < due and self.is_expecting and not self.ring.is_silent
         if starves and not self._is_starved:
             self.underruns += 1
@@ -188,4 +187,8 @@ class WavSpeaker:
 
     def sample_time_ns(self, index: float) -> int | None:
         """When sample `index` was due."""
-        return self._clock.stamped_ns(index)
+        return self._clock.time_ns(index)
+
+    def heard_until(self, now_ns: int) -> int | None:
+        """The sample after the last one that was due by `now_ns`, latency included."""
+        return self._clock.index_at(now_ns - round(self.latency_s * 1e9))

@@ -226,13 +226,9 @@ class Playback:
             self._move(self._resampler)
         if not self._out.name:
             return
-        taken = self._ring.consumed
-        last_ns = self._out.sample_time_ns(taken - 1) if taken > self._first_index else None
-        if last_ns is None:
-            return
-        late_ns = last_ns + round(self._out.latency_s * 1e9) - now_ns
-        on_the_way = max(-(-late_ns * self._out.sample_rate // 1_000_000_000), 0)
-        self._left_samples = max(self._left_samples, taken - on_the_way - self._first_index)
+        heard = self._out.heard_until(now_ns)
+        if heard is not None:
+            self._left_samples = max(self._left_samples, heard - self._first_index)
 
     def _note_underrun(self, now_ms: float) -> None:
         """Report an under-run to the policy. If the ring has audio, the under-run was in the device."""

@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from app.audio.device_streams import BLOCK_FRAMES, DEVICE_RATE_HZ, SoundInput, SoundOutput
 from app.audio.devices import Device, DeviceList
+from engine_runtime.types import Pcm
 
 AnyStream = TypeVar("AnyStream", SoundInput, SoundOutput)
 
@@ -52,13 +54,19 @@ class SoundCard:
         self._callback = callback
         return _Stream(self)
 
+    def replace_sounddevice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let streams use this card and its time."""
+        monkeypatch.setattr("app.audio.device_streams.portaudio", lambda: self)
+        monkeypatch.setattr("app.audio.device_streams.time", self)
+
     def opened(self, kind: type[AnyStream]) -> AnyStream:
         """A new stream on this card."""
-        stream = kind(self._devices)
+        stream = kind(self.devices)
         stream.open(None, 0.04)
         return stream
 
-    def _devices(self) -> DeviceList:
+    def devices(self) -> DeviceList:
+        """The card as the only device."""
         device = Device(0, "card", "ALSA", self.rate, is_default=True)
         return DeviceList((device,), (device,))
 
@@ -77,6 +85,44 @@ class SoundCard:
         assert self._callback is not None, "no stream was opened"
         times = SimpleNamespace(inputBufferAdcTime=0.0, outputBufferDacTime=dac_s)
         self._callback(block, len(block), times, status)
+
+
+class AudibleOutput(SoundOutput):
+    """A loudspeaker on a card of its own, which plays at the pace of `service`. Keeps what was in the air:
+    what the device still holds when it is closed was not."""
+
+    def __init__(self, latency_s: float) -> None:
+        self.card = SoundCard()
+        self.card.latency_s = latency_s
+        super().__init__(self.card.devices)
+        self.air: list[Pcm] = []
+        self.is_pulled = False
+        self._given: list[Pcm] = []
+        """What the device was given since it was opened."""
+        self._opened_ns = 0
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        super().open(device, latency_s)
+        self.is_pulled, self._opened_ns = False, self.card.now_ns
+
+    def close(self) -> None:
+        if self._given:
+            aired_s = (self.card.now_ns - self._opened_ns) / 1e9 - self.card.latency_s
+            self.air.append(np.concatenate(self._given)[: max(round(aired_s * self.sample_rate), 0)])
+            self._given = []
+        super().close()
+
+    def is_lost(self) -> bool:
+        return bool(self.name) and self.is_pulled
+
+    def service(self, now_ns: int) -> None:
+        """Ask for the blocks that are due: each is played from when it is asked for."""
+        block_ns = BLOCK_FRAMES * 1_000_000_000 // self.sample_rate
+        while self.name and self._opened_ns + (len(self._given) + 1) * block_ns <= now_ns:
+            self.card.now_ns = self._opened_ns + len(self._given) * block_ns
+            self._given.append(self.card.play()[:, 0])
+        self.card.now_ns = now_ns
+        super().service(now_ns)
 
 
 class _Stream:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from app.audio.devices import DeviceList
-from app.audio.streams import AudioInput
+from app.audio.streams import AudioInput, AudioOutput
 from app.audio.wav import write_wav
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.smart_turn import EndOfTurnDetector
@@ -104,7 +104,7 @@ def running(
     settings: SessionSettings | None = None,
     *,
     clock: Clock | None = None,
-    speaker: WavSpeaker | None = None,
+    speaker: AudioOutput | None = None,
     microphone: AudioInput | None = None,
     detector: EndOfTurnDetector | None = None,
 ) -> Iterator[Driver]:

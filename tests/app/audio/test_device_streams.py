@@ -22,14 +22,19 @@ BLOCK_NS = 10_000_000
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> SoundCard:
     card = SoundCard()
-    monkeypatch.setattr("app.audio.device_streams.portaudio", lambda: card)
-    monkeypatch.setattr("app.audio.device_streams.time", card)
+    card.replace_sounddevice(monkeypatch)
     return card
 
 
 def tone(seconds: float) -> np.ndarray:
     count = round(seconds * DEVICE_RATE_HZ)
     return (0.3 * np.sin(2 * np.pi * 440 * np.arange(count) / DEVICE_RATE_HZ)).astype(np.float32)
+
+
+def play_blocks(card: SoundCard, count: int) -> None:
+    for _ in range(count):
+        card.play()
+        card.now_ns += BLOCK_NS
 
 
 def quiet() -> np.ndarray:
@@ -87,9 +92,7 @@ def test_the_reference_of_echo_cancellation_is_what_the_device_was_given(card: S
 
 def test_a_reference_that_nobody_reads_stops_at_its_size(card: SoundCard) -> None:
     loudspeaker = card.opened(SoundOutput)
-    for _ in range(400):
-        card.play()
-        card.now_ns += BLOCK_NS
+    play_blocks(card, 400)
     ring = loudspeaker.played.ring
     assert ring.capacity - BLOCK_FRAMES < ring.written <= ring.capacity
     at = loudspeaker.played.index_at(card.now_ns)
@@ -116,13 +119,44 @@ def test_what_is_not_in_the_air_when_the_device_is_closed_stays_in_the_ring(card
     card.latency_s = 0.5
     loudspeaker = card.opened(SoundOutput)
     loudspeaker.ring.write(np.full(40 * BLOCK_FRAMES, 0.25, dtype=np.float32))
-    for _ in range(10):
-        card.play()
-        card.now_ns += BLOCK_NS
+    play_blocks(card, 10)
     loudspeaker.close()
     assert loudspeaker.ring.consumed == 0
     loudspeaker.close()
     assert loudspeaker.ring.available == 40 * BLOCK_FRAMES
+
+
+def test_what_was_heard_before_a_silence_is_not_played_again(card: SoundCard) -> None:
+    card.latency_s = 0.5
+    loudspeaker = card.opened(SoundOutput)
+    loudspeaker.ring.write(np.full(20 * BLOCK_FRAMES, 0.25, dtype=np.float32))
+    play_blocks(card, 20)
+    card.now_ns += 10_000_000_000
+    loudspeaker.ring.write(np.full(4 * BLOCK_FRAMES, 0.5, dtype=np.float32))
+    card.play()
+    loudspeaker.close()
+    assert loudspeaker.ring.available == 4 * BLOCK_FRAMES
+
+
+@pytest.mark.parametrize("asks_in_silence", [True, False], ids=["paused", "stalled"])
+@pytest.mark.parametrize("silent_blocks", [0, 10, 40, 49, 50, 100])
+def test_a_silence_takes_its_time_in_the_device(
+    card: SoundCard, silent_blocks: int, asks_in_silence: bool
+) -> None:
+    """What is in the device when it is closed lasts half a second, and a silence in it is part of that."""
+    card.latency_s = 0.5
+    loudspeaker = card.opened(SoundOutput)
+    loudspeaker.ring.write(np.full(100 * BLOCK_FRAMES, 0.25, dtype=np.float32))
+    play_blocks(card, 99)
+    if asks_in_silence and silent_blocks:
+        loudspeaker.ring.pause()
+        play_blocks(card, silent_blocks)
+        loudspeaker.ring.resume()
+    else:
+        card.now_ns += silent_blocks * BLOCK_NS
+    play_blocks(card, 1)
+    loudspeaker.close()
+    assert loudspeaker.ring.available == (1 + max(49 - silent_blocks, 0)) * BLOCK_FRAMES
 
 
 def test_a_device_of_another_rate_begins_with_an_empty_ring_and_a_fade(card: SoundCard) -> None:

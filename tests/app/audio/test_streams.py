@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from app.audio.ring import Ring
-from app.audio.streams import PlayedTap, SampleClock
+from app.audio.streams import PlaybackClock, PlayedTap, SampleClock
 from engine_runtime.types import Pcm
 
 RATE, BLOCK = 16_000, np.ones(160, dtype=np.float32)
@@ -62,12 +63,54 @@ def test_sound_of_before_a_gap_keeps_its_time_although_sound_after_it_comes_whil
     assert (len(pcm), time_ns) == (160, 60_000 * MS)
 
 
-def test_a_clock_gives_no_time_of_a_block_that_was_not_stamped() -> None:
+def test_a_clock_continues_from_the_latest_block() -> None:
     clock = SampleClock(RATE)
-    assert clock.stamped_ns(0) is None
-    clock.stamp(0, 160, 0)
-    assert clock.stamped_ns(159) == round(159e9 / RATE)
-    assert clock.stamped_ns(160) is None
-    assert clock.time_ns(160) == 10 * MS
-    clock.stamp(160, 160, 700 * MS)
-    assert clock.stamped_ns(160) == 700 * MS
+    assert clock.time_ns(0) is None
+    assert clock.index_at(0) is None
+    clock.stamp(160, 700 * MS)
+    assert clock.time_ns(320) == 710 * MS
+    assert clock.index_at(690 * MS) == 0.0
+
+
+def test_a_playback_clock_gives_no_time_of_a_block_that_was_not_stamped() -> None:
+    clock = PlaybackClock(RATE)
+    assert clock.time_ns(0) is None
+    assert clock.index_at(0) is None
+    clock.stamp(0, 160, 160, 0)
+    assert clock.time_ns(159) == round(159e9 / RATE)
+    assert clock.time_ns(160) is None
+
+
+@pytest.mark.parametrize("first", [160, 200], ids=["continues", "after a discarded part"])
+@pytest.mark.parametrize("frames", [160, 240], ids=["asked late", "ran empty"])
+def test_each_run_of_samples_keeps_its_time(first: int, frames: int) -> None:
+    clock = PlaybackClock(RATE)
+    clock.stamp(0, 160, frames, 0)
+    clock.stamp(160, 0, 160, 20 * MS)
+    clock.stamp(first, 160, 160, 700 * MS)
+    clock.stamp(first + 160, 160, 160, 710 * MS)
+    assert [clock.time_ns(index) for index in (0, 80, first, first + 160, first + 320)] == [
+        0,
+        5 * MS,
+        700 * MS,
+        710 * MS,
+        None,
+    ]
+    handed = [clock.index_at(ms * MS) for ms in (-5, 5, 10, 699, 705, 715, 800)]
+    assert handed == [0, 80, 160, 160, first + 80, first + 240, first + 320]
+
+
+def test_late_callbacks_make_no_gap() -> None:
+    clock = PlaybackClock(RATE)
+    for number in range(8):
+        clock.stamp(160 * number, 160, 160, number // 4 * 40 * MS)  # four at a time
+    assert clock.index_at(40 * MS) == 7 * 160
+    assert clock.time_ns(0) == (40 - 70) * MS, "counted back from the latest block"
+
+
+def test_a_playback_clock_keeps_what_a_device_may_still_hold() -> None:
+    clock = PlaybackClock(RATE)
+    for number in range(1_000):
+        clock.stamp(160 * number, 160, 160, number * 100 * MS)
+    assert clock.index_at(97_005 * MS) == 970 * 160 + 80
+    assert clock.index_at(0) == 969 * 160

@@ -75,6 +75,9 @@ class Loudspeaker(Stream):
     underruns = 0
     played = recorded = PlayedTap(48_000)
 
+    def heard_until(self, now_ns: int) -> int | None:
+        return None
+
 
 class Rig:
     def __init__(self) -> None:

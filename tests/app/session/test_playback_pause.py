@@ -9,6 +9,7 @@ from app.audio.ring import FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
 from engine_runtime.types import Pcm
+from tests.doubles.sound_card import AudibleOutput
 
 RATE = 8_000
 MS = 1_000_000
@@ -180,3 +181,64 @@ def test_the_next_reply_starts_although_this_one_was_paused() -> None:
     rig.playback.finish()
     rig.run(200)
     assert np.trim_zeros(rig.record[length:]).tolist() == [0.5] * (RATE // 10)
+
+
+class LostOutput:
+    """A playback whose device has latency, and is lost in the reply."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, latency_s: float) -> None:
+        self.out = AudibleOutput(latency_s)
+        self.out.card.replace_sounddevice(monkeypatch)
+        self.out.open(None, 0.0)
+        self.playback = Playback(self.out)
+
+    @property
+    def now_ns(self) -> int:
+        return self.out.card.now_ns
+
+    def begin(self, seconds: float) -> None:
+        self.reply_rate = self.out.sample_rate
+        self.playback.begin(self.reply_rate, 0, self.now_ns)
+        self.playback.push(np.full(round(seconds * self.reply_rate), 0.5, dtype=np.float32))
+        self.playback.finish()
+
+    def run(self, ms: int) -> None:
+        for _ in range(0, ms, 10):
+            self.playback.service(self.now_ns)
+            self.out.service(self.now_ns + 10 * MS)
+        self.playback.service(self.now_ns)
+
+    @property
+    def heard_s(self) -> float:
+        return self.playback.heard_samples(self.now_ns) / self.reply_rate
+
+    def close(self) -> float:
+        """Close the device; how many seconds of sound were in the air since it was opened."""
+        self.out.close()
+        return np.count_nonzero(self.out.air[-1]) / self.out.sample_rate
+
+
+@pytest.mark.parametrize("latency_s", [0.0, 0.5])
+@pytest.mark.parametrize("pause_ms", [30, 490, 2_000])
+@pytest.mark.parametrize("after_ms", [10, 200, 700])
+@pytest.mark.parametrize("rate", [48_000, 16_000])
+def test_a_device_that_is_lost_after_a_pause_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch, latency_s: float, pause_ms: int, after_ms: int, rate: int
+) -> None:
+    rig = LostOutput(monkeypatch, latency_s)
+    rig.begin(2.0)
+    rig.run(600)
+    rig.playback.pause()
+    rig.run(pause_ms)
+    rig.playback.resume()
+    rig.run(after_ms)
+    heard_s = rig.heard_s
+    faded_s = min(max((pause_ms + after_ms) / 1e3 - latency_s, 0.0), FADE_S)
+    aired_s = rig.close() - faded_s  # the samples that fade out are not heard before they fade in
+    assert heard_s == pytest.approx(aired_s, abs=1e-4)
+    rig.run(500)
+    rig.out.card.rate = rate
+    rig.out.open(None, 0.0)
+    rig.run(2_600)
+    assert rig.playback.is_over(rig.now_ns)
+    assert aired_s + rig.close() == pytest.approx(2.0, abs=1e-4 if rate == 48_000 else 2e-3)

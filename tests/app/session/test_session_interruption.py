@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from engine_runtime.types import Pcm
 from tests.doubles.scripted_detector import ScriptedDetector
 from tests.doubles.scripted_engine import OUT_RATE, Script, ScriptedEngine
 from tests.doubles.scripted_microphone import RATE, ScriptedMicrophone
+from tests.doubles.sound_card import AudibleOutput
 from tests.tools.output_record import gaps, resampled, without_gaps
 from tests.tools.session_driver import Driver, running, silence, speech
 
@@ -242,6 +244,51 @@ def test_a_loudspeaker_that_is_lost_while_the_reply_is_paused(returns: bool) -> 
         assert np.trim_zeros(loudspeaker.record).size > 4.0 * SPEAKER_RATE
     else:
         assert driver.of(ReplyCut)[0].heard_s == pytest.approx(interrupted["at_s"] - 1.75, abs=0.1)
+
+
+class PulledAfterPause(AudibleOutput):
+    """Is pulled out this many seconds after the end of the first pause."""
+
+    def __init__(self, latency_s: float, after_s: float, *, returns: bool) -> None:
+        super().__init__(latency_s)
+        self._after_s, self._returns = after_s, returns
+        self._resumed_ns: int | None = None
+        self._was_silent = False
+
+    def open(self, device: str | None, latency_s: float) -> None:
+        if self._after_s == math.inf and not self._returns:
+            raise AudioDeviceError("No loudspeaker was found.", "Connect one and look for devices again.")
+        super().open(device, latency_s)
+
+    def service(self, now_ns: int) -> None:
+        super().service(now_ns)
+        if self._was_silent and not self.ring.is_silent and self._resumed_ns is None:
+            self._resumed_ns = now_ns
+        self._was_silent = self.ring.is_silent
+        if self._resumed_ns is not None and now_ns - self._resumed_ns >= self._after_s * 1e9:
+            self.is_pulled, self._after_s = True, math.inf
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_loudspeaker_that_is_lost_after_a_pause_repeats_nothing(
+    monkeypatch: pytest.MonkeyPatch, after_s: float, returns: bool
+) -> None:
+    loudspeaker = PulledAfterPause(0.3, after_s, returns=returns)
+    loudspeaker.card.replace_sounddevice(monkeypatch)
+    microphone = ScriptedMicrophone(*QUESTION, speech(0.35))
+    with running(ScriptedEngine(SCRIPT), SETTINGS, microphone=microphone, speaker=loudspeaker) as driver:
+        driver.session.send(Start())
+        driver.await_event(PlaybackFinished if returns else ReplyCut)
+    heard = np.trim_zeros(np.concatenate(loudspeaker.air))
+    silent = sum(end - first for first, end in gaps(heard, SPEAKER_RATE))
+    # The samples that the pause faded out are played again when they fade in.
+    heard_s = (len(heard) - silent) / SPEAKER_RATE - FADE_S
+    if returns:
+        assert heard_s == pytest.approx(SCRIPT.chunks * SCRIPT.chunk_s, abs=1e-3)
+    else:
+        # Up to a round of the dialog loop may pass between its last look and the loss.
+        assert driver.of(ReplyCut)[0].heard_s == pytest.approx(heard_s, abs=0.011)
 
 
 def test_an_engine_that_fails_while_its_reply_is_paused() -> None:
