@@ -1,7 +1,7 @@
 """Tasks and their work: computations that can wait for a device together with those of others.
 
 A `Task` is a generator: it yields `Work`, what it needs from a network, and is resumed with the result. In:
-nothing. Out: `run_alone`, which runs the work of one task at once; the scheduler (scheduler/scheduler.py)
+nothing. Out: `run_alone`, which runs the work of one task at once; the scheduler (scheduler.py)
 gathers the work of many and runs equal kinds in one call. A task holds no lock and no device context while
 it waits. Runs in the thread of its caller.
 """

@@ -17,7 +17,7 @@ import numpy as np
 
 from app.session.engine_host import Admission
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio
 from engine_runtime.work import Task
 

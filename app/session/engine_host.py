@@ -45,7 +45,7 @@ from app.session.engine_jobs import (
 from app.session.engine_slot import HEAR_DUE_NS, EngineSlot, EngineSource, RemoteEngine, SlotPort
 from app.session.engine_turns import EngineHistory, EngineTurns
 from engine_runtime.errors import MossVoiceError, Problem
-from engine_runtime.scheduler.scheduler import ScheduledTask, Scheduler
+from engine_runtime.scheduler import ScheduledTask, Scheduler
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import ReplyAudio

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from app.session.clocks import PendingWork
 from app.session.engine_jobs import Commit, EngineLost, Hear, Job, Load, Loaded, LoadFailed, Result
 from engine_runtime.errors import Problem
-from engine_runtime.scheduler.scheduler import TICK_NS
+from engine_runtime.scheduler import TICK_NS
 from engine_runtime.timing import TimingBus
 
 if TYPE_CHECKING:  # torch is imported by the factory, in the engine thread

@@ -25,8 +25,7 @@ from engine_runtime.bench.costs import LMCosts, weight_numbers
 from engine_runtime.bench.measuring import BenchError, p50_p95
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.lm.step import Tails
-from engine_runtime.scheduler.scheduler import TICK_NS, ScheduledTask, Scheduler
-from engine_runtime.scheduler.stage_times import BatchTime
+from engine_runtime.scheduler import TICK_NS, BatchTime, ScheduledTask, Scheduler
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, SamplingParams
 from engine_runtime.work import Stage, Task, run_alone

@@ -5,7 +5,7 @@ time that passes by a model of one H200.
 
 In: numbers of users; with `--burst`, of replies with so many codes that begin at the same time. Out: TTFA,
 gaps and shares for each, in seconds where the GPU takes minutes. It compares policies of
-engine_runtime/scheduler/scheduler.py before a measurement, and takes the place of none: with
+engine_runtime/scheduler.py before a measurement, and takes the place of none: with
 `--no-look-ahead` TTFA p50 and p95 are 96 and 152 ms for 96 users where 113 and 171 ms were measured, and 107
 and 174 ms for 128 users, where 140 and 262 ms were measured. Costs are those of `moss-voice bench
 --conversations` (RESULTS.md): a call alone, and how much slower it is beside others. Main thread.
@@ -25,10 +25,10 @@ from unittest import mock
 
 import numpy as np
 
+from engine_runtime import scheduler
 from engine_runtime.bench import simultaneous
 from engine_runtime.bench.simultaneous import Clock
 from engine_runtime.codec.flow.page_pool import HostPage, PagePool
-from engine_runtime.scheduler import scheduler
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Stage, Task, Work

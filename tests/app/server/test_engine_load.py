@@ -7,7 +7,7 @@ import pytest
 from app.server.engine_load import USABLE, EngineLoad, choose_admission, measure_load
 from app.session.engine_host import Admission
 from engine_runtime.errors import MossVoiceError
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 
 

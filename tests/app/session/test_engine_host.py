@@ -37,7 +37,7 @@ from app.session.engine_jobs import (
 )
 from app.session.engine_slot import EngineSlot, EngineSource
 from engine_runtime.errors import MossVoiceError, Problem
-from engine_runtime.scheduler.scheduler import TICK_NS, Scheduler
+from engine_runtime.scheduler import TICK_NS, Scheduler
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone
 from tests.doubles.scripted_engine import Script, ScriptedEngine

@@ -25,8 +25,7 @@ from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError, FlowCacheError
 from engine_runtime.lm.paged_lm import StepRequest
 from engine_runtime.lm.step import StepOutput
-from engine_runtime.scheduler.scheduler import Scheduler
-from engine_runtime.scheduler.stage_times import BatchTime
+from engine_runtime.scheduler import BatchTime, Scheduler
 from engine_runtime.types import ReplyAudio
 from engine_runtime.work import Stage
 from tests.tools.turns import check, speech

@@ -13,7 +13,7 @@ from engine_runtime.bundle.random_weights import random_voice
 from engine_runtime.codec.flow.token2mel import Token2Mel, Token2MelStream, arrays_of
 from engine_runtime.errors import BundleError, FlowCacheError
 from engine_runtime.models.flow import CausalFlow
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import VoicePrompt
 from engine_runtime.work import Task
 from tests.doubles.graphs import FirstFunctions

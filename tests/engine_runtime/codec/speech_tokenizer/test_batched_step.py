@@ -11,7 +11,7 @@ import torch
 from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import EncodeWork, SpeechTokenizer
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ, WhisperVQConfig
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import Codes, Pcm
 from engine_runtime.work import Task
 

@@ -14,7 +14,7 @@ from engine_runtime.codec.speech_tokenizer.encoder_streams import EncoderStreams
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import Codes
 from engine_runtime.work import Task, run_alone
 

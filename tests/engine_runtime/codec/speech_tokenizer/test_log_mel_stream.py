@@ -12,7 +12,7 @@ import torch
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel
 from engine_runtime.codec.speech_tokenizer.log_mel_stream import WhisperLogMelStream
 from engine_runtime.cuda.graphs import GraphedCalls
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import Pcm
 from engine_runtime.work import Task, run_alone
 

@@ -16,7 +16,7 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError
 from engine_runtime.models.hift import HiFT
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import Mel, Pcm
 from engine_runtime.work import Task, Work
 from tests.doubles.graphs import EmulatedCalls

@@ -28,7 +28,7 @@ from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner
 from engine_runtime.lm.step import BOTH_TAILS, ScheduledSequence, StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import SamplingParams
 from engine_runtime.work import Task
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter

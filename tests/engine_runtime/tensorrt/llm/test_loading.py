@@ -19,7 +19,7 @@ from engine_runtime.errors import EngineError, MossVoiceError
 from engine_runtime.hardware import AcceleratorError
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.tensorrt.llm import loading
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 from engine_runtime.types import Modality, ReplyDone

@@ -22,10 +22,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from engine_runtime.scheduler.stage_times import StageTimes
 from engine_runtime.work import Outcome, Stage, Task, Work
+
+_WEIGHT = 0.2
+"""Weight of the latest call in the moving average."""
+
+
+@dataclass(slots=True)
+class BatchTime:
+    """Calls of one stage with one batch size."""
+
+    calls: int = 0
+    total_ns: int = 0
+    recent_ns: float = 0.0
+    """Moving average."""
+
+
+class StageTimes:
+    """How long the calls of each stage take, by stage and number of works: the expected time of a call, for
+    the scheduler, and totals, for reports. `summary` from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[Stage, int], BatchTime] = {}
+
+    def note(self, stage: Stage, batch: int, duration_ns: int) -> None:
+        """A call was measured."""
+        known = self._times.setdefault((stage, batch), BatchTime())
+        known.recent_ns += (duration_ns - known.recent_ns) * (_WEIGHT if known.calls else 1.0)
+        known.calls, known.total_ns = known.calls + 1, known.total_ns + duration_ns
+
+    def expected_ns(self, stage: Stage, batch: int) -> float | None:
+        """Expected time of a call: that of the nearest batch size not above it; None if none was measured."""
+        known = [size for measured, size in self._times if measured == stage and size <= batch]
+        return self._times[stage, max(known)].recent_ns if known else None
+
+    def summary(self) -> dict[tuple[Stage, int], BatchTime]:
+        """Totals by stage and batch size."""
+        return dict(sorted(self._times.items()))
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self._times.clear()
+
 
 _SOON_NS = 300_000_000
 """A task due this soon after the most urgent one joins its call in any case, and runs before the results of a

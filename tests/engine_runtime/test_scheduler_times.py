@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_runtime.scheduler.stage_times import StageTimes
+from engine_runtime.scheduler import StageTimes
 
 
 def test_a_call_is_expected_to_take_as_long_as_those_of_the_nearest_smaller_batch() -> None:

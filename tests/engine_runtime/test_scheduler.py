@@ -14,7 +14,7 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.engine import Engine
 from engine_runtime.errors import ExecutorError
-from engine_runtime.scheduler.scheduler import Scheduler
+from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import Modality, ReplyAudio, ReplyEvent
 from engine_runtime.work import Stage, Task, Work, run_alone
 from tests.tools.turns import LONG, ask, check, done, exchange, sound, speech
