@@ -10,7 +10,7 @@ any number of tokens, and so what has arrived; other calls if they are due soon 
 that they do not delay the urgent one. If a batched call fails, each work is tried alone, and only the task
 whose work fails gets the error. No lock is held. Engine thread.
 
-The decode step that all wait for may already be in flight (lm/executor.py). Other work that is due soon runs
+The decode step that all wait for may already be in flight (lm/step.py). Other work that is due soon runs
 meanwhile; then its results are taken; then comes another forward, which all share.
 
 Two rules make calls larger. Speech of users who are still speaking begins at common ticks. While a task is

@@ -27,9 +27,8 @@ from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
 from engine_runtime.hardware import used_memory
 from engine_runtime.lm.chat_template import IncrementalText
 from engine_runtime.lm.generation import GeneratedToken, Generation, Mode, Token
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepOutput, Tails
+from engine_runtime.lm.step import SamplingMetadata, StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (

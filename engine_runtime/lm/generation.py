@@ -22,8 +22,14 @@ from torch import Tensor
 
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.lm.sampler import Sampler, draws
-from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata, can_sample_on_device
-from engine_runtime.lm.step import BOTH_TAILS, StepOutput, Tails
+from engine_runtime.lm.step import (
+    BOTH_TAILS,
+    ReplySampling,
+    SamplingMetadata,
+    StepOutput,
+    Tails,
+    can_sample_on_device,
+)
 from engine_runtime.types import FinishReason, SamplingParams
 
 

@@ -13,11 +13,17 @@ from dataclasses import dataclass
 
 from engine_runtime.errors import ContextLengthError, OutOfBlocksError, Problem
 from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.executor import Executor
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence, StepOutput, Tails
+from engine_runtime.lm.step import (
+    BOTH_TAILS,
+    Executor,
+    SamplingMetadata,
+    ScheduledBatch,
+    ScheduledSequence,
+    StepOutput,
+    Tails,
+)
 
 
 @dataclass(slots=True)

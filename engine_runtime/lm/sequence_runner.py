@@ -19,9 +19,8 @@ from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
 from engine_runtime.lm.generation import Token, merged_ids
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import MAX_JOINT_TOKENS, ExecutorLimits, StepOutput, Tails
+from engine_runtime.lm.step import MAX_JOINT_TOKENS, ExecutorLimits, SamplingMetadata, StepOutput, Tails
 from engine_runtime.work import Stage, Task, Work
 
 

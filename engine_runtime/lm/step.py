@@ -1,15 +1,19 @@
-"""One forward step as plain values: what is scheduled, and what comes back.
+"""One forward step as plain values, what is scheduled and what comes back, and the executor that runs it.
 
-In: the tokens that a PagedLM scheduled, one entry per sequence. Out: a `StepOutput` per sequence, from an
-executor (lm/executor.py). `BatchCheck` and `check_logits` are the validation that every executor shares: a
-step that would read or overwrite other positions is refused, and so is a result that cannot be one. Engine
-thread.
+In: the tokens that a PagedLM scheduled, one entry per sequence, each with what an executor needs to sample
+the next ids itself. Out: a `StepOutput` per sequence; K/V of the new tokens are in the pool. Three executors
+implement `Executor`: executors/torch (the reference), executors/cuda and tensorrt/llm. lm/generation.py
+decides which ids are allowed and which channel is active.
+
+`BatchCheck` and `check_logits` are the validation that every executor shares: a step that would read or
+overwrite other positions is refused, and so is a result that cannot be one. Engine thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,7 +21,64 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_runtime.errors import ExecutorError
-from engine_runtime.lm.sampling_metadata import SampledIds, SamplingMetadata
+from engine_runtime.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplySampling:
+    """What stays the same for all steps of a reply; an executor copies it at the first of them.
+
+    Attributes:
+        params: `can_sample_on_device` checks which ones an executor must support.
+        audio_banned_from, eosp: first of the audio ids that are never sampled; the end-of-speech id.
+        seen_text, seen_audio: ids subject to the repetition penalty so far. [vocab] bool
+    """
+
+    params: SamplingParams
+    audio_banned_from: int
+    eosp: int
+    seen_text: Tensor
+    seen_audio: Tensor
+
+
+@dataclass(slots=True)
+class SamplingMetadata:
+    """What an executor needs to sample the ids of one token, by the rules of lm/sampler.py.
+
+    Attributes:
+        reply: the same object at every step of one reply.
+        draw_text, draw_audio: the uniform samples of this step, in [0, 1).
+        last_text, last_audio: the ids of the token that is run, which are subject to the penalty from now on.
+        bans_eosp: whether the end of speech is still banned.
+        wants_subtitle: whether to return the most likely text id in addition to the sampled one.
+    """
+
+    reply: ReplySampling
+    draw_text: float
+    draw_audio: float
+    last_text: int
+    last_audio: int
+    bans_eosp: bool
+    wants_subtitle: bool
+
+
+MAX_TOP_K = 64
+"""Number of candidates that an executor samples from."""
+
+
+def can_sample_on_device(params: SamplingParams) -> bool:
+    """Whether an executor can sample with these parameters; otherwise the Sampler gets the logits."""
+    return not params.do_sample or 0 < params.top_k <= MAX_TOP_K
+
+
+@dataclass(slots=True)
+class SampledIds:
+    """Ids that an executor sampled; None for a skipped tail. `subtitle` only if requested."""
+
+    text: int | None
+    audio: int | None
+    subtitle: int | None = None
+
 
 MAX_JOINT_TOKENS = 16
 """New tokens of a sequence that is prefilled beside decode steps; longer prefills run alone."""
@@ -265,3 +326,36 @@ def check_magnitude(name: str, magnitude: float) -> None:
             "{name}: the forward step returned only zeros; it did not run, or the weights are empty",
             name=name,
         )
+
+
+class Executor(Protocol):
+    """Runs forward steps over a KV pool that it shares with the caller."""
+
+    limits: ExecutorLimits
+    device: torch.device
+    """Device of the logits."""
+    supports_deferred_tails: bool
+    """Whether a tail may be skipped and filled later."""
+    can_sample: bool
+    """Whether the next ids can be sampled on the device."""
+    requires_block_aligned_prefill: bool
+    """Whether a prefill must start at a block boundary of the cache."""
+
+    def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
+        """Run the step; one output per sequence, in order.
+
+        Raises ExecutorError if the batch does not fit this executor or a result is not finite; what was
+        written to the pool is then overwritten by the next step.
+        """
+
+    def is_in_flight(self, reply: ReplySampling) -> bool:
+        """Whether the next step of this reply is already in flight. If it is what `execute` is asked for
+        next, alone or with others in flight, its results are taken; any other step drops what is in flight.
+
+        A dropped step still writes K/V of its tokens, perhaps into blocks that were freed meanwhile. That
+        changes no position that is ever read, as whoever writes to such a block does so later on the same
+        stream.
+        """
+
+    def close(self) -> None:
+        """Release all resources; no step can be run afterwards."""

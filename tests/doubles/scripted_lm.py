@@ -13,8 +13,14 @@ from engine_runtime.engine import Engine
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
-from engine_runtime.lm.step import BatchCheck, ExecutorLimits, ScheduledBatch, StepOutput
+from engine_runtime.lm.step import (
+    BatchCheck,
+    ExecutorLimits,
+    ReplySampling,
+    SampledIds,
+    ScheduledBatch,
+    StepOutput,
+)
 
 
 @dataclass

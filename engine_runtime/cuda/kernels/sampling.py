@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 MAX_CANDIDATES = tl.constexpr(64)
-"""Number of top scores kept, per vocabulary tile and in the end: MAX_TOP_K of lm/sampling_metadata.py."""
+"""Number of top scores kept, per vocabulary tile and in the end: MAX_TOP_K of lm/step.py."""
 RESULTS = tl.constexpr(5)
 """Numbers that a sequence has in the result."""
 

@@ -32,7 +32,7 @@ from engine_runtime.executors.cuda.sampling_fields import (
     integers_of,
 )
 from engine_runtime.executors.cuda.triton_sampler import VOCAB_TILE
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
+from engine_runtime.lm.step import MAX_TOP_K, ReplySampling, SamplingMetadata
 
 SETS_PER_ROW = 2
 """Sets of seen ids for each row of a step, so that replies which take turns keep theirs."""

@@ -36,10 +36,11 @@ from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTIT
 from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Network
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
 from engine_runtime.lm.step import (
     MAX_JOINT_TOKENS,
     ExecutorLimits,
+    ReplySampling,
+    SampledIds,
     ScheduledSequence,
     StepOutput,
     check_logits,

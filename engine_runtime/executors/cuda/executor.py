@@ -45,9 +45,10 @@ from engine_runtime.executors.cuda.sampler import (
 from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds
 from engine_runtime.lm.step import (
     BatchCheck,
+    ReplySampling,
+    SampledIds,
     ScheduledBatch,
     ScheduledSequence,
     StepOutput,

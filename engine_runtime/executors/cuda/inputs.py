@@ -18,7 +18,7 @@ from engine_runtime.executors.cuda.sampling_fields import (
     floats_of,
     integers_of,
 )
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
+from engine_runtime.lm.step import SamplingMetadata
 
 _INTEGERS = ("token", "position", "trunk_row", *SamplingIntegers._fields)
 _FLOATS = SamplingFloats._fields

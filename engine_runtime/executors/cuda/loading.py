@@ -25,7 +25,7 @@ from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.generation import Mode
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import can_sample_on_device
+from engine_runtime.lm.step import can_sample_on_device
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import PREFILL_TOKENS, EngineOptions
 from engine_runtime.quantization import FP8

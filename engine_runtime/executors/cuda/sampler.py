@@ -14,7 +14,7 @@ from torch import Tensor
 
 from engine_runtime.cuda.transfer import pinned
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K, ReplySampling, SamplingMetadata
+from engine_runtime.lm.step import MAX_TOP_K, ReplySampling, SamplingMetadata
 
 TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from engine_runtime.lm.sampling_metadata import SamplingMetadata
+from engine_runtime.lm.step import SamplingMetadata
 
 _GREEDY_TOP_P = 1e-9
 """With it, one candidate is left: the first of the highest ones, as argmax returns it."""

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE
-from engine_runtime.lm.sampling_metadata import ReplySampling
-from engine_runtime.lm.step import ScheduledSequence
+from engine_runtime.lm.step import ReplySampling, ScheduledSequence
 
 
 class StepAhead:

@@ -24,7 +24,7 @@ from engine_runtime.executors.cuda.sampler import (
     DeviceSampler,
 )
 from engine_runtime.executors.cuda.sampling_fields import SAMPLE_ARGUMENTS, SCORE_ARGUMENTS, arguments
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K
+from engine_runtime.lm.step import MAX_TOP_K
 
 VOCAB_TILE = 2048
 """Ids per vocabulary tile, one program each."""

@@ -28,8 +28,7 @@ from engine_runtime.executors.fused_weights import (
 from engine_runtime.executors.torch.linear import DenseLinear, Linear, packed_linear
 from engine_runtime.executors.torch.single_row import SingleRow, fold_norms
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import ReplySampling
-from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
+from engine_runtime.lm.step import BatchCheck, ReplySampling, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import PREFILL_TOKENS, BlockFormats
 from engine_runtime.quantization import to_fp8

@@ -24,8 +24,7 @@ from torch import Tensor
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import EngineError, ExecutorError, Problem
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sampling_metadata import ReplySampling
-from engine_runtime.lm.step import BatchCheck, ScheduledBatch, StepOutput, check_logits
+from engine_runtime.lm.step import BatchCheck, ReplySampling, ScheduledBatch, StepOutput, check_logits
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.tensorrt.engine import ExecutionContext
 from engine_runtime.tensorrt.llm.contract import BUILD_ANEW, check_tensors, choose_contract, profile_for

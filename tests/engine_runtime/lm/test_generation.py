@@ -20,9 +20,8 @@ from engine_runtime.lm.generation import (
 )
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampler import Sampler, draws
-from engine_runtime.lm.sampling_metadata import SampledIds
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import StepOutput
+from engine_runtime.lm.step import SampledIds, StepOutput
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.engine_runtime.lm.test_sampler import processed

@@ -11,9 +11,16 @@ from engine_runtime.errors import ExecutorError, OutOfBlocksError
 from engine_runtime.lm.block_manager import BlockManager
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sampling_metadata import ReplySampling, SampledIds, SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
-from engine_runtime.lm.step import BatchCheck, ExecutorLimits, ScheduledBatch, StepOutput
+from engine_runtime.lm.step import (
+    BatchCheck,
+    ExecutorLimits,
+    ReplySampling,
+    SampledIds,
+    SamplingMetadata,
+    ScheduledBatch,
+    StepOutput,
+)
 from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import make_thin
 

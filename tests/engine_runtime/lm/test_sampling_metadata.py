@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine_runtime.lm.sampling_metadata import MAX_TOP_K, can_sample_on_device
+from engine_runtime.lm.step import MAX_TOP_K, can_sample_on_device
 from engine_runtime.types import SamplingParams
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from engine_runtime.errors import ExecutorError
-from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
 from engine_runtime.lm.step import (
     BatchCheck,
     ExecutorLimits,
+    ReplySampling,
+    SamplingMetadata,
     ScheduledBatch,
     ScheduledSequence,
     check_logits,

@@ -15,7 +15,7 @@ from engine_runtime.executors.cuda.sampling_fields import (
     SamplingIntegers,
     arguments,
 )
-from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
+from engine_runtime.lm.step import ReplySampling, SamplingMetadata
 from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
 

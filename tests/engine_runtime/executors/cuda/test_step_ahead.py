@@ -23,10 +23,16 @@ from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Tail
 from engine_runtime.lm.generation import Mode, Token
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sampling_metadata import ReplySampling, SamplingMetadata
 from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner
-from engine_runtime.lm.step import BOTH_TAILS, ScheduledSequence, StepOutput, Tails
+from engine_runtime.lm.step import (
+    BOTH_TAILS,
+    ReplySampling,
+    SamplingMetadata,
+    ScheduledSequence,
+    StepOutput,
+    Tails,
+)
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.scheduler import Scheduler
 from engine_runtime.types import SamplingParams
