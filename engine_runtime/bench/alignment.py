@@ -26,8 +26,8 @@ from engine_runtime.bench.verdict import Verdict
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
 from engine_runtime.hardware import usable_device
+from engine_runtime.lm.block_manager import Sequence as CachedSequence
 from engine_runtime.lm.paged_lm import StepRequest
-from engine_runtime.lm.sequence import Sequence as CachedSequence
 from engine_runtime.loading import load_stages
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions

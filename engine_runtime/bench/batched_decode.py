@@ -20,9 +20,9 @@ from torch import Tensor
 from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.language_model import LMBench, checked_logits, valid_row
 from engine_runtime.bench.measuring import BenchError, p50_p95
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Generation, Token
 from engine_runtime.lm.paged_lm import StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, Tails
 from engine_runtime.table import Cell, Section
 

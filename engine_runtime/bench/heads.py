@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from engine_runtime.bench.measuring import BenchError
-from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, SamplingParams

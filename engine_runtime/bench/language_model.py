@@ -22,8 +22,8 @@ from engine_runtime.bench.costs import LMCosts
 from engine_runtime.bench.measuring import BenchError, p50_p95
 from engine_runtime.cuda.stopwatch import times_ms
 from engine_runtime.errors import ExecutorError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Generation, Token
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.table import Cell, Section

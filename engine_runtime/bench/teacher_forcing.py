@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine_runtime.bench.verdict import Check, VerifyError
-from engine_runtime.lm.sequence import Sequence as CachedSequence
+from engine_runtime.lm.block_manager import Sequence as CachedSequence
 from engine_runtime.lm.step import BOTH_TAILS, StepOutput
 from engine_runtime.types import Modality, Pcm
 from engine_runtime.work import run_alone

@@ -29,10 +29,9 @@ from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.prefill import has_fp8_matmul
 from engine_runtime.executors.cuda.weights import Network, build_network
 from engine_runtime.executors.torch.executor import TorchExecutor
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.loading import load_lm_weights
 from engine_runtime.types import Codes, Mel, Modality, Pcm

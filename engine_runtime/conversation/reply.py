@@ -25,9 +25,9 @@ from engine_runtime.conversation.declining import (
 )
 from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
 from engine_runtime.hardware import used_memory
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.chat_template import IncrementalText
 from engine_runtime.lm.generation import GeneratedToken, Generation, Mode, Token
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import SamplingMetadata, StepOutput, Tails
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus

@@ -40,10 +40,10 @@ from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.chat_template import Prompt
 from engine_runtime.lm.generation import Token
 from engine_runtime.lm.sampler import reply_seed
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages
 from engine_runtime.thread_owner import ThreadOwner

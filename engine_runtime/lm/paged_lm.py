@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine_runtime.errors import ContextLengthError, OutOfBlocksError, Problem
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import (
     BOTH_TAILS,
     Executor,

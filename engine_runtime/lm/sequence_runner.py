@@ -17,9 +17,9 @@ from typing import Protocol
 
 from engine_runtime.bundle.bundle import SpecialIds
 from engine_runtime.errors import OutOfBlocksError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Token, merged_ids
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import MAX_JOINT_TOKENS, ExecutorLimits, SamplingMetadata, StepOutput, Tails
 from engine_runtime.work import Stage, Task, Work
 

@@ -27,8 +27,8 @@ from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.engine import Engine, share_encoder
 from engine_runtime.errors import AudioInputError, BundleError, ContextLengthError
 from engine_runtime.hardware import AcceleratorError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Generation, Token, speech_codes
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch, StepOutput
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.models.whisper_vq import WhisperVQConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledSequence
 from engine_runtime.tensorrt.llm.step_tensors import StepInputBuilder
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import GeneratedToken, Generation, Token, merged_id
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams

@@ -23,10 +23,10 @@ from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.errors import ExportError
 from engine_runtime.executors.torch.linear import Linear
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.chat_template import Prompt, TextTokenizer
 from engine_runtime.lm.generation import Generation, Token
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.tensorrt.checkpoint.scales import QuantizeError

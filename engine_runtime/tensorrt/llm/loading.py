@@ -17,10 +17,9 @@ from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.cuda.gpu_memory import bound
 from engine_runtime.errors import EngineError, Problem
 from engine_runtime.hardware import AcceleratorError
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ExecutorLimits, ScheduledBatch, ScheduledSequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import EngineOptions

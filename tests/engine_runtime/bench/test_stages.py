@@ -23,10 +23,9 @@ from engine_runtime.engine import Engine
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.weights import build_network
 from engine_runtime.hardware import AcceleratorError
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput
 from engine_runtime.options import BlockFormats, EngineOptions
 from engine_runtime.table import Section

@@ -17,8 +17,8 @@ from engine_runtime.conversation.history import Exchange
 from engine_runtime.conversation.turn import Conversation
 from engine_runtime.engine import Engine
 from engine_runtime.errors import LanguageError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Token
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.options import EngineOptions
 from engine_runtime.timing import TimingEvent

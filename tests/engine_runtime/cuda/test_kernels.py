@@ -17,8 +17,8 @@ from engine_runtime.executors.cuda.prefill import TorchRowOperations
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, DeviceSampler
 from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, build_network
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ReplySampling, SamplingMetadata, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat

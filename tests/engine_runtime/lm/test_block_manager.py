@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from engine_runtime.errors import OutOfBlocksError
-from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 
 
 def append(blocks: BlockManager, sequence: Sequence, ids: list[int]) -> None:

@@ -8,6 +8,7 @@ from typing import TypedDict, Unpack
 import pytest
 import torch
 
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import (
     GeneratedToken,
     Generation,
@@ -20,7 +21,6 @@ from engine_runtime.lm.generation import (
 )
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.sampler import Sampler, draws
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import SampledIds, StepOutput
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from engine_runtime.errors import ExecutorError, OutOfBlocksError
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import (
     BatchCheck,
     ExecutorLimits,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 from engine_runtime.bundle.bundle import SpecialIds
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Token
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner, StepWork
 from engine_runtime.lm.step import BOTH_TAILS, SamplingMetadata, StepOutput
 from engine_runtime.work import Task

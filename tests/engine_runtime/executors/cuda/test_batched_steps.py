@@ -18,8 +18,8 @@ from engine_runtime.executors.cuda import executor as cuda_executor
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.paged_attention import PartitionBuffers
 from engine_runtime.executors.cuda.prefill import TorchRowOperations
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledSequence, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat

@@ -10,10 +10,9 @@ from engine_runtime.executors.cuda import executor as cuda_executor
 from engine_runtime.executors.cuda import prefill
 from engine_runtime.executors.cuda.decode_backend import SMALLEST_BUCKET, bucket_of
 from engine_runtime.executors.cuda.prefill import RowsShape
-from engine_runtime.lm.block_manager import BlockCopy
+from engine_runtime.lm.block_manager import BlockCopy, Sequence
 from engine_runtime.lm.generation import GeneratedToken, Generation, merged_id
 from engine_runtime.lm.paged_lm import StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat

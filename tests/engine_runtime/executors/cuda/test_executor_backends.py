@@ -12,9 +12,9 @@ from engine_runtime.executors.cuda.decode_backend import DecodeBackend, DecodeOu
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.inputs import StepInputs
 from engine_runtime.executors.cuda.weights import Network
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Generation
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.types import SamplingParams
 from tests.factories.tiny_lm import (

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from engine_runtime.executors.cuda.executor import CudaExecutor
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Generation
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import BlockFormats, WeightFormat

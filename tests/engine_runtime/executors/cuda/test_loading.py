@@ -16,7 +16,7 @@ from engine_runtime.errors import BundleError
 from engine_runtime.executors.cuda.decode_backend import DecodeBackend, StepShape
 from engine_runtime.executors.cuda.executor import CudaExecutor
 from engine_runtime.executors.cuda.loading import load_lm, shapes_of_replies, stored_weights
-from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions, WeightFormat
 from engine_runtime.types import Modality, ReplyDone, SamplingParams

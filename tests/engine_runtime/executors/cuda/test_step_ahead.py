@@ -21,9 +21,9 @@ from engine_runtime.executors.cuda.prefill import TorchRowOperations
 from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE
 from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Tail
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.generation import Mode, Token
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.sequence_runner import SequenceRunner
 from engine_runtime.lm.step import (
     BOTH_TAILS,

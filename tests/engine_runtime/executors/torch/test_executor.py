@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine_runtime.errors import ContextLengthError, ExecutorError, OutOfBlocksError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import EngineOptions, WeightFormat

@@ -10,7 +10,7 @@ import torch
 from engine_runtime.errors import ExecutorError
 from engine_runtime.executors.torch.executor import TorchExecutor
 from engine_runtime.executors.torch.single_row import SingleRow
-from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence, StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from tests.factories.tiny_lm import as_ids, layers_of, load_tiny, make_paged

@@ -19,8 +19,8 @@ from engine_runtime.bundle.released.layout import find_released
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError, ExportError, FetchError
 from engine_runtime.executors.cuda.loading import load_lm
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.loading import lm_source
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.options import Dtype, EngineOptions

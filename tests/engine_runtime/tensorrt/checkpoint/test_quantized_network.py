@@ -15,8 +15,8 @@ from engine_runtime.bundle.weights import find_tensors
 from engine_runtime.engine import Engine
 from engine_runtime.errors import BundleError
 from engine_runtime.executors.torch.linear import DenseLinear
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import EngineOptions
 from engine_runtime.tensorrt.checkpoint.calibrate import AnsweringModel, Calibration

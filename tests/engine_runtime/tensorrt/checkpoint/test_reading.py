@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine_runtime.bundle.weights import find_tensors
 from engine_runtime.errors import BundleError
-from engine_runtime.lm.sequence import Sequence
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.checkpoint.convert import Conversion, LanguageModel
 from engine_runtime.tensorrt.checkpoint.format import Quantization, expected_tensors

@@ -15,8 +15,8 @@ import torch
 
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch, StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm.executor import EngineStream, TrtllmExecutor

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from engine_runtime.errors import ExecutorError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm import executor, step_tensors
 from engine_runtime.tensorrt.llm.step_check import SequenceLengths

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine_runtime.errors import EngineError, ExecutorError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import ScheduledBatch, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from engine_runtime.errors import EngineError
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 from engine_runtime.tensorrt.llm.session import EngineSession

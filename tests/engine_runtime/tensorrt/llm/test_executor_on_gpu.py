@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.tensorrt.llm.executor import TrtllmExecutor
 from tests.factories.engine_lm import make_engine_paged
 from tests.factories.tiny_lm import load_tiny, make_paged

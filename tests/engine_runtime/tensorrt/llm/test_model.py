@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from engine_runtime.errors import EngineError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.tensorrt.checkpoint.format import (
     Algorithm,
     CheckpointConfig,

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLMConfig
 from engine_runtime.tensorrt.checkpoint.calibrate import Calibration
 from engine_runtime.tensorrt.checkpoint.quantize import FORMATS, Format

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engine_runtime.errors import ExecutorError
+from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.tensorrt.llm.step_check import check_step
 from engine_runtime.tensorrt.llm.step_tensors import step_spec
