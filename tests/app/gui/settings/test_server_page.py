@@ -38,7 +38,7 @@ def test_a_key_goes_with_its_address(qtbot: QtBot) -> None:
     ("address", "key", "reason"),
     [
         ("a b", "", "is not a valid server address"),
-        ("ws://u:p@a.example.org", "", "holds a password"),
+        ("ws://u:p@a.example.org", "", "contains a password"),
         ("ws://a.example.org", "key", "without encryption"),
     ],
 )
