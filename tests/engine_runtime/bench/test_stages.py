@@ -72,7 +72,7 @@ def test_every_stage_has_its_table(engine: Engine, question: Pcm) -> None:
     assert sections["load and memory"].rows[0]["load_s"] == 1.5
     assert "does not apply on a CPU" in sections["load and memory"].note
     assert [row["tokens"] for row in sections["prefill"].rows] == [64, 512]
-    assert "2048 rows; context and KV pool hold 1024" in sections["prefill"].note
+    assert "2048 tokens; context and KV pool hold 1024" in sections["prefill"].note
     assert [row["cached_tokens"] for row in sections["decode step"].rows] == [512]
     assert [row["steps"] for row in sections["flow"].rows] == [2, 2, 10, 10, 5, 5]
     assert [row["question"] for row in sections["question to reply"].rows] == ["while spoken", "at once"]
