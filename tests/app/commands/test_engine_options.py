@@ -46,7 +46,7 @@ def test_what_is_not_as_the_bundle_says_is_reported(
     folder = engine_world.build(random_bundle, tmp_path / "e", with_provenance=False, max_seq_len=512)
     assert main([*words, "--backend", "trtllm", "--engine", str(folder)]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("moss-voice: The engine holds conversations of 512 rows")
+    assert lines[0].startswith("moss-voice: The engine holds conversations of 512 tokens")
     assert lines[1].startswith("moss-voice: The weights of")
 
 
