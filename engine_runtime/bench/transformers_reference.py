@@ -1,4 +1,4 @@
-"""The language model built from transformers' Qwen3 modules, as in the released demo.
+"""The language model built from transformers' Qwen3 modules, as in the released demo, or its Llama modules.
 
 Out: `TransformersLayers`, which run one at a time (bench/reference.py), and `TransformersLM`, the whole model
 with transformers' own cache and an interface like `PagedLM`: every step runs both tails and both heads,
@@ -38,21 +38,22 @@ def require_transformers() -> None:
 
 
 class TransformersLayers:
-    """transformers' Qwen3 layers in the shape of a MossLM; see bench/reference.py. Raises ComparisonError if
+    """transformers' layers in the shape of a MossLM; see bench/reference.py. Raises ComparisonError if
     transformers is not installed."""
-
-    described = "transformers' Qwen3 modules"
 
     def __init__(self, config: MossLMConfig, device: torch.device | str) -> None:
         require_transformers()
-        from transformers import Qwen3Config
+        import transformers
+        from transformers.models.llama import modeling_llama
         from transformers.models.qwen3 import modeling_qwen3
 
-        self._layer = modeling_qwen3.Qwen3DecoderLayer
+        family, modules = ("Qwen3", modeling_qwen3) if config.qk_norm else ("Llama", modeling_llama)
+        self.described = f"transformers' {family} modules"
+        self._layer = getattr(modules, f"{family}DecoderLayer")
         # Named `cache` from 5.24 on; an unknown name would be ignored without a word.
         parameters = inspect.signature(inspect.unwrap(self._layer.forward)).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self.config = Qwen3Config(
+        self.config = getattr(transformers, f"{family}Config")(
             hidden_size=config.hidden_size,
             intermediate_size=config.intermediate_size,
             num_hidden_layers=config.num_layers,
@@ -65,7 +66,7 @@ class TransformersLayers:
             attention_bias=False,
             attn_implementation="sdpa",
         )
-        self._rotary = modeling_qwen3.Qwen3RotaryEmbedding(self.config).to(device)
+        self._rotary = getattr(modules, f"{family}RotaryEmbedding")(self.config).to(device)
 
     def new(self, index: int) -> nn.Module:
         """`index` is that of the layer in a cache."""
@@ -118,7 +119,7 @@ class TransformersLM:
         self.reset()
 
     def _same(self, block: Block, first: int) -> list[nn.Module]:
-        """Qwen3 layers that share the weights of `block` and use the cache layers from `first` on."""
+        """Layers that share the weights of `block` and use the cache layers from `first` on."""
         layers = []
         for index, layer in enumerate(block.layers):
             with torch.device("meta"):

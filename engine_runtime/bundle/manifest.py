@@ -150,7 +150,7 @@ class Table:
         return f"; is {shown(near[0])} meant to be it?" if near else ""
 
     def hold(self, limits: Limits) -> None:
-        """Raise BundleError if a number violates `limits`; keys may be absent."""
+        """Raise BundleError if a value violates `limits`; keys may be absent."""
         for key, limit in limits.items():
             if key in self.content and not limit.holds(self.content[key]):
                 raise self.error(f"has {key} = {shown(self.content[key])}, which must be {limit}")

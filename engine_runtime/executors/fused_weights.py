@@ -34,11 +34,11 @@ FUSED_PROJECTIONS = {
 """The products of a layer, each with the modules whose outputs it concatenates."""
 NORMS = {
     "input_norm": "input_layernorm",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
     "post_norm": "post_attention_layernorm",
 }
 """The norms of a layer, each with its module."""
+QK_NORMS = {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+"""Those of queries and keys, which a layer has if the config's `qk_norm` is set."""
 EMBEDDINGS = ("model.embed_tokens", "model.audio_embed")
 """Modules of the embedding table, in the order of merged ids."""
 
@@ -48,14 +48,14 @@ class FusedLayer(Generic[Packed]):
     """One layer; `index` is its index in the KV pool.
 
     Products: qkv [H -> (heads + 2 kv_heads) * head_dim], o [heads * head_dim -> H], gate_up [H -> 2 I] (gate
-    first), down [I -> H]. Norms [H], q_norm and k_norm [head_dim].
+    first), down [I -> H]. Norms [H], q_norm and k_norm [head_dim], None in a network without them.
     """
 
     index: int
     input_norm: Tensor
     qkv: Packed
-    q_norm: Tensor
-    k_norm: Tensor
+    q_norm: Tensor | None
+    k_norm: Tensor | None
     o: Packed
     post_norm: Tensor
     gate_up: Packed
@@ -98,6 +98,7 @@ def fuse(
     device: torch.device,
 ) -> FusedNetwork[Packed]:
     """Read every weight from `source`. `dtype` is that of norms and embeddings."""
+    modules_of_norms = NORMS | QK_NORMS if config.qk_norm else NORMS
     first_text, first_audio = config.shared_layers, config.shared_layers + config.text_layers
 
     def tensor(name: str) -> Tensor:
@@ -112,7 +113,7 @@ def fuse(
     ) -> Iterator[FusedLayer[Packed]]:
         for index in range(count):
             prefix = f"model.{block}.layers.{index}"
-            norms = {name: tensor(f"{prefix}.{module}.weight") for name, module in NORMS.items()}
+            norms = {name: tensor(f"{prefix}.{module}.weight") for name, module in modules_of_norms.items()}
             products = {
                 name: product([f"{prefix}.{module}" for module in modules], weight_format)
                 for name, modules in FUSED_PROJECTIONS.items()
@@ -121,8 +122,8 @@ def fuse(
                 index=first + index,
                 input_norm=norms["input_norm"],
                 qkv=products["qkv"],
-                q_norm=norms["q_norm"],
-                k_norm=norms["k_norm"],
+                q_norm=norms.get("q_norm"),
+                k_norm=norms.get("k_norm"),
                 o=products["o"],
                 post_norm=norms["post_norm"],
                 gate_up=products["gate_up"],

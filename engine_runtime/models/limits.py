@@ -1,4 +1,4 @@
-"""Limits of the numbers in network configs: minimum and maximum of every key, and their check.
+"""Limits of the values in network configs: minimum and maximum of every number, and their check.
 
 In: the config of a network as read from a manifest. Out: nothing, or a BundleError that names the key. The
 limits are far beyond any model that this program can run: a typing error or a damaged file is reported before
@@ -70,8 +70,20 @@ class Integers:
         return f"{what} integers from {self.least} to {self.most}, at most {self.count}"
 
 
-Limits = Mapping[str, Integer | Real | Integers]
-"""Limits of the numbers of a table, by key."""
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """True or false; numbers are neither."""
+
+    def holds(self, value: object) -> bool:
+        """Whether the value is one."""
+        return type(value) is bool
+
+    def __str__(self) -> str:
+        return "true or false"
+
+
+Limits = Mapping[str, Integer | Real | Integers | Switch]
+"""What the values of a table may be, by key."""
 
 
 def shown(value: object) -> str:
@@ -84,7 +96,7 @@ def shown(value: object) -> str:
 
 
 def check_config(values: Mapping[str, Any], limits: Limits, name: str) -> None:
-    """Raise BundleError if a number of a network's config violates `limits`."""
+    """Raise BundleError if a value of a network's config violates `limits`."""
     for key, limit in limits.items():
         if key in values and not limit.holds(values[key]):
             raise BundleError(
@@ -119,6 +131,7 @@ LM_CONFIG: Limits = {
     "modality_pad": ID,
     "rope_theta": Real(1.0, 1e12),
     "rms_norm_eps": Real(0.0, 1.0),
+    "qk_norm": Switch(),
 }
 SPEECH_ENCODER_CONFIG: Limits = {
     "num_mel_bins": Integer(1, 512),

@@ -1,4 +1,4 @@
-"""The dual-head language model: Qwen3 blocks as a shared trunk, then a text tail and an audio tail.
+"""The dual-head language model: Qwen3 or Llama blocks as a shared trunk, then a text tail and an audio tail.
 
 In: rows [B, L, 2] of (text id, audio id). Out: logits over the text vocabulary and over the speech codes.
 This is the plain, batch-first network without a cache, used for training and as the reference implementation
@@ -23,7 +23,11 @@ from engine_runtime.models.limits import LM_CONFIG, check_config
 
 @dataclass(frozen=True)
 class MossLMConfig:
-    """Sizes of the network. `modality_pad` is the text id that means "read the audio channel of this row"."""
+    """Sizes of the network. `modality_pad` is the text id that means "read the audio channel of this row".
+
+    `qk_norm`: queries and keys are normalized per head before RoPE, as in Qwen3; without it a layer is
+    Llama's.
+    """
 
     hidden_size: int
     intermediate_size: int
@@ -38,6 +42,7 @@ class MossLMConfig:
     modality_pad: int
     rope_theta: float = 1e6
     rms_norm_eps: float = 1e-6
+    qk_norm: bool = True
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -66,7 +71,7 @@ class MossLMConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> MossLMConfig:
         """Config from a manifest table; a missing or unknown key is a BundleError that names it."""
         known = {field.name for field in fields(cls)}
-        optional = {"rope_theta", "rms_norm_eps"}
+        optional = {"rope_theta", "rms_norm_eps", "qk_norm"}
         unknown = sorted(set(values) - known)
         missing = sorted(known - optional - set(values))
         if unknown or missing:
@@ -125,7 +130,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query self-attention with per-head RMS norms on queries and keys before RoPE; no biases."""
+    """Grouped-query self-attention without biases; with `qk_norm` RMS norms per query and key head before
+    RoPE."""
 
     def __init__(self, config: MossLMConfig) -> None:
         super().__init__()
@@ -138,8 +144,9 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
-        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+        self.q_norm, self.k_norm = (
+            RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else nn.Identity() for _ in range(2)
+        )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, L, H]; `mask` [B, 1, L, L] (True = may attend) or None for plain causal attention."""
@@ -171,7 +178,7 @@ class GatedMLP(nn.Module):
 
 
 class Layer(nn.Module):
-    """One Qwen3 decoder layer (pre-norm, residual stream)."""
+    """One Qwen3 or Llama decoder layer (pre-norm, residual stream)."""
 
     def __init__(self, config: MossLMConfig) -> None:
         super().__init__()

@@ -97,6 +97,16 @@ def make_thin() -> MossLM:
     return model.eval()
 
 
+def make_llama(layers: int = 2) -> MossLM:
+    """A random model like Llama, with the vocabularies of the tiny one: queries and keys are not normalized,
+    three query heads share a K/V head, no size but the heads' is a power of two. `layers` of the trunk."""
+    config = MossLMConfig(72, 88, 6, 2, 16, layers, 1, 1, 512, 160, modality_pad=503, qk_norm=False)
+    torch.manual_seed(0)
+    model = MossLM(config)
+    model.reset_parameters(std=0.2)
+    return model.eval()
+
+
 def make_paged(
     model: MossLM | FusedNetwork[Linear],
     *,

@@ -70,6 +70,8 @@ FLAGS = {
 }
 HEAD_SIZES = {"HEADS": HEADS, "KV_HEADS": KV_HEADS, "DIM": DIM, "TOKENS": TOKENS}
 TABLES = {"q_norm": BF16, "k_norm": BF16, "cos": BF16, "sin": BF16, "table": "*i32"}
+NO_QK_NORM: dict[str, object] = {"q_norm": None, "k_norm": None}
+"""Of a network whose queries and keys are not normalized."""
 OFFSETS = {"layer_offset": "i32", "eps": "fp32"}
 
 INTEGERS = ("num_rows", "count", "capacity", "bucket", "batches", "num_distances", "streams")
@@ -132,14 +134,15 @@ def cases(capability: int) -> Iterator[Case]:
         splits = {"GROUP": 4, "GROUP_TILE": 16, "TILE": 64, "NUM_SPLITS": 64}
         buffers = {"partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "softmax_scale": "fp32"}
         types = TABLES | OFFSETS | buffers | {"qkv": BF16, "pool": pool, "position": "*i64", "out": BF16}
-        for has_more in (False, True):
-            yield attend_row, types, HEAD_SIZES | splits | {"HAS_MORE": has_more}, 4
+        for has_more, norms in ((False, {}), (True, {}), (True, NO_QK_NORM)):
+            yield attend_row, types, HEAD_SIZES | splits | {"HAS_MORE": has_more} | norms, 4
         types |= {"q": BF16, "positions": "*i64", "num_rows": "i32"}
         for rows, count in ((4, 16), (16, 8), (16, 1)):
             flags = HEAD_SIZES | splits | {"GROUP_TILE": 4, "NUM_SPLITS": count, "ROWS": rows}
             yield attend_small_batch, types, flags, 4
         types = TABLES | OFFSETS | {"qkv": BF16, "pool": pool, "q_out": BF16, "positions": "*i64"}
-        yield apply_rope_and_write_kv, types, HEAD_SIZES | {"HEAD_TILE": 64}, 8
+        for norms in ({}, NO_QK_NORM):
+            yield apply_rope_and_write_kv, types, HEAD_SIZES | norms | {"HEAD_TILE": 64}, 8
     types = {"partial": FP32, "tops": FP32, "totals": FP32, "out": BF16, "num_outputs": "i32"}
     yield join_small_batch, types, {"DIM": DIM, "NUM_SPLITS": 16}, 2
     yield take_slots, dict.fromkeys(("host", "device"), integer), {"SLOTS": 16}, 1
@@ -209,7 +212,8 @@ def batched_cases(capability: int) -> Iterator[Case]:
         sizes = HEAD_SIZES | {"CAPACITY": 64, "MAX_BLOCKS": 512, "GROUP": 4, "GROUP_TILE": 4}
         types = TABLES | OFFSETS | {"qkv": FP32, "pool": pool, "q_out": BF16}
         types |= dict.fromkeys(("positions", "sequences", "group_rows", "group_counts"), "*i64")
-        yield rope_and_write_rows, types, sizes | {"SPLITS": 2}, 4
+        for norms in ({}, NO_QK_NORM):
+            yield rope_and_write_rows, types, sizes | norms | {"SPLITS": 2}, 4
         types |= {"q": BF16, "partial": FP32, "tops": FP32, "totals": FP32, "arrived": "*i32", "out": BF16}
         types |= {"softmax_scale": "fp32"}
         for split_rows in (256, 512):

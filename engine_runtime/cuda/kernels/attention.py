@@ -1,10 +1,10 @@
 """Split-KV attention of one row, or of a few, over the paged pool.
 
-In: q, k and v of the row from the projection. Out: k (normalized, with RoPE) and v in the pool, and the
-heads' outputs. A program computes one K/V head with its query heads over one split-KV partition; the last
-program to finish combines the partitions. So one kernel does everything between two projections. For a few
-rows (`attend_small_batch`) q already has RoPE and k and v are in the pool; another kernel combines the
-partitions.
+In: q, k and v of the row from the projection. Out: k (normalized where the network does so, with RoPE) and v
+in the pool, and the heads' outputs. A program computes one K/V head with its query heads over one split-KV
+partition; the last program to finish combines the partitions. So one kernel does everything between two
+projections. For a few rows (`attend_small_batch`) q already has RoPE and k and v are in the pool; another
+kernel combines the partitions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import triton.language as tl
 
 @triton.jit
 def _norm_and_rope(plain, other, norm, cos, sin, eps, DIM: tl.constexpr):
-    """rms_norm(x) * norm, then RoPE, of rows [.., DIM]; `other` holds them rotated by half.
+    """rms_norm(x) * norm (x itself where norm is None), then RoPE, of rows [.., DIM]; `other` holds them
+    rotated by half.
 
     The sign of the rotation is in sin."""
-    dims = tl.arange(0, DIM)
-    rms = tl.rsqrt(tl.sum(plain * plain, axis=1) / DIM + eps)
-    weight = tl.load(norm + dims).to(tl.float32)[None, :]
-    other_weight = tl.load(norm + (dims + DIM // 2) % DIM).to(tl.float32)[None, :]
-    return (plain * weight * cos + other * other_weight * sin) * rms[:, None]
+    if norm is not None:
+        dims = tl.arange(0, DIM)
+        rms = tl.rsqrt(tl.sum(plain * plain, axis=1) / DIM + eps)
+        weight = tl.load(norm + dims).to(tl.float32)[None, :]
+        other_weight = tl.load(norm + (dims + DIM // 2) % DIM).to(tl.float32)[None, :]
+        rotated = (plain * weight * cos + other * other_weight * sin) * rms[:, None]
+    else:
+        rotated = plain * cos + other * sin
+    return rotated
 
 
 @triton.jit
@@ -80,6 +85,7 @@ def attend_row(qkv, q_norm, k_norm, cos, sin, pool, table, position, partial, to
     """Grid (KV_HEADS, NUM_SPLITS). qkv [(HEADS + 2 KV_HEADS) * DIM], pool [.., KV_HEADS, TOKENS, DIM] in
     blocks (K, then V), table: K block of each block of rows for layer 0. partial [NUM_SPLITS, HEADS, DIM],
     tops and totals [NUM_SPLITS, HEADS] float32, arrived [KV_HEADS] int32 (zeros, and zeros again afterwards).
+    q_norm and k_norm are None in a network without them.
     HAS_MORE: partitions may be longer than a TILE. Short code matters: between other kernels the instructions
     are fetched again every time."""
     head, split = tl.program_id(0), tl.program_id(1)

@@ -39,8 +39,8 @@ def rope_and_write_rows(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, posit
                         HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
                         GROUP_TILE: tl.constexpr, TOKENS: tl.constexpr, USES_PDL: tl.constexpr):  # fmt: skip
     """Grid (rows, KV_HEADS). qkv [SPLITS, CAPACITY, (HEADS + 2 KV_HEADS) * DIM] float32 -> q_out [rows,
-    HEADS, DIM] normalized and with RoPE, k and v in the pool. table [.., MAX_BLOCKS], a row for each
-    sequence. A row at a position below 0 is not run."""
+    HEADS, DIM] normalized (unless q_norm and k_norm are None) and with RoPE, k and v in the pool. table [..,
+    MAX_BLOCKS], a row for each sequence. A row at a position below 0 is not run."""
     pdl_wait(USES_PDL)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     position = tl.load(positions + row)

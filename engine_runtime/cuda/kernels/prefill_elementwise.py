@@ -17,7 +17,8 @@ from engine_runtime.cuda.kernels.linear import BITS_UNIT, _as_float
 def apply_rope_and_write_kv(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, positions, layer_offset, eps,
                         HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr,
                         TOKENS: tl.constexpr, HEAD_TILE: tl.constexpr):  # fmt: skip
-    """Grid (n). qkv [n, HEADS + 2 KV_HEADS, DIM] -> q_out [n, HEADS, DIM]; k and v to the pool.
+    """Grid (n). qkv [n, HEADS + 2 KV_HEADS, DIM] -> q_out [n, HEADS, DIM]; k and v to the pool. q_norm and
+    k_norm are None in a network without them.
 
     A row at a position below 0 is padding: its k and v are not written."""
     row = tl.program_id(0).to(tl.int64)
@@ -33,15 +34,18 @@ def apply_rope_and_write_kv(qkv, q_norm, k_norm, cos, sin, pool, table, q_out, p
     plain = tl.load(qkv + at + dims[None, :], mask=inside, other=0.0)
     other = tl.load(qkv + at + across[None, :], mask=inside, other=0.0).to(tl.float32)
     wide = plain.to(tl.float32)
-    rms = tl.rsqrt(tl.sum(wide * wide, axis=1) / DIM + eps)[:, None]
-    q_weight = tl.load(q_norm + dims).to(tl.float32)[None, :]
-    k_weight = tl.load(k_norm + dims).to(tl.float32)[None, :]
-    q_other = tl.load(q_norm + across).to(tl.float32)[None, :]
-    k_other = tl.load(k_norm + across).to(tl.float32)[None, :]
     cosine = tl.load(cos + position * DIM + dims).to(tl.float32)[None, :]
     sine = tl.load(sin + position * DIM + dims).to(tl.float32)[None, :]
-    rotated = wide * tl.where(is_q, q_weight, k_weight) * cosine
-    rotated = (rotated + other * tl.where(is_q, q_other, k_other) * sine) * rms
+    if q_norm is not None:
+        rms = tl.rsqrt(tl.sum(wide * wide, axis=1) / DIM + eps)[:, None]
+        q_weight = tl.load(q_norm + dims).to(tl.float32)[None, :]
+        k_weight = tl.load(k_norm + dims).to(tl.float32)[None, :]
+        q_other = tl.load(q_norm + across).to(tl.float32)[None, :]
+        k_other = tl.load(k_norm + across).to(tl.float32)[None, :]
+        rotated = wide * tl.where(is_q, q_weight, k_weight) * cosine
+        rotated = (rotated + other * tl.where(is_q, q_other, k_other) * sine) * rms
+    else:
+        rotated = wide * cosine + other * sine
     q_at = (row * HEADS + heads)[:, None] * DIM + dims[None, :]
     tl.store(q_out + q_at, rotated.to(q_out.dtype.element_ty), mask=is_q)
     block = tl.load(table + position // TOKENS).to(tl.int64) + layer_offset + tl.where(is_v, 1, 0)

@@ -53,8 +53,8 @@ class LayerwiseBackend(DecodeBackend):
 
     @abstractmethod
     def attend(self, qkv: Tensor, layer: LayerWeights, bucket: int, out: Tensor) -> None:
-        """Normalize q and k, apply RoPE, write k and v to the pool, attend over rows 0..position (below
-        `bucket`).
+        """Normalize q and k (if the layer has their norms), apply RoPE, write k and v to the pool, attend
+        over rows 0..position (below `bucket`).
 
         qkv [1, (heads + 2 kv_heads) * head_dim] -> out [1, heads * head_dim].
         """

@@ -121,6 +121,8 @@ def unsupported_reason(config: MossLMConfig, cache: KVCache) -> str | None:
         return "it needs bfloat16"
     if config.head_dim != 128 or config.num_attention_heads != 4 * config.num_key_value_heads:
         return "it needs heads of 128, four for each K/V head"
+    if not config.qk_norm:
+        return "it needs normalized queries and keys (qk_norm)"
     if cache.tokens_per_block % _TILE_ROWS:
         return f"it needs KV blocks of a multiple of {_TILE_ROWS} rows"
     return None

@@ -44,6 +44,8 @@ def unsupported_reason(network: Network, cache: KVCache) -> str | None:
     group = config.num_attention_heads // config.num_key_value_heads
     if config.head_dim != 128 or group != 4:
         return "it needs heads of 128, four for each K/V head"
+    if not config.qk_norm:
+        return "it needs normalized queries and keys (qk_norm)"
     if cache.tokens_per_block % TILE_ROWS:
         return f"it needs KV blocks of a multiple of {TILE_ROWS} rows"
     formats = {matrix.format for matrix in network.matrices}

@@ -21,7 +21,13 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.executors.cuda.torch_backend import apply_rope, first_blocks, read_rows, write_rows
+from engine_runtime.executors.cuda.torch_backend import (
+    apply_rope,
+    first_blocks,
+    head_norm,
+    read_rows,
+    write_rows,
+)
 from engine_runtime.executors.cuda.weights import LayerWeights, Network, Tail
 from engine_runtime.hardware import kernel_capability
 from engine_runtime.lm.kv_cache import KVCache
@@ -41,7 +47,8 @@ class RowOperations(Protocol):
         """x [n, H] -> rms_norm(x) * norm."""
 
     def apply_rope_and_write_kv(self, qkv: Tensor, layer: LayerWeights, positions: Tensor) -> Tensor:
-        """Normalize q and k of the rows at `positions` [n] int64, apply RoPE, write k and v to the pool.
+        """Normalize q and k (if the layer has their norms) of the rows at `positions` [n] int64, apply RoPE,
+        write k and v to the pool.
 
         qkv [n, (heads + 2 kv_heads) * head_dim] -> q [n, heads, head_dim]. With kernels, a position below 0
         marks a padding row, which is not written.
@@ -87,7 +94,7 @@ class TorchRowOperations:
             table.index_select(0, positions)[:, None] for table in (self._network.cos, self._network.sin)
         )
         q, k = (
-            apply_rope(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            apply_rope(head_norm(part, norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
         block = self._inputs.table[positions // size].long() + self._cache.layer_offset(layer.index)

@@ -49,7 +49,7 @@ class TorchBackend(LayerwiseBackend):
         q, k, v = qkv.view(-1, dim).split((heads, kv_heads, kv_heads))
         cos, sin = (table.index_select(0, position) for table in (self._network.cos, self._network.sin))
         q, k = (
-            apply_rope(F.rms_norm(part, (dim,), norm, config.rms_norm_eps), cos, sin)
+            apply_rope(head_norm(part, norm, config.rms_norm_eps), cos, sin)
             for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
         )
         size, offset = self._cache.tokens_per_block, self._cache.layer_offset(layer.index)
@@ -67,6 +67,11 @@ class TorchBackend(LayerwiseBackend):
 
     def _dense(self, matrix: Matrix) -> Tensor:
         return matrix.dense(self._cache.trunk.dtype, self._scratch)
+
+
+def head_norm(x: Tensor, norm: Tensor | None, eps: float) -> Tensor:
+    """rms_norm(x) * norm over the head_dim, the last axis; x itself in a network without these norms."""
+    return x if norm is None else F.rms_norm(x, norm.shape, norm, eps)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ class TorchExecutor:
             self.network = model
             layers = (*model.trunk, *model.text.layers, *model.audio.layers)
             self._qk_norms = [_qk_norm(config, layer) for layer in layers]
-            """Norms of q and k by the layer's index in the KV pool."""
+            """Norms of q and k by the layer's index in the KV pool; None in a network without them."""
             tables = signed_rotary_tables(config, max_seq_len, dtype, self.device)
             self._cos, self._sin = (table[:, None] for table in tables)
             # One row per K (or V) block of a layer, the unit of block offsets.
@@ -137,8 +137,9 @@ class TorchExecutor:
             self._single_row: SingleRow | None = None
             if dense is not None and self.device.type == "cpu" and cache.pool.dtype == dtype == torch.float32:
                 fold_norms(dense)
-                norms = torch.stack(self._qk_norms)
-                self._single_row = SingleRow(dense, cache, norms, self._cos, self._sin)
+                norms = [norm for norm in self._qk_norms if norm is not None]
+                stacked = torch.stack(norms) if norms else None
+                self._single_row = SingleRow(dense, cache, stacked, self._cos, self._sin)
 
     @torch.inference_mode()
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
@@ -256,7 +257,9 @@ class TorchExecutor:
         config = self.config
         num_heads, num_kv = config.num_attention_heads, config.num_key_value_heads
         qk, v = qkv[:, : num_heads + num_kv], qkv[:, num_heads + num_kv :]
-        qk = F.rms_norm(qk, (config.head_dim,), None, config.rms_norm_eps).mul_(self._qk_norms[layer.index])
+        norm = self._qk_norms[layer.index]
+        if norm is not None:
+            qk = F.rms_norm(qk, (config.head_dim,), None, config.rms_norm_eps).mul_(norm)
         qk = (qk * packed.cos).addcmul_(qk.roll(config.head_dim // 2, -1), packed.sin)
         q, k = qk[:, :num_heads], qk[:, num_heads:]
         if self._has_fp8_cache:
@@ -315,7 +318,9 @@ def _fused(
     return fuse(model.config, source, packed_linear, formats=formats, dtype=dtype, device=device)
 
 
-def _qk_norm(config: MossLMConfig, layer: FusedLayer[Linear]) -> Tensor:
+def _qk_norm(config: MossLMConfig, layer: FusedLayer[Linear]) -> Tensor | None:
     """Norm weights of queries and of keys [heads + kv_heads, head_dim], one row for each head."""
+    if layer.q_norm is None or layer.k_norm is None:
+        return None
     queries = layer.q_norm.expand(config.num_attention_heads, -1)
     return torch.cat((queries, layer.k_norm.expand(config.num_key_value_heads, -1)))

@@ -59,12 +59,18 @@ class SingleRow:
     Args:
         network: weights in float32 on the CPU, with folded norms.
         cache: the pool, in float32.
-        qk_norms: norm weights of queries and keys by layer. [layers, heads + kv_heads, head_dim]
+        qk_norms: norm weights of queries and keys by layer; None in a network without them. [layers, heads +
+            kv_heads, head_dim]
         cos, sin: RoPE tables; sin has the sign of the half rotation in it. [rows, 1, head_dim]
     """
 
     def __init__(
-        self, network: FusedNetwork[DenseLinear], cache: KVCache, qk_norms: Tensor, cos: Tensor, sin: Tensor
+        self,
+        network: FusedNetwork[DenseLinear],
+        cache: KVCache,
+        qk_norms: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
     ) -> None:
         config = network.config
         self._network, self._eps = network, config.rms_norm_eps
@@ -137,7 +143,12 @@ class _Attention:
     """Attention of a row: `qkv` in, `attended` out; writes the row's K/V to the pool."""
 
     def __init__(
-        self, network: FusedNetwork[DenseLinear], cache: KVCache, qk_norms: Tensor, cos: Tensor, sin: Tensor
+        self,
+        network: FusedNetwork[DenseLinear],
+        cache: KVCache,
+        qk_norms: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
     ) -> None:
         config = network.config
         heads, num_kv, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -152,9 +163,9 @@ class _Attention:
         self._swapped = self._qk.reshape(-1, 2, dim // 2)[:, ::-1]
         self._turned, self._squares = np.empty_like(self._qk), np.empty_like(self._qk)
         # the norm weights are part of the tables of the rotation; the scale is one of the queries
-        norms, scale = qk_norms.clone(), torch.ones((heads + num_kv, 1))
-        scale[:heads] = dim**-0.5
-        norms *= scale
+        self._is_normed = qk_norms is not None
+        norms = torch.ones((cache.num_layers, heads + num_kv, dim)) if qk_norms is None else qk_norms.clone()
+        norms[:, :heads] *= dim**-0.5
         self._norms, self._swapped_norms = norms.numpy(), norms.roll(dim // 2, -1).numpy()
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._pool = cache.pool.numpy()
@@ -190,12 +201,17 @@ class _Attention:
     def _rotate(self, layer: int) -> None:
         """RMS norm and RoPE of queries and keys, in place."""
         qk, turned = self._qk, self._turned
-        np.multiply(qk, qk, out=self._squares)
-        norm = np.add.reduce(self._squares, axis=1, keepdims=True)
-        norm /= np.float32(self._dim)
-        norm += self._eps
-        np.sqrt(norm, out=norm)
+        norm = self._rms() if self._is_normed else None
         np.multiply(self._swapped, self._by_sin[layer], out=turned.reshape(self._swapped.shape))
         np.multiply(qk, self._by_cos[layer], out=qk)
         np.add(qk, turned, out=qk)
-        np.divide(qk, norm, out=qk)
+        if norm is not None:
+            np.divide(qk, norm, out=qk)
+
+    def _rms(self) -> Array:
+        """Root mean square of each query and key. [heads + kv_heads, 1]"""
+        np.multiply(self._qk, self._qk, out=self._squares)
+        rms: Array = np.add.reduce(self._squares, axis=1, keepdims=True)
+        rms /= np.float32(self._dim)
+        rms += self._eps
+        return np.sqrt(rms, out=rms)

@@ -123,7 +123,12 @@ class CheckpointConfig:
 
     @classmethod
     def of(cls, config: MossLMConfig, dtype: Dtype, max_position_embeddings: int) -> CheckpointConfig:
-        """For plain weights of our network."""
+        """For plain weights of our network. Raises BundleError for one that an engine cannot run."""
+        if not config.qk_norm:
+            raise BundleError(
+                "TensorRT-LLM engines normalize queries and keys, and [lm.config] has qk_norm = false.",
+                "Run this language model with --backend torch.",
+            )
         return cls(
             dtype=dtype,
             hidden_size=config.hidden_size,

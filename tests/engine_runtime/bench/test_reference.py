@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -76,11 +77,16 @@ def test_only_the_wanted_rows_are_returned(model: MossLM) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("qk_norm", [True, False])
 @torch.inference_mode()
-def test_layers_of_transformers_compute_the_same(model: MossLM) -> None:
+def test_layers_of_transformers_compute_the_same(qk_norm: bool) -> None:
     pytest.importorskip("transformers")
-    source = model.state_dict().__getitem__
-    reference = LayerwiseReference(CONFIG, source, TransformersLayers(CONFIG, "cpu"))
+    config = replace(CONFIG, qk_norm=qk_norm)
+    model = MossLM(config).eval()
+    fill_random(model, 0)
+    source, layers = model.state_dict().__getitem__, TransformersLayers(config, "cpu")
+    assert layers.described == f"transformers' {'Qwen3' if qk_norm else 'Llama'} modules"
+    reference = LayerwiseReference(config, source, layers)
     last = [[len(ids) - 1] for ids in SEQUENCES]
     whole = TransformersLM(model)
     for head, index, logits in reference.logits(SEQUENCES, last):

@@ -8,7 +8,7 @@ import pytest
 
 from engine_runtime.bundle.manifest import LARGEST_FILE, Manifest, Table, read_toml
 from engine_runtime.errors import BundleError
-from engine_runtime.models.limits import Integer, Integers, Real, shown
+from engine_runtime.models.limits import Integer, Integers, Real, Switch, shown
 
 
 def _read(tmp_path: Path, text: str) -> dict[str, object]:
@@ -69,9 +69,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         (Real(0.5, 2), [0.5, 1, 2.0], [0.4, 3, 10**5_000, float("nan"), float("inf"), True, "1"]),
         (Integers(1, 9, 2), [[], [1, 9]], [[1, 2, 3], [0], [[1]], 1, "1"]),
         (Integers(1, 9, 2, depth=2), [[], [[1, 9], []]], [[1], [[1, 2, 3]], [[[1]]]]),
+        (Switch(), [True, False], [0, 1, 1.0, "true", None, []]),
     ],
 )
-def test_limits(limit: Integer | Real | Integers, right: list[object], wrong: list[object]) -> None:
+def test_limits(limit: Integer | Real | Integers | Switch, right: list[object], wrong: list[object]) -> None:
     assert [value for value in right if not limit.holds(value)] == []
     assert [value for value in wrong if limit.holds(value)] == []
 

@@ -25,7 +25,15 @@ from engine_runtime.options import BlockFormats, WeightFormat
 from engine_runtime.quantization import FP8, Matrix, quantize
 from engine_runtime.types import SamplingParams
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
-from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, load_tiny, make_cuda_paged, make_paged, make_thin
+from tests.factories.tiny_lm import (
+    LOGIT_TOLERANCE,
+    as_ids,
+    load_tiny,
+    make_cuda_paged,
+    make_llama,
+    make_paged,
+    make_thin,
+)
 
 pytestmark = needs_triton
 patch_interpreter()
@@ -57,9 +65,14 @@ def assert_stored(got: Tensor, wanted: Tensor) -> None:
 class Bench:
     """Both sides over one tiny network and one pool whose blocks are scattered."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32, kv_dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float32,
+        kv_dtype: torch.dtype | None = None,
+        model: MossLM | None = None,
+    ) -> None:
         torch.manual_seed(0)
-        self.model: MossLM = load_tiny()[0]
+        self.model: MossLM = model or load_tiny()[0]
         self.network: Network = build_network(
             self.model.config,
             self.model.state_dict().__getitem__,
@@ -88,7 +101,9 @@ class Bench:
 
     @property
     def layer(self) -> LayerWeights:
-        layer = self.network.audio.layers[1]
+        layer = self.network.audio.layers[-1]
+        if layer.q_norm is None or layer.k_norm is None:
+            return layer
         return replace(layer, q_norm=layer.q_norm + 0.3, k_norm=layer.k_norm - 0.2)
 
 
@@ -188,6 +203,11 @@ def test_attention_in_smaller_numbers(
     check_attention(Bench(dtype, kv_dtype), 100, 256, tolerance)
 
 
+@pytest.mark.slow
+def test_attention_without_norms_of_queries_and_keys() -> None:
+    check_attention(Bench(model=make_llama()), 130, 256, 1e-5)
+
+
 def check_attention(bench: Bench, position: int, bucket: int, tolerance: float) -> None:
     bench.place(position)
     config, before = bench.model.config, bench.cache.pool.clone()
@@ -205,9 +225,11 @@ def check_attention(bench: Bench, position: int, bucket: int, tolerance: float) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kv_dtype", [None, FP8])
-def test_rows_are_normed_turned_and_written(kv_dtype: torch.dtype | None) -> None:
-    bench = Bench(kv_dtype=kv_dtype)
+@pytest.mark.parametrize(
+    ("kv_dtype", "model"), [(None, None), (FP8, None), (None, make_llama())], ids=["qwen3", "fp8", "llama"]
+)
+def test_rows_are_normed_turned_and_written(kv_dtype: torch.dtype | None, model: MossLM | None) -> None:
+    bench = Bench(kv_dtype=kv_dtype, model=model)
     bench.place(0)
     config, before = bench.model.config, bench.cache.pool.clone()
     width = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
@@ -387,11 +409,11 @@ def test_fields_are_taken_with_the_ids_of_the_step_before() -> None:
 
 
 @pytest.mark.slow
-def test_a_complete_step_through_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("model", [load_tiny()[0], make_llama()], ids=["qwen3", "llama"])
+def test_a_complete_step_through_the_executor(model: MossLM, monkeypatch: pytest.MonkeyPatch) -> None:
     few_programs = KernelConfig(32, 4, 1, 2)
     monkeypatch.setattr(triton_linear, "default_config", lambda key: few_programs)
-    model, cases = load_tiny()
-    ids = as_ids(cases["a.rows"], model)
+    ids = as_ids(load_tiny()[1]["a.rows"], model)
     device = str(DEVICE)
     paged, plain = make_cuda_paged(model, uses_triton=True, device=device), make_paged(model)
     mine, other = Sequence(), Sequence()

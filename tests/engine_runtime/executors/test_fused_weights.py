@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from engine_runtime.executors.fused_weights import FusedNetwork, fuse
-from engine_runtime.models.moss_lm import MossLM
+from engine_runtime.models.moss_lm import MossLM, RMSNorm
 from engine_runtime.options import BlockFormats, WeightFormat
-from tests.factories.tiny_lm import layers_of, load_tiny
+from tests.factories.tiny_lm import layers_of, load_tiny, make_llama
 
 FORMATS = BlockFormats(trunk="int8", tails="fp8", heads="native")
 
@@ -24,9 +24,9 @@ class PackedWeight:
         self.weight, self.format = torch.cat(list(parts)), weight_format
 
 
-@pytest.fixture(scope="module")
-def model() -> MossLM:
-    return load_tiny()[0]
+@pytest.fixture(scope="module", params=["qwen3", "llama"])
+def model(request: pytest.FixtureRequest) -> MossLM:
+    return make_llama() if request.param == "llama" else load_tiny()[0]
 
 
 @pytest.fixture
@@ -81,7 +81,11 @@ def test_products_are_those_of_the_modules(model: MossLM, network: FusedNetwork[
         (network.text.norm, model.model.text_norm),
         (network.audio.norm, model.model.audio_norm),
     ):
-        assert torch.equal(norm, module.weight.double())
+        if norm is None:
+            assert not model.config.qk_norm
+        else:
+            assert isinstance(module, RMSNorm)
+            assert torch.equal(norm, module.weight.double())
 
 
 def test_merged_ids_index_one_table(model: MossLM, network: FusedNetwork[PackedWeight]) -> None:

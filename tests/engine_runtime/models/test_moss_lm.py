@@ -6,10 +6,11 @@ import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from engine_runtime.errors import BundleError
-from engine_runtime.models.moss_lm import MossLM, MossLMConfig
-from tests.factories.tiny_lm import GOLDEN, LOGIT_TOLERANCE, load_meta, load_tiny
+from engine_runtime.models.moss_lm import Attention, MossLM, MossLMConfig, rotary_tables
+from tests.factories.tiny_lm import GOLDEN, LOGIT_TOLERANCE, load_meta, load_tiny, make_llama
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +100,35 @@ def test_names_and_shapes_at_full_size() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == inventory["parameters"]
 
 
+@torch.inference_mode()
+def test_without_norms_of_queries_and_keys_attention_is_that_of_llama() -> None:
+    config = make_llama().config
+    attention = Attention(config)
+    assert {name for name, _ in attention.named_parameters()} == {
+        f"{part}_proj.weight" for part in ("q", "k", "v", "o")
+    }
+    x, heads, dim = torch.randn(7, config.hidden_size), config.num_attention_heads, config.head_dim
+    cos, sin = rotary_tables(config, torch.arange(7))
+    projected = {name: F.linear(x, getattr(attention, f"{name}_proj").weight) for name in "qkv"}
+    attended = []
+    for head in range(heads):
+        of_group = head * config.num_key_value_heads // heads
+        q, k, v = (
+            projected[name][:, index * dim : (index + 1) * dim]
+            for name, index in (("q", head), ("k", of_group), ("v", of_group))
+        )
+        # A pair of one frequency lies half a head apart; RoPE turns it by the position.
+        q, k = (
+            torch.view_as_real(torch.complex(*part.chunk(2, 1)) * torch.complex(cos, sin)[:, : dim // 2])
+            for part in (q, k)
+        )
+        scores = torch.einsum("idc,jdc->ij", q, k) / dim**0.5
+        scores = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+        attended.append(scores.softmax(-1) @ v)
+    wanted = attention.o_proj(torch.cat(attended, dim=-1))
+    torch.testing.assert_close(attention(x[None], cos, sin, None)[0], wanted, atol=1e-5, rtol=1e-5)
+
+
 def test_a_bad_manifest_table_is_refused_by_key() -> None:
     good = load_meta()["config"] | {"modality_pad": 503}
     with pytest.raises(BundleError, match="hiden_size"):
@@ -107,3 +137,7 @@ def test_a_bad_manifest_table_is_refused_by_key() -> None:
         MossLMConfig.from_dict({key: value for key, value in good.items() if key != "head_dim"})
     with pytest.raises(BundleError, match="modality_pad"):
         MossLMConfig.from_dict(good | {"modality_pad": 512})
+    assert MossLMConfig.from_dict(good).qk_norm
+    assert not MossLMConfig.from_dict(good | {"qk_norm": False}).qk_norm
+    with pytest.raises(BundleError, match="has qk_norm = 0, which must be true or false"):
+        MossLMConfig.from_dict(good | {"qk_norm": 0})

@@ -27,7 +27,7 @@ from engine_runtime.quantization import Matrix, quantize
 from engine_runtime.types import SamplingParams
 from tests.doubles.graphs import FirstFunctions
 from tests.doubles.interpreted_triton import HAS_TRITON, needs_triton, patch_interpreter
-from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_paged, make_thin
+from tests.factories.tiny_lm import load_tiny, make_cuda_paged, make_llama, make_paged, make_thin
 from tests.tools.lm_scenarios import NAMED_SAMPLINGS, assert_same, noted_takes, replies_together, reply
 
 pytestmark = needs_triton
@@ -72,6 +72,7 @@ def make_batched(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", [make_thin(), make_llama(layers=1)], ids=["qwen3", "llama"])
 def test_mixed_steps_equal_single_steps(model: MossLM) -> None:
     """Decode rows and short prefills, lengths on both sides of a partition, tails that are filled later."""
     choose = random.Random(3)

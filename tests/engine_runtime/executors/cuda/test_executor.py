@@ -26,6 +26,7 @@ from tests.factories.tiny_lm import (
     load_special_ids,
     load_tiny,
     make_cuda_paged,
+    make_llama,
     make_paged,
 )
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, converse, reply
@@ -56,6 +57,14 @@ def test_conversations_are_the_same_as_on_the_plain_executor(tiny: Tiny, seed: i
     size = [8, 16, 32][seed % 3]
     cuda = make_cuda_paged(model, num_blocks=128, tokens_per_block=size)
     converse(model, cuda, make_paged(model, num_blocks=128, tokens_per_block=size), seed, LOGIT_TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_conversations_without_norms_of_queries_and_keys(seed: int) -> None:
+    model = make_llama()
+    cuda, plain = make_cuda_paged(model, num_blocks=128), make_paged(model, num_blocks=128)
+    converse(model, cuda, plain, seed, LOGIT_TOLERANCE)
 
 
 @pytest.mark.slow

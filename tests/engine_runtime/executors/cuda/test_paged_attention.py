@@ -163,12 +163,13 @@ def test_the_first_copies_leave_room_for_q(shared_limit: int, kv_dtype: torch.dt
         ("cuda", {}, torch.float16, 16, "bfloat16"),
         ("cuda", {"head_dim": 64}, torch.bfloat16, 16, "heads of 128"),
         ("cuda", {"num_key_value_heads": 16}, torch.bfloat16, 16, "four for each K/V head"),
+        ("cuda", {"qk_norm": False}, torch.bfloat16, 16, "normalized queries and keys (qk_norm)"),
         ("cuda", {}, torch.bfloat16, 24, "KV blocks of a multiple of 16"),
     ],
 )
 def test_sizes_that_the_kernel_cannot_run(
     where: str,
-    changes: dict[str, int],
+    changes: dict[str, Any],
     dtype: torch.dtype,
     tokens_per_block: int,
     reason: str | None,
@@ -217,7 +218,8 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return properties
 
 
-LAYER = cast(LayerWeights, SimpleNamespace(q_norm=torch.ones(128), k_norm=torch.ones(128), index=5))
+Q_NORM = torch.ones(128)
+LAYER = cast(LayerWeights, SimpleNamespace(q_norm=Q_NORM, k_norm=torch.ones(128), index=5))
 
 
 def make_attention(longest: int, cache: Any = None, capacity: int = CAPACITY) -> PagedAttention:
@@ -286,7 +288,7 @@ def test_the_kernel_gets_what_it_declares() -> None:
         "tops": partitions.tops,
         "totals": partitions.totals,
         "arrived": partitions.arrived,
-        "q_norm": LAYER.q_norm,
+        "q_norm": Q_NORM,
     }
     assert_addresses(kernel, expected)
     names = ("layer_offset", "num_groups", "max_parts", "splits")

@@ -90,8 +90,9 @@ class Bench:
             max_seq_len=LONGEST,
         )
         for layer in self.network.layers:
-            layer.q_norm.copy_(1 + torch.randn_like(layer.q_norm) / 4)
-            layer.k_norm.copy_(1 + torch.randn_like(layer.k_norm) / 4)
+            for norm in (layer.q_norm, layer.k_norm):
+                assert norm is not None
+                norm.copy_(1 + torch.randn_like(norm) / 4)
         self.inputs = BatchInputs(CAPACITY, -(-LONGEST // tokens_per_block), DEVICE)
         self.backend = BatchedBackend(self.network, self.cache, self.inputs, LONGEST)
         reason = unsupported_reason(CONFIG, self.cache)

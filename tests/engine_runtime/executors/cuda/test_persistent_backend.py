@@ -101,13 +101,14 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
         ({}, BlockFormats(heads="fp8"), 16, "unquantized heads"),
         ({}, BlockFormats(), 24, "KV blocks of a multiple of 16"),
         ({"num_key_value_heads": 8}, BlockFormats(), 16, "four for each K/V head"),
+        ({"qk_norm": False}, BlockFormats(), 16, "normalized queries and keys (qk_norm)"),
         ({"text_vocab": 72}, BlockFormats(), 16, "cannot tile a matrix of 72 x 2048"),
         ({"text_vocab": 48, "modality_pad": 0}, BlockFormats(), 16, "a tile of each matrix"),
     ],
 )
 @pytest.mark.slow
 def test_sizes_that_the_kernel_cannot_run(
-    changes: dict[str, int], formats: BlockFormats, tokens_per_block: int, reason: str | None
+    changes: dict[str, Any], formats: BlockFormats, tokens_per_block: int, reason: str | None
 ) -> None:
     network = random_network(replace(CONFIG, **changes), formats)
     found = unsupported_reason(network, cache_on_gpu(tokens_per_block))

@@ -48,6 +48,8 @@ class Machine:
             self.wrote[op.out] = index
             if OpKind.ATTENTION in kind:
                 layer = self.layers[op.extra]
+                assert layer.q_norm is not None
+                assert layer.k_norm is not None
                 assert (op.scale, op.norm) == (layer.q_norm.data_ptr(), layer.k_norm.data_ptr())
                 self.backend.attend(self.at[op.x][None], layer, 512, self.at[op.out][None])
                 continue

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from engine_runtime.errors import ContextLengthError, ExecutorError, OutOfBlocksError
-from engine_runtime.lm.block_manager import Sequence
+from engine_runtime.executors.torch.executor import TorchExecutor
+from engine_runtime.lm.block_manager import BlockManager, Sequence
+from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM, StepRequest
 from engine_runtime.lm.step import StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
 from engine_runtime.options import EngineOptions, WeightFormat
-from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, layers_of, load_tiny, make_paged
+from tests.factories.tiny_lm import LOGIT_TOLERANCE, as_ids, layers_of, load_tiny, make_llama, make_paged
 from tests.tools.lm_scenarios import SAMPLINGS, assert_same, replies_together, reply
 
 Tiny = tuple[MossLM, dict[str, torch.Tensor]]
@@ -136,10 +138,27 @@ def test_a_tail_that_was_left_out_is_filled_before_it_is_read(tiny: Tiny, left_o
     paged.blocks.check_integrity([sequence, other])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.inference_mode()
+def test_a_network_without_norms_of_queries_and_keys(tiny: Tiny, dtype: torch.dtype) -> None:
+    """Prefill, decode steps (by the single-row path in float32 alone) and the plain network agree."""
+    model, rows = make_llama().to(dtype), tiny[1]["a.rows"]
+    ids, sequence = as_ids(rows, model), Sequence()
+    cache = KVCache(model.config, 16, 16, dtype=dtype)
+    executor = TorchExecutor(model, cache, max_seq_len=256)
+    assert (executor._single_row is not None) == (dtype == torch.float32)
+    paged = PagedLM(executor, cache, BlockManager(16, 16))
+    text, audio = model(rows[None])
+    steps = [paged.prefill(sequence, ids[:37]), *(paged.decode(sequence, one) for one in ids[37:])]
+    for row, step in enumerate(steps, start=36):
+        torch.testing.assert_close(step.text_logits, text[0, row].float(), atol=LOGIT_TOLERANCE, rtol=0)
+        torch.testing.assert_close(step.audio_logits, audio[0, row].float(), atol=LOGIT_TOLERANCE, rtol=0)
+
+
 @pytest.mark.slow
-def test_a_batch_equals_single_runs(tiny: Tiny) -> None:
+@pytest.mark.parametrize("model", [load_tiny()[0], make_llama()], ids=["qwen3", "llama"])
+def test_a_batch_equals_single_runs(model: MossLM) -> None:
     """Random mixtures of prefills and decode steps, with skipped tails, forks and scattered blocks."""
-    model, _ = tiny
     choose = random.Random(7)
     vocab = model.config.text_vocab + model.config.audio_vocab
     batched, single = make_paged(model, num_blocks=96), make_paged(model, num_blocks=96)
@@ -215,10 +234,6 @@ def test_a_batch_with_one_bad_sequence_changes_none(tiny: Tiny) -> None:
 
 @pytest.mark.slow
 def test_half_precision_stays_close(tiny: Tiny) -> None:
-    from engine_runtime.executors.torch.executor import TorchExecutor
-    from engine_runtime.lm.block_manager import BlockManager
-    from engine_runtime.lm.kv_cache import KVCache
-
     model, cases = load_tiny()
     cache = KVCache(model.config, 16, 16, dtype=torch.bfloat16)
     executor = TorchExecutor(model.to(torch.bfloat16), cache, max_seq_len=256)
@@ -296,10 +311,6 @@ def test_a_weight_format_is_the_plain_network_with_rounded_weights(
 
 
 def test_keys_and_values_in_fp8_stay_close(tiny: Tiny) -> None:
-    from engine_runtime.executors.torch.executor import TorchExecutor
-    from engine_runtime.lm.block_manager import BlockManager
-    from engine_runtime.lm.kv_cache import KVCache
-
     model, cases = tiny
     ids = as_ids(cases["a.rows"], model)
     cache = KVCache(model.config, 16, 16, kv_dtype=torch.float8_e4m3fn)

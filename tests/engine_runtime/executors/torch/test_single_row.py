@@ -13,7 +13,7 @@ from engine_runtime.executors.torch.single_row import SingleRow
 from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.step import BOTH_TAILS, ScheduledBatch, ScheduledSequence, StepOutput, Tails
 from engine_runtime.models.moss_lm import MossLM
-from tests.factories.tiny_lm import as_ids, layers_of, load_tiny, make_paged
+from tests.factories.tiny_lm import as_ids, layers_of, load_tiny, make_llama, make_paged
 
 TOLERANCE = 1e-4
 
@@ -39,10 +39,10 @@ def rows_in_pool(pool: torch.Tensor, sequence: Sequence) -> torch.Tensor:
     return pool[sequence.block_table].movedim(4, 1).flatten(0, 1)[: sequence.num_tokens]
 
 
-@pytest.fixture
-def model() -> MossLM:
+@pytest.fixture(params=["qwen3", "llama"])
+def model(request: pytest.FixtureRequest) -> MossLM:
     """With norm weights that are not 1."""
-    model, _ = load_tiny()
+    model = make_llama() if request.param == "llama" else load_tiny()[0]
     generator = torch.Generator().manual_seed(3)
     for name, parameter in model.named_parameters():
         if "norm" in name:

@@ -93,6 +93,11 @@ def test_keys_of_the_library_are_left_alone_and_its_excludes_hold() -> None:
     assert not config.is_quantized("audio_lm_head")
 
 
+def test_a_network_without_norms_of_queries_and_keys_is_refused() -> None:
+    with pytest.raises(BundleError, match=r"normalize queries and keys.*qk_norm = false"):
+        CheckpointConfig.of(replace(RELEASED, qk_norm=False), "bfloat16", 8192)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
