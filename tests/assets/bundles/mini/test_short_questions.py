@@ -34,19 +34,30 @@ def test_short(short_questions: ModuleType, text: str, answer: str, is_short: bo
     assert short_questions.is_short(short_questions.Question(text, (answer,), "x")) == is_short
 
 
+def write(folder: Path, source: str, rows: list[dict[str, object]]) -> None:
+    with gzip.open(folder / f"{source}.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 def test_drawn_questions_are_different_and_the_seed_decides(
     short_questions: ModuleType, tmp_path: Path
 ) -> None:
-    rows = [{"question": f"what comes after the number {n}", "answers": ["yellow"]} for n in range(9)] * 2
-    for source in ("webquestions", "nq_open_dev"):
-        with gzip.open(tmp_path / f"{source}.jsonl.gz", "wt") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    counts = {"webquestions": 5, "nq_open_dev": 2}
+    trivia = [
+        {"question": f"Which colour has number {n}?", "answer": answer, "category": category}
+        for answer, category in (("Yellow", "general"), ("1945", "history"), ("Yellow", "movies"))
+        for n in range(9)
+    ]
+    write(tmp_path, "opentriviaqa", [*trivia, {"question": "q", "answer": "Teal", "category": "general"}])
+    known = [{"question": f"what colour has thing {n}", "answers": ["gold", "yellow"]} for n in range(9)]
+    unknown = [{"question": f"what colour has part {n}", "answers": ["teal"]} for n in range(9)]
+    write(tmp_path, "webquestions", [*known, *known, *unknown])
+    counts = {"opentriviaqa": 9, "webquestions": 5}
     drawn = short_questions.draw(tmp_path, counts, 1)
     assert drawn == short_questions.draw(tmp_path, counts, 1) != short_questions.draw(tmp_path, counts, 2)
-    assert {source: [one.source for one in drawn].count(source) for source in counts} == counts
-    assert len({one.text for one in drawn if one.source == "webquestions"}) == 5
-    assert drawn[0].text.startswith("What comes after the number")
-    assert drawn[0].text.endswith("?")
+    assert {one.answers for one in drawn} == {("Yellow",), ("gold", "yellow")}
+    asked = [one.text for one in drawn if one.source == "webquestions"]
+    assert len(set(asked)) == 5
+    assert all(text.startswith("What colour has thing") and text.endswith("?") for text in asked)
+    assert {one.category for one in drawn} == {"", "general"}
     with pytest.raises(SystemExit, match="has 9 short questions, 10 were asked for"):
         short_questions.draw(tmp_path, {"webquestions": 10}, 1)
