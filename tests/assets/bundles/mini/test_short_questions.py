@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+Row = dict[str, object]
+
 
 @pytest.fixture(scope="module")
 def short_questions(recipe: Callable[[str], ModuleType]) -> ModuleType:
@@ -34,7 +36,7 @@ def test_short(short_questions: ModuleType, text: str, answer: str, is_short: bo
     assert short_questions.is_short(short_questions.Question(text, (answer,), "x")) == is_short
 
 
-def write(folder: Path, source: str, rows: list[dict[str, object]]) -> None:
+def write(folder: Path, source: str, rows: list[Row]) -> None:
     with gzip.open(folder / f"{source}.jsonl.gz", "wt") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
@@ -42,14 +44,16 @@ def write(folder: Path, source: str, rows: list[dict[str, object]]) -> None:
 def test_drawn_questions_are_different_and_the_seed_decides(
     short_questions: ModuleType, tmp_path: Path
 ) -> None:
-    trivia = [
+    trivia: list[Row] = [
         {"question": f"Which colour has number {n}?", "answer": answer, "category": category}
         for answer, category in (("Yellow", "general"), ("1945", "history"), ("Yellow", "movies"))
         for n in range(9)
     ]
     write(tmp_path, "opentriviaqa", [*trivia, {"question": "q", "answer": "Teal", "category": "general"}])
-    known = [{"question": f"what colour has thing {n}", "answers": ["gold", "yellow"]} for n in range(9)]
-    unknown = [{"question": f"what colour has part {n}", "answers": ["teal"]} for n in range(9)]
+    known: list[Row] = [
+        {"question": f"what colour has thing {n}", "answers": ["gold", "yellow"]} for n in range(9)
+    ]
+    unknown: list[Row] = [{"question": f"what colour has part {n}", "answers": ["teal"]} for n in range(9)]
     write(tmp_path, "webquestions", [*known, *known, *unknown])
     counts = {"opentriviaqa": 9, "webquestions": 5}
     drawn = short_questions.draw(tmp_path, counts, 1)
