@@ -16,10 +16,9 @@ from gguf_weights import GgufFile, config_of, weights_of
 from torch import Tensor
 
 from engine_runtime.executors.torch.executor import TorchExecutor
-from engine_runtime.lm.block_manager import BlockManager
+from engine_runtime.lm.block_manager import BlockManager, Sequence
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
-from engine_runtime.lm.sequence import Sequence
 from engine_runtime.lm.step import Tails
 from engine_runtime.models.moss_lm import MossLM
 
