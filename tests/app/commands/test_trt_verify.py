@@ -48,7 +48,7 @@ def test_an_engine_that_is_aligned(
     lines = capsys.readouterr().out.splitlines()
     document = json.loads(lines[-1])
     assert lines[-2] == "aligned"
-    assert lines[-3] == "no row differs"
+    assert lines[-3] == "no token differs"
     assert document["aligned"] is True
     assert document["first_difference"] is None
     assert (document["reference"], document["reference_dtype"]) == ("plain", "float32")
@@ -113,7 +113,7 @@ def test_an_engine_that_is_not(
     assert main(words) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "not aligned"
-    assert lines[-2].startswith("first row that differs: q.wav, turn 1, ")
+    assert lines[-2].startswith("first token that differs: q.wav, turn 1, ")
     assert "where the reference says" in lines[-2]
 
 

@@ -112,7 +112,7 @@ def test_a_file_that_comes_damaged_is_removed(hub: HubServer, tmp_path: Path, fi
 
 def test_a_disk_that_is_too_small(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10, 9, 1_000_000))
-    with pytest.raises(FetchError, match=r"has 1\.0 MB free, and 2\.\d MB are needed"):
+    with pytest.raises(FetchError, match=r"has 1\.0 MB free, but 2\.\d MB are needed"):
         download(tmp_path / "not" / "yet", say=lambda text: None)
     assert not (tmp_path / "not").exists()
 
