@@ -100,7 +100,7 @@ class Difference:
     def __str__(self) -> str:
         together = ", in a step with others" if self.is_together else ""
         return (
-            f"{self.name}, turn {self.step.turn}, {self.step.phase}{together}, row {self.step.end - 1}: "
+            f"{self.name}, turn {self.step.turn}, {self.step.phase}{together}, position {self.step.end - 1}: "
             f"{self.head} head {self.found} where the reference says {self.wanted}, "
             f"cosine {self.cosine:.4f}"
         )

@@ -98,7 +98,7 @@ def test_a_mistake_in_steps_of_several_is_found(
     assert main(words) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "not aligned"
-    assert ", in a step with others, row" in lines[-2]
+    assert ", in a step with others, position" in lines[-2]
 
 
 @pytest.mark.slow

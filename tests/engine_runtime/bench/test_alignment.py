@@ -73,7 +73,7 @@ def test_an_engine_built_wrongly_is_not_aligned(
     assert (alignment.first.name, step.turn) == ("q0", 1)
     # The first chunk of the first prefill reads no cache: errors appear later.
     assert (step.first == 0) == shows_without_cache
-    assert f"q0, turn 1, {step.phase}, row {step.end - 1}: " in str(alignment.first)
+    assert f"q0, turn 1, {step.phase}, position {step.end - 1}: " in str(alignment.first)
 
 
 @pytest.mark.slow

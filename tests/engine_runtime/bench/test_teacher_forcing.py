@@ -139,7 +139,7 @@ def test_rows_are_counted_by_head_and_by_phase() -> None:
     assert checks["turn 1 decode audio together top-1"] == checks["turn 1 decode audio together cosine"] == 0
     assert checks["turn 1 prefill audio together top-1"] == checks["turn 1 decode text together top-1"] == 1
     assert str(other.first) == (
-        "q, turn 1, decode, in a step with others, row 2: audio head 3 where the reference says 1, "
+        "q, turn 1, decode, in a step with others, position 2: audio head 3 where the reference says 1, "
         "cosine 0.0000"
     )
 
