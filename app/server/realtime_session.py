@@ -84,7 +84,7 @@ from engine_runtime.types import Pcm, ReplyEvent, SystemText
 
 LONGEST_TURN_S = 30.0
 _LEAST_TURN_S = 3.0
-"""A turn by voice may be as long as this whatever waits beside it."""
+"""A spoken turn may be this long, however many items wait with it."""
 _log = logging.getLogger(__name__)
 
 
@@ -128,6 +128,9 @@ class RealtimeSession:
         )
         self._told = UseContext("", RETENTION)
         """What the engine knows of instructions and truncation."""
+        self._most_tokens = 0
+        """Tokens of the context that a turn may take. Counted when the configuration changes, since every
+        append asks for it."""
         self._jobs = jobs
         self._clock_s = clock_s
         self._seed = seed
@@ -208,8 +211,7 @@ class RealtimeSession:
     def _carry_out(self, event: ClientEvent) -> None:
         match event:
             case SessionUpdate():
-                steps = self._config.wanted_flow_steps(event.session)
-                config = self._config.updated(event.session)
+                config, steps = self._config.updated(event.session)
                 self._check_instructions(config, "session.instructions")
                 self._apply(config)
                 self._emit({"type": "session.updated", "session": self._document()})
@@ -243,6 +245,7 @@ class RealtimeSession:
 
     def _apply(self, config: SessionConfig) -> None:
         before, self._config = self._config, config
+        self._most_tokens = self._most_tokens_with(config.instructions)
         is_manual, was_manual = config.turn_detection is None, before.turn_detection is None
         if before.input_format is not config.input_format or is_manual is not was_manual:
             if self._driver.is_hearing:
@@ -351,10 +354,7 @@ class RealtimeSession:
                 most=room.most,
             )
 
-    @property
-    def _most_tokens(self) -> int:
-        """Tokens of the context that a turn may take."""
-        instructions = self._config.instructions
+    def _most_tokens_with(self, instructions: str) -> int:
         room = self._facts.room
         return 0 if room is None else room.most - (room.tokens(instructions) if instructions else 0)
 

@@ -325,8 +325,9 @@ class SessionConfig:
             EXTENSION: own,
         }
 
-    def updated(self, document: Json) -> SessionConfig:
-        """With the given fields changed. ProtocolError names the field that cannot be used."""
+    def updated(self, document: Json) -> tuple[SessionConfig, int | None]:
+        """With the given fields changed, and the flow steps asked for, None for none: these are in force once
+        the engine says so. ProtocolError names the field that cannot be used."""
         change = validated(SessionDocument, document, "session")
         audio = change.audio or _Audio()
         heard, said = audio.input or _Input(), audio.output or _Output()
@@ -342,13 +343,20 @@ class SessionConfig:
         elif "turn_detection" in change.model_fields_set:
             detection = _detected(change.turn_detection, detection, "session.turn_detection")
         own = change.moss_voice or _Extension()
-        return replace(
+        if "flow_steps" in own.model_fields_set and self.flow_steps is None:
+            raise ProtocolError(
+                "unsupported",
+                "The conversations of this server share their flow steps; its operator sets --flow-steps.",
+                param=FLOW_STEPS,
+            )
+        config = replace(
             self._with_shared(change, said.format),
             input_format=_format_of(heard.format, change.input_audio_format) or self.input_format,
             turn_detection=detection,
             sends_timings=self.sends_timings if own.timings is None else own.timings,
             retention=_retention(change.truncation, self.retention),
         )
+        return config, own.flow_steps
 
     def _truncation(self) -> str | Json:
         if self.retention is None:
@@ -356,20 +364,6 @@ class SessionConfig:
         if self.retention == RETENTION:
             return "auto"
         return {"type": "retention_ratio", "retention_ratio": self.retention}
-
-    def wanted_flow_steps(self, document: Json) -> int | None:
-        """The flow steps that a session.update asks for, None if it asks for none. They are in force when the
-        engine says so. ProtocolError where they cannot be chosen."""
-        own = validated(SessionDocument, document, "session").moss_voice
-        if own is None or "flow_steps" not in own.model_fields_set:
-            return None
-        if self.flow_steps is None:
-            raise ProtocolError(
-                "unsupported",
-                "The conversations of this server share their flow steps; its operator sets --flow-steps.",
-                param=FLOW_STEPS,
-            )
-        return own.flow_steps
 
     def with_response(self, document: Json) -> tuple[SessionConfig, Json | None]:
         """With the fields that a response overrides, and its metadata."""

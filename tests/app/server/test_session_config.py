@@ -14,19 +14,23 @@ from app.session.engine_jobs import FlowSteps
 from engine_runtime.types import Modality
 
 
+def updated(config: SessionConfig, session: dict[str, Any]) -> SessionConfig:
+    return config.updated(session)[0]
+
+
 def detection(**fields: Any) -> dict[str, Any]:
     return {"audio": {"input": {"turn_detection": fields}}}
 
 
 def test_fields_that_are_absent_keep_their_value() -> None:
-    config = SessionConfig("nano").updated(detection(type="server_vad", threshold=0.7))
-    config = config.updated(detection(type="server_vad", silence_duration_ms=800))
+    config = updated(SessionConfig("nano"), detection(type="server_vad", threshold=0.7))
+    config = updated(config, detection(type="server_vad", silence_duration_ms=800))
     assert config.turn_detection == TurnDetection(threshold=0.7, silence_duration_ms=800)
-    config = config.updated({"audio": {"output": {"format": {"type": "audio/pcmu"}}}})
+    config = updated(config, {"audio": {"output": {"format": {"type": "audio/pcmu"}}}})
     assert (config.output_format, config.input_format.type) == (PCMU, "audio/pcm")
-    config = config.updated(detection(type="semantic_vad"))
+    config = updated(config, detection(type="semantic_vad"))
     assert config.turn_detection == TurnDetection("semantic_vad"), "of another kind, with its defaults"
-    assert config.updated({"output_modalities": ["text"]}).modality is Modality.TEXT
+    assert updated(config, {"output_modalities": ["text"]}).modality is Modality.TEXT
 
 
 INPUT = "session.audio.input"
@@ -94,12 +98,13 @@ DETECTION = f"{INPUT}.turn_detection"
 )
 def test_what_cannot_be_used_is_refused_by_name(session: dict[str, Any], code: str, param: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        SessionConfig("nano").updated(session)
+        updated(SessionConfig("nano"), session)
     assert (caught.value.code, caught.value.param) == (code, param), str(caught.value)
 
 
 def test_what_clients_send_by_themselves_is_accepted() -> None:
-    config = SessionConfig("nano").updated(
+    config = updated(
+        SessionConfig("nano"),
         {
             "type": "realtime",
             "model": "gpt-realtime",
@@ -114,7 +119,7 @@ def test_what_clients_send_by_themselves_is_accepted() -> None:
                 },
                 "output": {"voice": "marin", "speed": 1},
             },
-        }
+        },
     )
     assert config == SessionConfig("nano")
     output = config.document()["audio"]["output"]
@@ -122,7 +127,8 @@ def test_what_clients_send_by_themselves_is_accepted() -> None:
 
 
 def test_the_shape_before_ga_is_translated() -> None:
-    config = SessionConfig("nano").updated(
+    config = updated(
+        SessionConfig("nano"),
         {
             "modalities": ["text", "audio"],
             "voice": "alloy",
@@ -132,7 +138,7 @@ def test_the_shape_before_ga_is_translated() -> None:
             "turn_detection": None,
             "temperature": 0.8,
             "max_response_output_tokens": 200,
-        }
+        },
     )
     assert (config.input_format, config.output_format) == (PCMU, PCMA)
     assert (config.turn_detection, config.max_output_tokens) == (None, 200)
@@ -161,11 +167,11 @@ def test_what_a_response_cannot_be_is_refused_by_name(
 
 
 def test_instructions_are_kept_where_the_model_follows_them() -> None:
-    deaf = SessionConfig("nano").updated({"instructions": "Be brief."})
+    deaf = updated(SessionConfig("nano"), {"instructions": "Be brief."})
     assert (deaf.instructions, deaf.document()["instructions"]) == ("", "")
-    config = SessionConfig("nano", follows_instructions=True).updated({"instructions": " Be brief.\n"})
+    config = updated(SessionConfig("nano", follows_instructions=True), {"instructions": " Be brief.\n"})
     assert config.document()["instructions"] == "Be brief."
-    assert config.updated({"output_modalities": ["text"]}).instructions == "Be brief."
+    assert updated(config, {"output_modalities": ["text"]}).instructions == "Be brief."
     assert config.with_response({"instructions": "Sing."})[0].instructions == "Sing."
 
 
@@ -174,16 +180,16 @@ def test_truncation_is_shown_as_it_was_set() -> None:
     assert (config.retention, config.document()["truncation"]) == (0.5, "auto")
     ratio = {"type": "retention_ratio", "retention_ratio": 0.8}
     for given, retention in (("disabled", None), (ratio, 0.8), ("auto", 0.5)):
-        config = config.updated({"truncation": given})
+        config = updated(config, {"truncation": given})
         assert (config.retention, config.document()["truncation"]) == (retention, given)
-        assert config.updated({}).retention == retention
+        assert updated(config, {}).retention == retention
 
 
 def test_an_idle_timeout_can_be_set_and_taken_back() -> None:
-    config = SessionConfig("nano").updated(detection(type="server_vad", idle_timeout_ms=6_000))
-    kept = config.updated(detection(type="server_vad", threshold=0.6))
+    config = updated(SessionConfig("nano"), detection(type="server_vad", idle_timeout_ms=6_000))
+    kept = updated(config, detection(type="server_vad", threshold=0.6))
     assert kept.document()["audio"]["input"]["turn_detection"]["idle_timeout_ms"] == 6_000
-    assert kept.updated(detection(type="server_vad", idle_timeout_ms=None)).turn_detection == TurnDetection(
+    assert updated(kept, detection(type="server_vad", idle_timeout_ms=None)).turn_detection == TurnDetection(
         threshold=0.6
     )
 
@@ -191,22 +197,23 @@ def test_an_idle_timeout_can_be_set_and_taken_back() -> None:
 def test_timings_are_for_who_asks_for_them() -> None:
     config = SessionConfig("nano")
     assert config.document()["moss_voice"] == {"timings": False}
-    config = config.updated({"moss_voice": {"timings": True}})
+    config = updated(config, {"moss_voice": {"timings": True}})
     assert config.sends_timings
-    assert config.updated({"moss_voice": {}}).sends_timings, "what is absent keeps its value"
+    assert updated(config, {"moss_voice": {}}).sends_timings, "what is absent keeps its value"
 
 
 def test_turn_taking_accepts_every_setting_that_is_accepted() -> None:
     for threshold, silence_ms, padding_ms in itertools.product(
         (0.05, 0.2, 0.5, 0.9, 1.0), (160, 500, 10_000), (0, 1_000)
     ):
-        config = SessionConfig("nano").updated(
+        config = updated(
+            SessionConfig("nano"),
             detection(
                 type="server_vad",
                 threshold=threshold,
                 silence_duration_ms=silence_ms,
                 prefix_padding_ms=padding_ms,
-            )
+            ),
         )
         assert config.turn_detection is not None
         settings = config.turn_detection.settings(30_000)
@@ -217,7 +224,7 @@ def test_turn_taking_accepts_every_setting_that_is_accepted() -> None:
 
 @pytest.mark.parametrize(("eagerness", "likely_ms"), [("low", 450), ("auto", 350), ("high", 250)])
 def test_semantic_detection_has_the_eagerness_of_the_program(eagerness: str, likely_ms: int) -> None:
-    config = SessionConfig("nano").updated(detection(type="semantic_vad", eagerness=eagerness))
+    config = updated(SessionConfig("nano"), detection(type="semantic_vad", eagerness=eagerness))
     assert config.turn_detection is not None
     policy = config.turn_detection.settings(30_000).policy
     assert policy is not None
@@ -225,12 +232,12 @@ def test_semantic_detection_has_the_eagerness_of_the_program(eagerness: str, lik
 
 
 def wanted(steps: Any, known: FlowSteps | None = FlowSteps(6, 10)) -> int | None:  # noqa: B008
-    return SessionConfig("nano", flow_steps=known).wanted_flow_steps({"moss_voice": {"flow_steps": steps}})
+    return SessionConfig("nano", flow_steps=known).updated({"moss_voice": {"flow_steps": steps}})[1]
 
 
 def test_flow_steps_can_be_asked_for_where_a_conversation_has_its_own() -> None:
     assert [wanted(steps) for steps in (1, 100, None)] == [1, 100, None]
-    assert SessionConfig("nano").wanted_flow_steps({}) is None
+    assert SessionConfig("nano").updated({})[1] is None
     document = SessionConfig("nano", flow_steps=FlowSteps(6, 10)).document()
     assert document["moss_voice"] == {"timings": False, "flow_steps": 6, "bundle_flow_steps": 10}
 
