@@ -21,8 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bootstrap
-import build
 import gpu_lock
+
+import build
 
 PLATFORM = "x86_64-manylinux_2_34"
 """As new as the wheels of Qt ask for."""

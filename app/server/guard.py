@@ -120,7 +120,7 @@ class FloodFilter(logging.Filter):
                 self._since_s = time.monotonic()
                 self._counts.clear()
                 if left_out:
-                    record.msg = f"{record.msg} (beside {left_out} records that were left out)"
+                    record.msg = f"{record.msg} ({left_out} more records were left out)"
             self._counts[str(record.msg)] += 1
             return self._counts[str(record.msg)] <= self._most
 

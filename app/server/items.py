@@ -93,7 +93,7 @@ class Item:
     parts: list[Part]
     status: Status = "completed"
     turn_id: int | None = None
-    """The engine's turn, None while the item waits for one, and for what the model is not told."""
+    """The engine's turn; None while the item waits for one, and if the model never sees it."""
     samples: int = 0
     """Length of a spoken reply, at the engine's rate."""
     said: SpokenText = field(default_factory=SpokenText)

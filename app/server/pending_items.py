@@ -2,9 +2,9 @@
 
 In: items of the client, committed speech, and the jobs of the turn driver, which pass through. Out: these
 jobs, and before them what gives the engine the items that it lacks. All user items since the last reply are
-one turn of the engine; what an item of the assistant answers is told as an exchange, once no turn is open.
-Their content is kept until then, so an open turn may be dropped at any time: the next one is given
-everything again. Event loop.
+one turn of the engine. Items that one of the assistant answers become an exchange of the history, once no
+turn is open. Their content is kept until then, so an open turn may be dropped at any time: the next one is
+given everything again. Event loop.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Content = str | Pcm
 
 @dataclass(frozen=True, slots=True)
 class PendingItem:
-    """An item, with what is told of it."""
+    """An item, with the content that the engine is given."""
 
     item: Item
     parts: tuple[Content, ...]
@@ -44,8 +44,8 @@ class PendingItems:
     def __init__(
         self, jobs: JobQueue, reserve_turn_id: Callable[[], int], count_tokens: Callable[[Content], int]
     ) -> None:
-        """`reserve_turn_id` makes the id of an exchange that is told; `count_tokens` says how much of the
-        context a text or speech takes."""
+        """`reserve_turn_id` makes the id of an exchange for the history; `count_tokens` says how much of
+        the context a text or speech takes."""
         self._jobs, self._reserve_turn_id, self._count_tokens = jobs, reserve_turn_id, count_tokens
         self._items: list[PendingItem] = []
         self._given = 0
@@ -81,7 +81,7 @@ class PendingItems:
         if isinstance(job, Commit):
             self.give()
         if isinstance(job, OpenTurn):
-            self._tell()
+            self._remember()
         self._jobs.submit(job)
         if isinstance(job, Hear):
             self._said.append(job.pcm)
@@ -94,7 +94,7 @@ class PendingItems:
         places = (place for place, known in enumerate(self._items) if known.item is before)
         self._items.insert(max(next(places, len(self._items)), self._given), self._pending(item, parts))
         if self._turn_id is None:
-            self._tell()
+            self._remember()
 
     def give(self) -> None:
         """Give the open turn, if there is one, what it lacks."""
@@ -154,12 +154,12 @@ class PendingItems:
         """Those after the last reply."""
         return takewhile(lambda known: not known.is_reply, reversed(self._items))
 
-    def _tell(self) -> None:
-        """Tell the engine the exchanges among the items, up to the last reply."""
-        told = self._items[: len(self._items) - sum(1 for _ in self._open_items)]
-        del self._items[: len(told)]
+    def _remember(self) -> None:
+        """Give the engine the exchanges among the items, up to the last reply, as history."""
+        answered = self._items[: len(self._items) - sum(1 for _ in self._open_items)]
+        del self._items[: len(answered)]
         question: list[PendingItem] = []
-        for known in told:
+        for known in answered:
             question.append(known)
             if known.is_reply:
                 turn_id = self._reserve_turn_id()
@@ -171,4 +171,4 @@ class PendingItems:
 
     def _forget_turn(self) -> None:
         self._given, self._said, self._turn_id = 0, [], None
-        self._tell()
+        self._remember()

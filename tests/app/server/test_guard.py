@@ -116,7 +116,7 @@ def test_records_that_repeat_are_counted() -> None:
     limit.per_s = 0.0
     last = record("two")
     assert limit.filter(last)
-    assert last.getMessage() == "two (beside 4 records that were left out)"
+    assert last.getMessage() == "two (4 more records were left out)"
 
 
 def record(message: str) -> logging.LogRecord:

@@ -82,7 +82,7 @@ class GgufFile:
         self._path = path
         with path.open("rb") as stream:
             if stream.read(4) != MAGIC or _one(stream, "I") != VERSION:
-                raise SystemExit(f"{path} is no GGUF file of version {VERSION}.")
+                raise SystemExit(f"{path} is not a GGUF file of version {VERSION}.")
             tensors, values = _one(stream, "Q"), _one(stream, "Q")
             self.values: dict[str, Any] = {}
             for _ in range(values):
