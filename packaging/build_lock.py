@@ -21,9 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bootstrap
-import gpu_lock
-
 import build
+import gpu_lock
 
 PLATFORM = "x86_64-manylinux_2_34"
 """As new as the wheels of Qt ask for."""

@@ -24,7 +24,6 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-import triton_launcher
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
@@ -32,6 +31,8 @@ from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.requirements import Requirement
+
+import triton_launcher
 
 SBOM, REPORT = "moss-voice.cdx.json", "THIRD-PARTY-LICENSES.txt"
 OWN = "moss-voice"
