@@ -20,7 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LONGEST_HEADER = 16_384
 """Bytes."""
-_HEADER_S = 10.0
+HEADER_S = 10.0
+"""For a TLS handshake, and then for a request."""
 _MOST_WAITING = 512
 _MOST_OF_AN_ADDRESS = 64
 _log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Guard:
 
     def __init__(
         self,
-        header_s: float = _HEADER_S,
+        header_s: float = HEADER_S,
         most: int = _MOST_WAITING,
         most_of_an_address: int = _MOST_OF_AN_ADDRESS,
     ) -> None:
@@ -99,6 +100,21 @@ class GuardedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard.end(self)
         super().connection_lost(exc)
+
+
+class GuardedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers bound TLS handshakes. Until one ends there is no connection that a `Guard`
+    could close; asyncio would wait a minute, and uvicorn has no setting for it."""
+
+    def __init__(self, handshake_s: float = HEADER_S) -> None:
+        super().__init__()
+        self._handshake_s = handshake_s
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
+        """As of asyncio."""
+        if options.get("ssl") is not None:
+            options.setdefault("ssl_handshake_timeout", self._handshake_s)
+        return await super().create_server(*arguments, **options)
 
 
 class FloodFilter(logging.Filter):

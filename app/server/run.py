@@ -25,6 +25,7 @@ from app.server.access import check_address, check_tls
 from app.server.guard import (
     LONGEST_HEADER,
     Guard,
+    GuardedLoop,
     GuardedProtocol,
     allow_connections,
     limit_logs,
@@ -60,7 +61,8 @@ def serve(
         threading.Thread(target=_end_with_stdin, name="standard input", daemon=True).start()
     service = RealtimeService(settings, factory, detector_factory)
     try:
-        return asyncio.run(_listen(settings, service.app, on_listening))
+        with asyncio.Runner(loop_factory=GuardedLoop) as runner:
+            return runner.run(_listen(settings, service.app, on_listening))
     finally:
         service.close()
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import subprocess
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from app.remote.link import Link, LinkError
 from app.server_address import ServerAddress
 from tests.doubles.realtime_server import RealtimeServer
+from tests.factories.certificates import self_signed
 
 
 def refusal(url: str) -> LinkError:
@@ -50,14 +50,7 @@ def test_tls_where_there_is_none() -> None:
 
 @pytest.mark.slow
 def test_a_certificate_of_somebody_else(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=other"]
-    try:
-        subprocess.run(
-            [*made, "-out", str(certificate), "-keyout", str(key)], check=True, capture_output=True
-        )
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
+    certificate, key = self_signed(tmp_path, "127.0.0.2")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import uvicorn
 
-from app.server.guard import LONGEST_HEADER, FloodFilter, Guard, GuardedProtocol
+from app.server.guard import LONGEST_HEADER, FloodFilter, Guard, GuardedLoop, GuardedProtocol
+from tests.factories.certificates import self_signed
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -22,8 +26,8 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def listening(guard: Guard) -> AsyncIterator[int]:
-    """A server with this guard; yields its port."""
+async def listening(guard: Guard, certificate: tuple[Path, Path] | None = None) -> AsyncIterator[int]:
+    """A server with this guard, over TLS with a certificate and its key; yields its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         hello,
@@ -32,6 +36,8 @@ async def listening(guard: Guard) -> AsyncIterator[int]:
         log_config=None,
         lifespan="off",
         timeout_keep_alive=60,
+        ssl_certfile=certificate[0] if certificate else None,
+        ssl_keyfile=certificate[1] if certificate else None,
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listener]))
@@ -77,6 +83,30 @@ def test_a_request_has_a_time_to_arrive() -> None:
             writer.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_tls_handshake_has_a_time_too(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(certificate[0]))
+
+    async def begin_one() -> None:
+        async with listening(Guard(60.0), certificate) as port:
+            reader, writer = await connect(port, b"\x16\x03\x01")  # the first bytes of a handshake
+            assert await ended(reader)
+            writer.close()
+
+    async def end_one() -> None:
+        async with listening(Guard(60.0), certificate) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            writer.write(REQUEST)
+            assert b"hello" in await reader.readuntil(b"hello")
+            writer.close()
+
+    with asyncio.Runner(loop_factory=partial(GuardedLoop, 0.1)) as runner:
+        runner.run(begin_one())
+    with asyncio.Runner(loop_factory=GuardedLoop) as runner:
+        runner.run(end_one())
 
 
 def test_of_too_many_the_oldest_is_closed() -> None:

@@ -36,6 +36,7 @@ from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineNotice, ReplyResult
 from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
+from tests.factories.certificates import self_signed
 from tests.tools.server_faults import answer_to, await_quiet, failed_sessions, half_open, kv_blocks, misbehave
 
 KEY = "a-key-of-the-tests"
@@ -243,15 +244,7 @@ def test_a_server_that_was_killed_and_comes_back_goes_on(repository: Path, nano_
 
 @pytest.mark.slow
 def test_tls(repository: Path, nano_bundle: Path, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(certificate), "-keyout", str(key)],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
+    certificate, key = self_signed(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
     with (
         served(repository, "--tls-cert", str(certificate), "--tls-key", str(key)) as (address, _),
