@@ -45,7 +45,7 @@ from app.commands.shared_options import (
 from app.gpu_runtime.activation import take_notice
 from app.logging_setup import set_up_logging
 from app.progress import note, print_problem
-from app.version import program_version
+from app.version import VERSION
 from engine_runtime.errors import MossVoiceError, redact
 
 _log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"moss-voice {program_version()}")
+    parser.add_argument("--version", action="version", version=f"moss-voice {VERSION}")
     parser.add_argument("--verbose", action="store_true", help="print log records and tracebacks")
     add_engine_options(parser, of_subcommand=False)
     add_turn_options(parser, of_subcommand=False)
@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     set_up_logging(paths.log_file(), arguments.verbose)
     command = arguments.command or "window"
     system = f"Python {python_version()} on {platform()}"
-    _log.info("moss-voice %s, %s: %s", program_version(), command, system)
+    _log.info("moss-voice %s, %s: %s", VERSION, command, system)
     try:
         with process.stopped_by_signals():
             _require_current_folder()

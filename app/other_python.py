@@ -20,8 +20,8 @@ def version(name):
     except metadata.PackageNotFoundError:
         return None
 try:
-    from app.version import program_version
-    program = program_version()
+    from app import version as own
+    program = getattr(own, "VERSION", None) or own.program_version()  # a function in 0.1.0
 except ImportError:
     program = None
 print(json.dumps({{

@@ -1,13 +1,8 @@
-"""The version of the installed program."""
+"""The version of this program, for all that states one.
+
+pyproject.toml reads it from here, so that packages, their metadata, `--version` and the window agree.
+"""
 
 from __future__ import annotations
 
-from importlib import metadata
-
-
-def program_version() -> str:
-    """Its version, or "(not installed)" where it runs from a folder."""
-    try:
-        return metadata.version("moss-voice")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+VERSION = "0.2.0"

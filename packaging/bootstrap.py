@@ -217,7 +217,7 @@ def _install_torch(gpu: bool) -> None:
 def _fingerprint(with_tests: bool, gpu: bool) -> str:
     """A hash of the files that determine the installed packages."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {with_tests} {gpu} {ROOT}".encode())
-    for file in (CONSTRAINTS, ROOT / "pyproject.toml", Path(__file__)):
+    for file in (CONSTRAINTS, ROOT / "pyproject.toml", ROOT / "app" / "version.py", Path(__file__)):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

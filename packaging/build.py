@@ -18,6 +18,7 @@ import gzip
 import hashlib
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -247,7 +248,7 @@ def report_hashes(files: Iterable[Path], target: Path) -> None:
 
 def version() -> str:
     """The version of the program."""
-    return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    return str(runpy.run_path(str(ROOT / "app" / "version.py"))["VERSION"])
 
 
 def source_date() -> int:

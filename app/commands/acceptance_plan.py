@@ -21,7 +21,7 @@ from app.commands.acceptance_steps import Figure, StepOutcome, Value
 from app.commands.own_command import CommandResult
 from app.progress import problem_of
 from app.settings import StartSettings, serve_options
-from app.version import program_version
+from app.version import VERSION
 from engine_runtime.bundle.bundle import MANIFEST_NAME, Bundle
 from engine_runtime.errors import MossVoiceError
 
@@ -72,7 +72,7 @@ class Plan:
     def inputs(self, *more: Any) -> Callable[[], Any]:
         """The inputs of a step: program, machine, engine, the bundle's files, and `more`."""
         return lambda: [
-            program_version(),
+            VERSION,
             _machine(),
             self.engine_words(),
             _files_of(self.bundle),

@@ -27,7 +27,7 @@ from app.commands.acceptance_plan import (
 from app.commands.acceptance_steps import AcceptanceStep, Figure, StepOutcome
 from app.commands.gpu_driver import cuda_compiler, cuda_of_driver, driver_gpus
 from app.other_python import examination, inherited_variables
-from app.version import program_version
+from app.version import VERSION
 from engine_runtime.bundle.bundle import MANIFEST_NAME
 from engine_runtime.cuda.triton_launcher import has_launcher
 from engine_runtime.errors import MossVoiceError
@@ -191,7 +191,7 @@ def _other_environment(plan: Plan, python: Path, did: list[str]) -> tuple[list[F
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
         return [], f"the interpreter of --engine-python cannot be used ({type(error).__name__})"
-    version, name = program_version(), "engine environment"
+    version, name = VERSION, "engine environment"
     figures = [
         Figure(f"{name}: Python", found["python"]),
         Figure(f"{name}: moss-voice", found["moss-voice"], version, found["moss-voice"] == version),

@@ -21,7 +21,7 @@ from app.commands.acceptance_plan import value_text
 from app.commands.acceptance_steps import AcceptanceStep, StepOutcome
 from app.commands.doctor_report import anonymous
 from app.export import ExportFile
-from app.version import program_version
+from app.version import VERSION
 from engine_runtime.errors import redact
 
 TEXT, JSON = "report.txt", "report.json"
@@ -79,7 +79,7 @@ def document(
     if result != "failed" and len(outcomes) < len(steps):
         result = "unfinished"
     return {
-        "program": program_version(),
+        "program": VERSION,
         "python": python_version(),
         "result": result,
         **counts,

@@ -25,7 +25,7 @@ from packaging.utils import (
     parse_sdist_filename,
     parse_wheel_filename,
 )
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from app import paths
 from app.commands.doctor_report import write_report
@@ -33,7 +33,7 @@ from app.commands.talk import UsageError
 from app.commands.window import NoDisplayError, find_display
 from app.export import check_target
 from app.progress import PROBLEM_VARIABLE, printed_problem
-from app.version import program_version
+from app.version import VERSION
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.errors import EngineError, MossVoiceError, redact
 from engine_runtime.installation import gpu_remedy, is_frozen, remedy
@@ -411,7 +411,7 @@ def newest(index_url: str | None) -> Iterator[Finding]:
     """One finding."""
     from app.package_index import NETWORK_ERRORS, PYPI, PackageIndex, reason_of
 
-    index, own = PackageIndex(index_url or PYPI), program_version()
+    index, own = PackageIndex(index_url or PYPI), VERSION
     where = redact(index.url)
     try:
         found = newest_version(index)
@@ -422,19 +422,11 @@ def newest(index_url: str | None) -> Iterator[Finding]:
     if found is None:
         advice = "Look where this copy came from, or name the index that has it: --newest --index-url URL."
         yield Finding("note", "version", f"{own}; {where} has no release of it", advice)
-    elif _is_older(own, found):
+    elif Version(own) < found:
         advice = "Install the newer one from where this one came."
         yield Finding("note", "version", f"{own}; the newest at {where} is {found}", advice)
     else:
         yield Finding("ok", "version", f"{own}, the newest at {where}")
-
-
-def _is_older(own: str, found: Version) -> bool:
-    """A version that is not installed, as in a folder, cannot be compared."""
-    try:
-        return Version(own) < found
-    except InvalidVersion:
-        return True
 
 
 _PACKAGE = "moss-voice"

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO
 from app.process import take_lock
 from app.session.recorded_values import value_of
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.renamed import IN_TIMINGS, with_new_names
 
 FORMAT = 1
 ABOUT, SOUND, EVENTS, HISTORY = "conversation.json", "conversation.wav", "events.jsonl", "history.json"
@@ -198,10 +199,13 @@ def entry_of(line: bytes) -> dict[str, Any] | None:
         entry["t"] = _number(float, max(value_of(float, entry.get("t", 0.0)), 0.0), LONGEST_S)
         if "turn_id" in entry and entry["turn_id"] is not None:  # None: an error outside of turns
             entry["turn_id"] = _number(int, entry["turn_id"], LARGEST_ID)
-        is_whole = isinstance(entry.get("attributes", {}), dict)
+        if not isinstance(attributes := entry.get("attributes", {}), dict):
+            return None
+        if isinstance(name := entry.get("timing"), str):
+            entry["attributes"] = with_new_names(name, attributes, IN_TIMINGS)
     except ValueError:
         return None
-    return entry if is_whole else None
+    return entry
 
 
 def read_history(folder: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from engine_runtime.errors import BundleError
 from engine_runtime.models.limits import Limits, shown
+from engine_runtime.renamed import IN_BUNDLE, with_new_names
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ class Table:
         path = f"{self.name}.{key}" if self.name else key
         if key not in self.content:
             raise self.manifest.error(f"the table [{path}] is missing{self._missing(key)}")
-        return Table(self.value(key, dict), path, self.manifest)
+        return Table(with_new_names(path, self.value(key, dict), IN_BUNDLE), path, self.manifest)
 
     def string(self, key: str) -> str:
         """A text value."""

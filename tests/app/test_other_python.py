@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.other_python import examination, inherited_variables
-from app.version import program_version
+from app.version import VERSION
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_an_environment_says_what_it_has(repository: Path, tmp_path: Path, has_p
     )
     assert found["tensorrt-llm"] == "1.2.1"
     assert found["python"].startswith("3.")
-    assert found["moss-voice"] == (program_version() if has_program else None)
+    assert found["moss-voice"] == (VERSION if has_program else None)
     assert isinstance(found["missing"], list)
 
 

@@ -26,7 +26,7 @@ from app.gui.settings.settings_page import (
     missing_client,
     size_in_words,
 )
-from app.version import program_version
+from app.version import VERSION
 
 PAUSE_MS = 400
 """Delay after a key press, since each examination starts a process."""
@@ -252,9 +252,9 @@ class EnginePage(SettingsPage):
         if answer["tensorrt-llm"] is not None:
             parts.append(f"TensorRT-LLM {answer['tensorrt-llm']}")
         text = ", ".join(parts)
-        if answer["moss-voice"] != program_version():
+        if answer["moss-voice"] != VERSION:
             other = self.tr("This program has version %1. Install the same version in that environment.")
-            text = f"{text}. {other.replace('%1', program_version())}"
+            text = f"{text}. {other.replace('%1', VERSION)}"
         return text, True
 
 

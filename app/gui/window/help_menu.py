@@ -21,7 +21,7 @@ from app.gui.common.error_texts import in_words
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.question import asked_file, tell_about
 from app.gui.common.translation import FollowsLanguage
-from app.version import program_version
+from app.version import VERSION
 from engine_runtime.errors import Problem
 from engine_runtime.installation import is_frozen
 
@@ -80,7 +80,7 @@ class HelpMenu(FollowsLanguage, QMenu):
     def about_text(self) -> str:
         """What the program is, as rich text."""
         parts = (
-            f"<b>MOSS Voice {program_version()}</b>",
+            f"<b>MOSS Voice {VERSION}</b>",
             self.tr(
                 "A speech-to-speech assistant that runs on this computer. What you say leaves it only if you "
                 "choose a server."

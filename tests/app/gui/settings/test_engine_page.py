@@ -17,7 +17,7 @@ from app.gui.settings.engine_page import EnginePage
 from app.gui.settings.lookups import EngineChecks
 from app.gui.settings.model_page import ModelTools
 from app.gui.settings.settings_dialog import SettingsDialog
-from app.version import program_version
+from app.version import VERSION
 from tests.factories.engine_folder import EngineWorld
 
 OF_NANO = {
@@ -29,7 +29,7 @@ OF_NANO = {
 }
 ENVIRONMENT: dict[str, Any] = {
     "python": "3.12.3",
-    "moss-voice": program_version(),
+    "moss-voice": VERSION,
     "tensorrt-llm": "1.2.1",
     "missing": [],
 }
@@ -95,7 +95,7 @@ def test_an_engine_is_described_before_it_can_be_applied(
     )
     assert not page.is_usable
     answer(checks, "python", sys.executable, ENVIRONMENT)
-    assert page.python.note.text() == f"Python 3.12.3, MOSS Voice {program_version()}, TensorRT-LLM 1.2.1"
+    assert page.python.note.text() == f"Python 3.12.3, MOSS Voice {VERSION}, TensorRT-LLM 1.2.1"
     assert page.is_usable
     assert page.uses_engine
     chosen = page.edited(Preferences())
@@ -144,7 +144,7 @@ def test_pytorch_needs_no_tensorrt_of_another_environment(page: EnginePage, chec
     page.show_preferences(Preferences(engine_python=sys.executable))
     answer(checks, "python", sys.executable, ENVIRONMENT | {"tensorrt-llm": None, "moss-voice": "0.0.1"})
     assert page.python.note.text() == (
-        f"Python 3.12.3, MOSS Voice 0.0.1. This program has version {program_version()}. "
+        f"Python 3.12.3, MOSS Voice 0.0.1. This program has version {VERSION}. "
         "Install the same version in that environment."
     )
     assert page.is_usable

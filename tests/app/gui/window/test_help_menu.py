@@ -13,7 +13,7 @@ from pytestqt.qtbot import QtBot
 
 from app import paths
 from app.gui.window.main_window import MainWindow
-from app.version import program_version
+from app.version import VERSION
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_the_shortcuts_and_the_guide_are_asked_for(qtbot: QtBot, window: MainWin
 
 def test_about_names_version_and_licences(window: MainWindow, monkeypatch: pytest.MonkeyPatch) -> None:
     text = window.help.about_text()
-    assert f"MOSS Voice {program_version()}" in text
+    assert f"MOSS Voice {VERSION}" in text
     assert "Apache 2.0" in text
     assert "Qt under the GNU Lesser General Public License, version 3" in text
     assert "listed in NOTICE" in text
