@@ -17,13 +17,14 @@ from collections.abc import Callable
 from app.dialog.conversation import SpokenText
 from app.remote.dialect import Json, ServerSession, event_name, id_of, read_problem, read_session
 from app.remote.exchange import RemoteExchange, forget_old_speech, held_elsewhere
-from app.remote.response import MOST_CHARACTERS, TIMINGS, RemoteResponse, figure_of
+from app.remote.response import MOST_CHARACTERS, TIMINGS, TURN_END, RemoteResponse, figure_of
 from app.remote.uplink import Uplink
 from app.session.engine_jobs import (
     Ask,
     AskAgain,
     Cancel,
     Commit,
+    Confirm,
     FlowStepsSet,
     Forget,
     Hear,
@@ -137,8 +138,12 @@ class RemoteConversation:
                 turn.text = text
             case AskAgain(turn_id) if (turn := self._open(turn_id)) is not None:
                 self._ask_again(turn, job)
-            case Commit(turn_id, reply, scope=scope) if (turn := self._open(turn_id)) is not None:
-                self._commit(turn, reply, scope)
+            case Commit(turn_id) if (turn := self._open(turn_id)) is not None:
+                self._commit(turn, job)
+            case Confirm(turn_id) if (response := self._response) is not None:
+                if response.exchange.turn_id == turn_id and response.finished is not None:
+                    response.finished = None
+                    self._uplink.confirm()
             case Reopen(_, scope):
                 self._reopen(scope)
             case Cancel(turn_id) if (turn := self._exchanges.get(turn_id)) is not None:
@@ -181,14 +186,23 @@ class RemoteConversation:
                 self._drop(known)
         self._uplink.append_all(turn)
 
-    def _commit(self, turn: RemoteExchange, reply: Modality, scope: CancelScope) -> None:
+    def _commit(self, turn: RemoteExchange, job: Commit) -> None:
         def give(event: ReplyEvent) -> None:
-            self._give(ReplyResult(scope, event))
+            self._give(ReplyResult(job.scope, event))
 
         if self._reports_timings is None and self._response is not None and self._response.has_output:
             self._reports_timings = False
-        turn.modality = reply
-        response = RemoteResponse(turn, reply, scope, self._out_rate, self._timing, give)
+        turn.modality = job.reply
+        is_speculative = job.timings is not None and self._uplink.session.offers_speculation
+        response = RemoteResponse(
+            turn,
+            job.reply,
+            job.scope,
+            self._out_rate,
+            job.timings or self._timing,
+            give,
+            job.finished if is_speculative else None,
+        )
         self._response = response
         self._pending.begin()
         forget_old_speech(self._exchanges.values())
@@ -203,8 +217,9 @@ class RemoteConversation:
         if response is not None and response.scope is scope:
             turn = response.exchange
             response.is_reopened = True
+            is_taken_back = response.finished is not None
             self._stop(response)
-            if response.has_output:
+            if response.has_output and not is_taken_back:
                 self._begin_again(turn)
             turn.said, turn.samples, turn.is_answered = SpokenText(), 0, False
         self._give(RolledBack(scope, 0, self._timing.clock_ns()))
@@ -255,6 +270,8 @@ class RemoteConversation:
             response.is_over = True
             self._pending.end()
             self._uplink.cancel(response)
+            if response.finished is not None:  # its item leaves the server's list by itself
+                response.exchange.reply_item = ""
 
     # ---- from the server ----
 
@@ -296,7 +313,7 @@ class RemoteConversation:
             begun = uplink.requested.popleft()
             begun.response_id = own_id
             self._known[own_id] = begun
-        elif name.startswith("response.") or name == TIMINGS:
+        elif name.startswith("response.") or name in (TIMINGS, TURN_END):
             response = self._response_of(event)
             if response is not None:
                 self._on_response(response, name, event)
@@ -325,6 +342,8 @@ class RemoteConversation:
     def _on_response(self, response: RemoteResponse, name: str, event: Json) -> None:
         if name == "response.output_item.added":
             self._note_item(response, id_of(event.get("item")))
+        elif name == TURN_END and not response.is_over:
+            response.predict(figure_of(event.get("probability")))
         elif name == TIMINGS:
             self._reports_timings = True
             response.report(event, None)
@@ -348,7 +367,7 @@ class RemoteConversation:
         exchange = response.exchange
         if not response.is_over:
             exchange.reply_item = item_id
-        elif item_id and not response.has_output:
+        elif item_id and not response.has_output and response.finished is None:
             # It had begun when it was cancelled; nobody hears it.
             self._uplink.delete_items([item_id])
             if response.is_reopened and self._turn is exchange and self._response is response:

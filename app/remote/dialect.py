@@ -50,6 +50,8 @@ class ServerSession:
     """Euler steps of the server's flow; None if they cannot be chosen."""
     offers_timings: bool = False
     """Whether it sends the timings of a reply to who asks for them."""
+    offers_speculation: bool = False
+    """Whether it takes back a response that is not confirmed, and predicts the end of the user's turn."""
 
 
 def event_name(event: Json) -> str:
@@ -93,12 +95,13 @@ def read_session(event: Json, before: ServerSession | None = None) -> ServerSess
         detects,
         _flow_steps(own) or before.flow_steps,
         "timings" in own or before.offers_timings,
+        "speculation" in own or before.offers_speculation,
     )
 
 
 def session_update(session: ServerSession) -> Json:
     """The session.update that begins a conversation: the announced formats, no turn detection of the server,
-    and its timings where it offers them: another server would refuse the field."""
+    and the extensions that it offers: another server would refuse the field."""
     if session.is_older:
         changed: Json = {"modalities": ["audio", "text"], "turn_detection": None}
     else:
@@ -109,8 +112,9 @@ def session_update(session: ServerSession) -> Json:
             "output_modalities": ["audio"],
             "audio": {"input": audio_in, "output": audio_out},
         }
-    if session.offers_timings:
-        changed["moss_voice"] = {"timings": True}
+    offered = {"timings": session.offers_timings, "speculation": session.offers_speculation}
+    if any(offered.values()):
+        changed["moss_voice"] = {name: True for name, is_offered in offered.items() if is_offered}
     return {"type": "session.update", "session": changed}
 
 
@@ -119,14 +123,23 @@ def flow_steps_update(steps: int) -> Json:
     return {"type": "session.update", "session": {"type": "realtime", "moss_voice": {"flow_steps": steps}}}
 
 
-def response_create(session: ServerSession, modality: Modality, most_tokens: int | None = None) -> Json:
-    """The response.create for a reply of this kind and at most this many tokens."""
+def response_create(
+    session: ServerSession,
+    modality: Modality,
+    most_tokens: int | None = None,
+    *,
+    finished: float | None = None,
+) -> Json:
+    """The response.create for a reply of this kind and at most this many tokens. With `finished` it is
+    speculative, as in `Commit`."""
     if session.is_older:
         response: Json = {"modalities": ["text"] if modality is Modality.TEXT else ["audio", "text"]}
     else:
         response = {"output_modalities": ["text"] if modality is Modality.TEXT else ["audio"]}
     if most_tokens is not None:
         response["max_output_tokens"] = most_tokens
+    if finished is not None:
+        response["moss_voice"] = {"speculative": True, "finished": finished}
     return {"type": "response.create", "response": response}
 
 

@@ -31,9 +31,11 @@ from engine_runtime.types import (
     ReplyDone,
     ReplyEvent,
     ReplyText,
+    TurnEndPrediction,
 )
 
 TIMINGS = "moss_voice.response.timings"
+TURN_END = "moss_voice.response.turn_end"
 _MOST_STAGES = 4096
 _LONGEST_MS = 3_600_000.0
 LONGEST_S = 600.0
@@ -52,8 +54,10 @@ class RemoteResponse:
         out_rate: int,
         timing: TimingBus,
         give: Callable[[ReplyEvent], None],
+        finished: float | None = None,
     ) -> None:
-        """`out_rate` is that of the reply audio for the session, in Hz."""
+        """`out_rate` is that of the reply audio for the session, in Hz. With `finished` the response is
+        speculative, as in `Commit`."""
         self.exchange = exchange
         self.modality = modality
         self.scope = scope
@@ -65,6 +69,8 @@ class RemoteResponse:
         self.is_over = False
         self.is_reopened = False
         """Whether the user continued the turn that it answers."""
+        self.finished = finished
+        """None once it is confirmed."""
         self._out_rate, self._timing, self._give = out_rate, timing, give
         self._asked_ns = timing.clock_ns()
         self._first_ns: int | None = None
@@ -84,6 +90,11 @@ class RemoteResponse:
         """Whether the server sent more than a reply may hold."""
         is_long = self.exchange.samples >= LONGEST_S * self._out_rate
         return is_long or self._characters >= MOST_CHARACTERS
+
+    def predict(self, probability: float | None) -> None:
+        """Take the server's prediction that the user has finished."""
+        if probability is not None and probability <= 1.0:
+            self._give(TurnEndPrediction(self.exchange.turn_id, probability))
 
     def add_text(self, text: str) -> None:
         """Add to the text or the transcript."""

@@ -92,7 +92,7 @@ class _Line:
             session.output_format.sample_rate,
             samples_per_code=0,
             keeps_history=keeps_history,
-            is_remote=True,
+            can_speculate=session.offers_speculation,
             flow_steps=session.flow_steps,
         )
         self._port.ready(loaded, self._timing)

@@ -132,7 +132,12 @@ class Uplink:
             turn.user_items = [new_item_id()]
             question = turn.text or turn.transcript
             self._send(message("user", question, turn.user_items[0], is_older=session.is_older))
-        response.event_id = self._send(response_create(session, response.modality))
+        asked = response_create(session, response.modality, finished=response.finished)
+        response.event_id = self._send(asked)
+
+    def confirm(self) -> None:
+        """Confirm the speculative response."""
+        self._send({"type": "moss_voice.response.confirm"})
 
     def cancel(self, response: RemoteResponse) -> None:
         """Cancel a response."""

@@ -243,6 +243,12 @@ class ResponseCancel(_Event):
     response_id: Id | None = None
 
 
+class ResponseConfirm(_Event):
+    """A speculative response is wanted: the user has finished. An extension of this program."""
+
+    type: Literal["moss_voice.response.confirm"]
+
+
 ClientEvent = (
     SessionUpdate
     | AudioAppend
@@ -254,6 +260,7 @@ ClientEvent = (
     | ItemTruncate
     | ResponseCreate
     | ResponseCancel
+    | ResponseConfirm
 )
 EVENTS: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
 

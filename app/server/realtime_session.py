@@ -46,6 +46,7 @@ from app.server.protocol import (
     Json,
     ProtocolError,
     ResponseCancel,
+    ResponseConfirm,
     ResponseCreate,
     SessionUpdate,
     describe,
@@ -57,6 +58,7 @@ from app.server.session_config import FLOW_STEPS, SessionConfig
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
     AskAgain,
+    Confirm,
     FlowSteps,
     FlowStepsSet,
     Hear,
@@ -80,7 +82,7 @@ from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, Us
 from engine_runtime.conversation.context_window import RETENTION, TurnRoom
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Pcm, ReplyEvent, SystemText
+from engine_runtime.types import Pcm, ReplyDone, ReplyEvent, SystemText, TurnEndPrediction
 
 LONGEST_TURN_S = 30.0
 _LEAST_TURN_S = 3.0
@@ -172,8 +174,9 @@ class RealtimeSession:
 
     @property
     def is_responding(self) -> bool:
-        """Whether a response is in progress."""
-        return self._responses.active is not None
+        """Whether a response is in progress. One that waits for the client's confirmation does not count: the
+        client may never give it."""
+        return self._responses.active is not None and not self._responses.is_speculative
 
     # ---- in ----
 
@@ -194,13 +197,18 @@ class RealtimeSession:
 
     def end_response(self) -> None:
         """The session ends: so does the response in progress, or that which was asked for."""
-        if self.is_responding or self._requested is not None:
+        if self._responses.active is not None or self._requested is not None:
             self._cancel_response(None)
 
     def on_result(self, result: Result) -> None:
         """A result of the engine."""
         if isinstance(result, FlowStepsSet):
             self._take_flow_steps(result)
+        elif isinstance(result, ReplyResult) and isinstance(result.event, TurnEndPrediction):
+            turn = self._driver.turn
+            if self._responses.is_speculative and turn is not None and turn.commit is result.scope:
+                self._responses.predict(result.event.probability)
+            self._driver.on_result(result)
         elif isinstance(result, Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed):
             self._driver.on_result(result)
 
@@ -238,6 +246,8 @@ class RealtimeSession:
                 self._create_response(event.response or {})
             case ResponseCancel():
                 self._cancel_response(event.response_id)
+            case ResponseConfirm():
+                self._confirm_response()
             case _:
                 assert_never(event)
 
@@ -592,7 +602,7 @@ class RealtimeSession:
             self._asked_again = turn.turn_id
         turn = turn or self._driver.open()
         self._use_config(turn)
-        self._driver.answer(turn)
+        self._driver.answer(turn, self._requested[0].finished)
 
     def _respond_to_nothing(self) -> None:
         """Nobody has asked anything: the response is empty."""
@@ -625,6 +635,19 @@ class RealtimeSession:
             )
         self._driver.stop("user")
         self._responses.end_playback()
+
+    def _confirm_response(self) -> None:
+        active = self._responses.active
+        if active is None or not active.is_speculative:
+            raise ProtocolError(
+                "response_not_speculative", "Confirmation failed: no speculative response found."
+            )
+        self._jobs.submit(Confirm(active.turn_id))
+        for event in self._responses.confirm():
+            if isinstance(event, ReplyMade):
+                self._responses.report_times(event)
+            else:
+                self._add_event(event)
 
     def _drop_turn(self) -> None:
         """Drop the open turn, which has speech that does not belong to it: its items wait for another
@@ -720,8 +743,11 @@ class RealtimeSession:
         self._responses.begin(turn_id, config, metadata, asked_s)
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
-        """Send the next part of the response."""
-        self._add_event(event)
+        """Send the next part of the response. The end of a speculative one waits for its confirmation."""
+        if self._responses.is_speculative and isinstance(event, ReplyDone):
+            self._responses.hold(event)
+        else:
+            self._add_event(event)
 
     def _add_event(self, event: ReplyEvent, at_s: float | None = None) -> None:
         had_sound = self._responses.has_sound
@@ -735,7 +761,10 @@ class RealtimeSession:
 
     def reply_made(self, made: ReplyMade) -> None:
         """Send the times of the response."""
-        self._responses.report_times(made)
+        if self._responses.is_speculative:
+            self._responses.hold(made)
+        else:
+            self._responses.report_times(made)
 
     def pause_reply(self, event: TurnEvent) -> None:
         """Nothing to do: the client keeps playing until it is known whether that is a turn."""

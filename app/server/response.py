@@ -21,6 +21,8 @@ from app.session.turn_driver import StoppedReply
 from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, TimingEvent
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, TokenUsage
 
+TURN_END = "moss_voice.response.turn_end"
+"""Type of the event with the model's prediction."""
 Emit = Callable[[Json], None]
 StatusReason = Literal["turn_detected", "client_cancelled"]
 
@@ -50,6 +52,11 @@ class ResponseControl:
         return self.active is not None and self.active.samples > 0
 
     @property
+    def is_speculative(self) -> bool:
+        """Whether the response in progress waits for its confirmation."""
+        return self.active is not None and self.active.is_speculative
+
+    @property
     def is_played(self) -> bool:
         """Whether no response is in progress, and a client has played the latest."""
         return self.active is None and self._clock_s() >= self._played_until_s
@@ -74,13 +81,36 @@ class ResponseControl:
             self.active = None
         return isinstance(event, ReplyDone)
 
+    def predict(self, probability: float) -> None:
+        """Tell the client how likely the user has finished."""
+        if self.active is not None:
+            predicted: Json = {"type": TURN_END, "response_id": self.active.ids.response_id}
+            self._emit(predicted | {"probability": round(probability, 4)})
+
+    def hold(self, event: ReplyDone | ReplyMade) -> None:
+        """Keep what ends a speculative response."""
+        if self.active is not None:
+            self.active.held.append(event)
+
+    def confirm(self) -> list[ReplyDone | ReplyMade]:
+        """The speculative response is an ordinary one from now on; returns what was kept of it."""
+        response = self.active
+        if response is None:
+            return []
+        held, response.held, response.is_speculative = response.held, [], False
+        return held
+
     def stop(self, reason: StatusReason) -> StoppedReply | None:
         """Cancel the response in progress, if there is one. What was sent counts as heard; if nothing was,
-        the user's items wait for another response."""
+        the user's items wait for another response. Of a speculative one nothing was, and nothing remains."""
         response, self.active = self.active, None
         if response is None:
             return None
         response.cancel(reason)
+        if response.item is not None and response.is_speculative:
+            self._items.remove(response.item)
+            self._emit({"type": "conversation.item.deleted", "item_id": response.item.item_id})
+            return StoppedReply("unheard")
         if response.item is None:
             return StoppedReply("unheard")
         return StoppedReply("cut", response.samples, response.characters)
@@ -149,6 +179,10 @@ class Response:
         """None until the first output."""
         self.characters = 0
         """Text that was sent."""
+        self.is_speculative = config.finished is not None
+        """Whether the client has yet to confirm it: until then it does not end by itself."""
+        self.held: list[ReplyDone | ReplyMade] = []
+        """The end of a speculative one."""
         self._space = ""
         """White space that was not sent, because nothing has followed it."""
         self._usage: TokenUsage | None = None

@@ -118,6 +118,12 @@ class _ResponseAudio(Document):
 class _Extension(Document):
     flow_steps: Annotated[int, Field(ge=1, le=MOST_FLOW_STEPS)] | None = None
     timings: bool | None = None
+    speculation: bool | None = None
+
+
+class _ResponseExtension(Document):
+    speculative: bool = False
+    finished: Annotated[float, Field(ge=0.0, le=2.0)] = 0.0
 
 
 class _Retention(Document):
@@ -202,6 +208,7 @@ class ResponseDocument(_Shared):
     audio: _ResponseAudio | None = None
     conversation: Literal["auto", "none"] | None = None
     input: list[Any] | None = None
+    moss_voice: _ResponseExtension | None = None
     metadata: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
@@ -288,6 +295,11 @@ class SessionConfig:
     """Euler steps of the flow; None where they cannot be chosen, as conversations share them."""
     sends_timings: bool = False
     """Whether the client has asked for events that the protocol does not have."""
+    may_speculate: bool = False
+    """Whether it may ask for speculative responses."""
+    finished: float | None = None
+    """Of a speculative response: it is made only as far as the model predicts at least this that the user has
+    finished. None for an ordinary one."""
     follows_instructions: bool = False
     """Whether the model heeds them; else they are not kept."""
     instructions: str = ""
@@ -297,7 +309,7 @@ class SessionConfig:
     def document(self) -> Json:
         """The `session` object of session.created and session.updated."""
         detection, steps = self.turn_detection, self.flow_steps
-        own: Json = {"timings": self.sends_timings}
+        own: Json = {"timings": self.sends_timings, "speculation": self.may_speculate}
         if steps is not None:
             own |= {"flow_steps": steps.chosen, "bundle_flow_steps": steps.bundle}
         return {
@@ -354,6 +366,7 @@ class SessionConfig:
             input_format=_format_of(heard.format, change.input_audio_format) or self.input_format,
             turn_detection=detection,
             sends_timings=self.sends_timings if own.timings is None else own.timings,
+            may_speculate=self.may_speculate if own.speculation is None else own.speculation,
             retention=_retention(change.truncation, self.retention),
         )
         return config, own.flow_steps
@@ -376,7 +389,8 @@ class SessionConfig:
         _refuse_what_is_not_there(change)
         self._check_output(said, "response.audio.output")
         self._check_voice(change.voice, "response.voice")
-        return self._with_shared(change, said.format), change.metadata
+        config = replace(self._with_shared(change, said.format), finished=self._finished(change.moss_voice))
+        return config, change.metadata
 
     def _with_shared(self, change: _Shared, output: _Format | None) -> SessionConfig:
         return replace(
@@ -386,6 +400,17 @@ class SessionConfig:
             instructions=self._instructed(change.instructions),
             output_format=_format_of(output, change.output_audio_format) or self.output_format,
         )
+
+    def _finished(self, own: _ResponseExtension | None) -> float | None:
+        if own is None or not own.speculative:
+            return None
+        if not self.may_speculate or self.turn_detection is not None:
+            raise ProtocolError(
+                "invalid_value",
+                "A speculative response needs a session with moss_voice.speculation, without turn_detection.",
+                param=f"response.{EXTENSION}.speculative",
+            )
+        return own.finished
 
     def _instructed(self, given: str | None) -> str:
         return self.instructions if given is None or not self.follows_instructions else given.strip()

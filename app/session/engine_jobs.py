@@ -224,8 +224,8 @@ class Loaded:
     card: ModelCard = field(default_factory=ModelCard)
     keeps_history: bool = True
     """Whether the conversation of the engine before continues."""
-    is_remote: bool = False
-    """Whether replies are made by a server, which others may share."""
+    can_speculate: bool = True
+    """Whether a reply can be made before the turn is confirmed, and taken back: not so with each server."""
     flow_steps: FlowSteps | None = None
     """None where they cannot be chosen."""
 

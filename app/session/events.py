@@ -259,8 +259,8 @@ class EchoMeasured:
 
 
 OffReason = Literal["setting", "server", "slow_engine", "slow_roll_back"]
-"""setting: switched off; server: discarded replies would take the time of others; slow_engine: replies are
-made slower than real time; slow_roll_back: the speech of a user who continues would wait for the engine."""
+"""setting: switched off; server: it cannot take a reply back; slow_engine: replies are made slower than real
+time; slow_roll_back: the speech of a user who continues would wait for the engine."""
 
 
 @dataclass(frozen=True, slots=True)

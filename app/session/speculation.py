@@ -123,9 +123,9 @@ class Speculation:
         self._discarded: list[HeldReply] = []
         """Replies that the engine has not rolled back yet."""
 
-    def use_engine(self, *, is_remote: bool) -> None:
+    def use_engine(self, *, can_speculate: bool) -> None:
         """Another engine is ready: how fast the one before was says nothing about it."""
-        self._policy = SpeculationPolicy(is_remote=is_remote)
+        self._policy = SpeculationPolicy(can_speculate=can_speculate)
 
     @property
     def is_held(self) -> bool:
@@ -254,9 +254,9 @@ class Speculation:
 class SpeculationPolicy:
     """Judges the engine by the latest replies and roll backs; until there are any, it is trusted."""
 
-    def __init__(self, *, is_remote: bool = False) -> None:
-        """`is_remote`: a server makes the replies."""
-        self._is_remote = is_remote
+    def __init__(self, *, can_speculate: bool = True) -> None:
+        """`can_speculate`: the engine can take back a reply."""
+        self._can_speculate = can_speculate
         self._rtf: deque[float] = deque(maxlen=_LATEST)
         self._roll_backs_ms: deque[float] = deque(maxlen=_LATEST)
         self._is_slow = False
@@ -265,7 +265,7 @@ class SpeculationPolicy:
     @property
     def off_reason(self) -> OffReason | None:
         """Why nothing should be speculated, None if it should."""
-        if self._is_remote:
+        if not self._can_speculate:
             return "server"
         if self._is_slow:
             return "slow_engine"

@@ -120,7 +120,7 @@ class TurnControl:
 
     def use_engine(self, engine: Loaded) -> None:
         """The engine is ready."""
-        self._driver.use_engine(engine.input_sample_rate, is_remote=engine.is_remote)
+        self._driver.use_engine(engine.input_sample_rate, can_speculate=engine.can_speculate)
         self._player.use_engine(engine)
 
     def apply(self, settings: SessionSettings) -> None:

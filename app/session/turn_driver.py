@@ -213,11 +213,11 @@ class TurnDriver:
         self._settings = settings
         self._taking.settings = settings.turn_taking
 
-    def use_engine(self, input_sample_rate: int, *, is_remote: bool = False) -> None:
-        """An engine is ready. `is_remote`: a server makes the replies."""
+    def use_engine(self, input_sample_rate: int, *, can_speculate: bool = True) -> None:
+        """An engine is ready. `can_speculate`: it can take back a reply before the turn is confirmed."""
         self._feed.set_rate(input_sample_rate)
         self._model_predicts = False
-        self._speculation.use_engine(is_remote=is_remote)
+        self._speculation.use_engine(can_speculate=can_speculate)
 
     def forget_levels(self) -> None:
         """The microphone is processed in another way: forget the user's level, which no longer applies."""
@@ -465,11 +465,12 @@ class TurnDriver:
             self._feed.finish(self.turn.turn_id, self.speech_end_ms)
         self.rest()
 
-    def answer(self, turn: UserTurn) -> None:
-        """The turn is complete: request the reply. Speech from now on interrupts it."""
+    def answer(self, turn: UserTurn, finished: float | None = None) -> None:
+        """The turn is complete: request the reply. Speech from now on interrupts it. With `finished` it is
+        speculative, as in `Commit`, but its hooks are called at once: the caller confirms or stops it."""
         self.roll_back()
         self._taking.begin_reply()
-        self._reply(turn)
+        self._reply(turn, finished)
 
     def repeat(self, turn_id: int, modality: Modality) -> UserTurn:
         """The reply of an earlier turn is to be played again."""
@@ -527,19 +528,20 @@ class TurnDriver:
         self.turn = UserTurn(self._count, self._settings.reply)
         return self.turn
 
-    def _new_commit(self, turn: UserTurn, scope: CancelScope, finished: float = 0.0) -> Commit:
+    def _new_commit(self, turn: UserTurn, scope: CancelScope, finished: float | None = None) -> Commit:
         settings = self._settings
         return Commit(
             turn.turn_id,
             turn.modality,
             settings.seed,
             scope,
-            finished=finished,
+            timings=None if finished is None else self.timing,
+            finished=finished or 0.0,
             max_new=turn.max_new,
             reports_stages=settings.reports_stages,
         )
 
-    def _reply(self, turn: UserTurn) -> None:
+    def _reply(self, turn: UserTurn, finished: float | None = None) -> None:
         """Confirm the held reply, or request one."""
         if self._speculation.is_held:
             held = self._speculation.confirm()
@@ -548,7 +550,7 @@ class TurnDriver:
             return
         turn.commit = CancelScope(turn.scope)
         self._hooks.begin_reply(turn, None)
-        self._jobs.submit(self._new_commit(turn, turn.commit))
+        self._jobs.submit(self._new_commit(turn, turn.commit, finished))
 
     def _take_back(self, turn: UserTurn) -> None:
         """Revert the commit: the user has the turn again."""

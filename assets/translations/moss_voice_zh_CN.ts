@@ -776,8 +776,8 @@
         <translation>TensorRT-LLM 运行为本机 GPU 从模型构建的引擎。权重格式以及键和值的格式在构建时已固定。</translation>
     </message>
     <message>
-        <source>Runs model and codec in a separate process with this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM. Early replies are off then.</source>
-        <translation>在该解释器的环境中（例如装有 TensorRT-LLM 的 ~/moss-trt/bin/python）以单独的进程运行模型和编解码器。此时不会提前生成回答。</translation>
+        <source>Runs model and codec in a separate process with this interpreter, such as ~/moss-trt/bin/python with TensorRT-LLM.</source>
+        <translation>在该解释器的环境中（例如装有 TensorRT-LLM 的 ~/moss-trt/bin/python）以单独的进程运行模型和编解码器。</translation>
     </message>
     <message>
         <source>Checking …</source>
@@ -2326,6 +2326,10 @@
 <context>
     <name>SpeculationLine</name>
     <message>
+        <source>Speculative replies are off: the server cannot take one back.</source>
+        <translation>提前生成已关闭：服务器无法撤回回复。</translation>
+    </message>
+    <message>
         <source>Speculative replies are off: the engine is slower than real time.</source>
         <translation>提前生成已关闭：引擎慢于实时。</translation>
     </message>
@@ -2336,10 +2340,6 @@
     <message>
         <source>The reply is generated at the first pause and held until the end of your turn is confirmed. It is discarded if you continue.</source>
         <translation>第一次停顿时就生成回复并保留；确定您已说完即出声，若您继续说话则舍弃。</translation>
-    </message>
-    <message>
-        <source>Speculative replies are off: discarded ones would take server time from other users.</source>
-        <translation>提前生成已关闭：被舍弃的回复会占用服务器为他人服务的时间。</translation>
     </message>
     <message>
         <source>Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.</source>

@@ -172,9 +172,7 @@ class SpeculationLine(PlainLabel):
         for place, value in enumerate(values, 1):
             text = text.replace(f"%{place}", str(value))
         reasons = {
-            "server": self.tr(
-                "Speculative replies are off: discarded ones would take server time from other users."
-            ),
+            "server": self.tr("Speculative replies are off: the server cannot take one back."),
             "slow_engine": self.tr("Speculative replies are off: the engine is slower than real time."),
             "slow_roll_back": self.tr(
                 "Speculative replies are off: the engine takes too long to recover from a discarded one."

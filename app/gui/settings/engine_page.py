@@ -73,7 +73,7 @@ class EnginePage(SettingsPage):
                 self.python,
                 self.tr(
                     "Runs model and codec in a separate process with this interpreter, such as "
-                    "~/moss-trt/bin/python with TensorRT-LLM. Early replies are off then."
+                    "~/moss-trt/bin/python with TensorRT-LLM."
                 ),
             ),
         )

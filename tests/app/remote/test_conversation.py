@@ -22,6 +22,7 @@ from app.session.engine_jobs import (
     AskAgain,
     Cancel,
     Commit,
+    Confirm,
     FlowSteps,
     FlowStepsSet,
     Forget,
@@ -42,7 +43,15 @@ from app.session.engine_jobs import (
 from app.session.engine_slot import EngineSlot, SlotPort
 from engine_runtime.errors import LanguageError, Problem
 from engine_runtime.timing import TimingBus, TimingEvent
-from engine_runtime.types import CancelScope, Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
+from engine_runtime.types import (
+    CancelScope,
+    Modality,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    TurnEndPrediction,
+)
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import OUT_RATE, LoudnessVad, Script, ScriptedEngine
 from tests.tools.session_driver import speech
@@ -97,6 +106,8 @@ class Rig:
         self.script, self.flow_steps = script or Script(chunks=3), flow_steps
         self.results: list[Result] = []
         self.timings: list[TimingEvent] = []
+        self.held_timings: list[TimingEvent] = []
+        """Those of speculative replies."""
         self.pending = _Count()
         self.renewals = 0
         bus = TimingBus()
@@ -128,9 +139,19 @@ class Rig:
         self.scopes[turn_id] = CancelScope()
         self.client.carry_out(OpenTurn(turn_id, reply, self.scopes[turn_id]))
 
-    def commit(self, turn_id: int, reply: Modality = SPEECH) -> None:
+    def commit(self, turn_id: int, reply: Modality = SPEECH, finished: float | None = None) -> None:
+        """With `finished` speculatively."""
         self.commit_scopes[turn_id] = CancelScope(self.scopes[turn_id])
-        self.client.carry_out(Commit(turn_id, reply, None, self.commit_scopes[turn_id]))
+        timings = None if finished is None else TimingBus()
+        if timings is not None:
+            timings.subscribe(self.held_timings.append)
+        self.client.carry_out(
+            Commit(turn_id, reply, None, self.commit_scopes[turn_id], timings, finished or 0.0)
+        )
+
+    def reopen(self, turn_id: int) -> None:
+        self.commit_scopes[turn_id].cancel()
+        self.client.carry_out(Reopen(turn_id, self.commit_scopes[turn_id]))
 
     def ask(self, turn_id: int, text: str, reply: Modality = SPEECH) -> None:
         self.open(turn_id, reply)
@@ -275,6 +296,120 @@ def test_a_user_who_continues_is_answered_once_and_completely(made: int) -> None
     assert heard == pytest.approx(0.8 * 16_000, rel=0.02), "the model heard both parts in one turn"
     assert rig.pending.count == 0
     assert len(rig.history) == 1
+
+
+def heard(rig: Rig) -> float:
+    """Speech that the model was given, in seconds."""
+    return sum(int(str(call[2])) for call in rig.calls("push")) / 16_000
+
+
+def test_a_speculative_reply_ends_once_it_is_confirmed() -> None:
+    rig = Rig(Script(chunks=2, predictions=(0.98,)))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver()
+    (predicted,) = rig.replies(TurnEndPrediction)
+    assert (predicted.turn_id, predicted.probability) == (1, 0.98)
+    assert len(rig.replies(ReplyAudio)) == 2, "it is here before it is confirmed"
+    assert rig.replies(ReplyDone) == []
+    assert not [event for event in rig.timings if event.turn_id == 1], "nobody sees it yet"
+    rig.client.carry_out(Confirm(1))
+    rig.deliver()
+    (done,) = rig.replies(ReplyDone)
+    assert (done.finish_reason, done.text) == ("stop", "word0 word1")
+    assert {"commit", "first_audio", "network", "reply"} <= {event.name for event in rig.held_timings}
+    assert rig.pending.count == 0
+    assert rig.errors == []
+
+
+def test_a_long_speculative_reply_waits_for_its_confirmation() -> None:
+    rig = Rig(Script(chunks=10, predictions=(0.98,)))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver()
+    made = len(rig.replies(ReplyAudio))
+    assert 0 < made < 10
+    rig.client.carry_out(Confirm(1))
+    rig.deliver()
+    assert len(rig.replies(ReplyAudio)) == 10
+    assert len(rig.replies(ReplyDone)) == 1
+
+
+def test_no_speculative_reply_is_made_to_half_a_question() -> None:
+    rig = Rig(Script(predictions=(0.1,)))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver()
+    assert len(rig.replies(TurnEndPrediction)) == 1
+    assert rig.replies(ReplyAudio) == []
+    rig.client.carry_out(Confirm(1))  # by silence alone
+    rig.deliver()
+    assert len(rig.replies(ReplyDone)) == 1
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("made", [0, 2, 1_000])
+def test_a_speculative_reply_is_taken_back_without_sending_speech_again(chunks: int, made: int) -> None:
+    rig = Rig(Script(chunks=chunks, predictions=(0.9,)))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver(made)
+    rig.reopen(1)
+    rig.deliver(0)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver()
+    rig.client.carry_out(Confirm(1))
+    rig.deliver()
+    assert [event.finish_reason for event in rig.replies(ReplyDone)] == ["stop"]
+    assert heard(rig) == pytest.approx(0.8, rel=0.02), "each part once"
+    assert [call[1] for call in rig.calls("open")] == [1], "one turn of the model"
+    assert rig.calls("reopen") == [("reopen", 1)]
+    assert rig.pending.count == 0
+    assert rig.errors == []
+    rig.client.carry_out(Remove(1))
+    rig.deliver()
+    assert rig.errors == [], "the server knows the items of the exchange"
+    assert rig.history[chunks == 1 and made > 2 :] == []
+
+
+def test_a_turn_with_a_speculative_reply_can_be_dropped() -> None:
+    rig = Rig(Script(chunks=2, predictions=(0.9,)))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver()
+    rig.interrupt(1, 0)
+    rig.ask(2, "hello")
+    rig.deliver()
+    assert [event.turn_id for event in rig.replies(ReplyDone)] == [2]
+    assert rig.calls("push_text")[-1] == ("push_text", 2, "hello")
+    assert rig.pending.count == 0
+    assert rig.errors == []
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_speculative_reply_of_which_nothing_came_is_asked_for_on_another_connection(
+    is_confirmed: bool,
+) -> None:
+    rig = Rig(Script(chunks=1))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    if is_confirmed:
+        rig.client.carry_out(Confirm(1))
+    rig.reconnect()
+    (asked,) = rig.sent("response.create")
+    assert ("moss_voice" in asked["response"]) is not is_confirmed
+    rig.deliver()
+    rig.client.carry_out(Confirm(1))
+    rig.deliver()
+    assert len(rig.replies(ReplyDone)) == 1
+    assert rig.pending.count == 0
 
 
 def test_another_connection_knows_what_was_said() -> None:

@@ -102,3 +102,17 @@ def test_timings_are_asked_for_where_they_are_offered() -> None:
     assert "moss_voice" not in session_update(plain)["session"], "another server would refuse the field"
     own = read_session({"session": {"type": "realtime", "moss_voice": {"timings": False}}})
     assert session_update(own)["session"]["moss_voice"] == {"timings": True}
+
+
+def test_extensions_are_asked_for_where_they_are_offered() -> None:
+    assert "moss_voice" not in session_update(read_session(created()))["session"]
+    offered = read_session(created(moss_voice={"timings": False, "speculation": False}))
+    asked = session_update(offered)["session"]["moss_voice"]
+    assert asked == {"timings": True, "speculation": True}
+    older = read_session(created(moss_voice={"timings": False}))
+    assert (older.offers_speculation, session_update(older)["session"]["moss_voice"]) == (
+        False,
+        {"timings": True},
+    )
+    response = response_create(offered, Modality.SPEECH, finished=0.4)["response"]
+    assert response["moss_voice"] == {"speculative": True, "finished": 0.4}

@@ -88,7 +88,7 @@ def test_a_conversation_with_a_child_that_ends_with_it(scripted: Path) -> None:
     user, children = run_worker(scripted)
     user.ask(1, "hello")
     user.until(user.done)
-    assert user.of(Loaded)[0].is_remote
+    assert user.of(Loaded)[0].can_speculate
     assert [reply.text for reply in user.done()] == ["word0 word1 word2"]
     user.close()
     assert children[0].status == 0

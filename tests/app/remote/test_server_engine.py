@@ -53,7 +53,7 @@ def test_a_conversation_over_loopback() -> None:
         with client(server, "0123456789abcdef") as user:
             user.until(lambda: user.of(Loaded))
             (loaded,) = user.of(Loaded)
-            assert (loaded.bundle, loaded.is_remote, loaded.keeps_history) == ("scripted", True, True)
+            assert (loaded.bundle, loaded.can_speculate, loaded.keeps_history) == ("scripted", True, True)
             assert (loaded.input_sample_rate, loaded.output_sample_rate) == (24_000, 24_000)
             user.ask(1, "hello")
             user.until(user.done)
@@ -103,7 +103,7 @@ def test_a_server_that_stays_away_is_given_up() -> None:
         assert "refused the connection" in user.of(EngineLost)[0].problem.what_is_wrong
         user.slot.submit(Load(ScriptedEngine))
         user.until(lambda: len(user.of(Loaded)) == 2)
-        assert not user.of(Loaded)[-1].is_remote
+        assert user.of(Loaded)[-1].samples_per_code, "of an engine of this process"
 
 
 def test_a_key_that_is_refused_after_a_loss_ends_the_attempts() -> None:

@@ -1086,7 +1086,12 @@ def test_every_event_is_one_of_the_official_types() -> None:
 def test_flow_steps_are_in_force_once_the_engine_says_so() -> None:
     client = Client(flow_steps=FlowSteps(10, 10))
     (created,) = client.events
-    assert created["session"]["moss_voice"] == {"timings": False, "flow_steps": 10, "bundle_flow_steps": 10}
+    assert created["session"]["moss_voice"] == {
+        "timings": False,
+        "speculation": False,
+        "flow_steps": 10,
+        "bundle_flow_steps": 10,
+    }
     answer = client.send("session.update", session={"moss_voice": {"flow_steps": 4}})
     assert only(answer, "session.updated")["session"]["moss_voice"]["flow_steps"] == 10
     made = client.work()
@@ -1257,3 +1262,57 @@ def send(client: Client, event: Event) -> list[Event]:
     before = len(client.events)
     client.session.handle(json.dumps(event | {"event_id": "e"}))
     return client.events[before:]
+
+
+SPECULATIVE = {"moss_voice": {"speculative": True, "finished": 0.3}}
+
+
+def speculating(script: Script) -> Client:
+    """A client that has asked for a speculative response to what it said."""
+    client = Client(script)
+    client.send("session.update", session=MANUAL | {"moss_voice": {"speculation": True}})
+    client.append(said(0.4))
+    client.send("input_audio_buffer.commit")
+    client.send("response.create", response=SPECULATIVE)
+    return client
+
+
+def test_a_speculative_response_says_what_the_model_predicts_and_ends_once_it_is_confirmed() -> None:
+    client = speculating(Script(chunks=1, predictions=(0.91234,)))
+    events = client.work()
+    predicted = only(events, "moss_voice.response.turn_end")
+    assert predicted["probability"] == 0.9123
+    assert predicted["response_id"] == only(client.events, "response.created")["response"]["id"]
+    only(events, "response.output_audio.delta")
+    assert "response.done" not in kinds(events)
+    events = client.send("moss_voice.response.confirm")
+    assert only(events, "response.done")["response"]["status"] == "completed"
+    assert error_of(client.send("moss_voice.response.confirm")) == "response_not_speculative"
+    assert kinds(client.ask())[-1] == "response.done"
+
+
+def test_nothing_remains_of_a_speculative_response_that_is_cancelled() -> None:
+    client = speculating(Script(chunks=1, predictions=(0.9,)))
+    client.work()
+    question = only(client.events, "input_audio_buffer.committed")["item_id"]
+    cancelled = client.send("response.cancel")
+    reply = only(cancelled, "response.done")["response"]["output"][0]["id"]
+    assert only(cancelled, "conversation.item.deleted")["item_id"] == reply
+    only(client.send("conversation.item.retrieve", item_id=question), "conversation.item.retrieved")
+    client.append(said(0.4))
+    client.send("input_audio_buffer.commit")
+    events = client.send("response.create") + client.work()
+    assert only(events, "response.done")["response"]["status"] == "completed"
+    assert "moss_voice.response.turn_end" not in kinds(events)
+    assert heard_s(client, 1) == pytest.approx(0.8, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "session", [{}, MANUAL, {"moss_voice": {"speculation": True}}], ids=["neither", "not asked", "detection"]
+)
+def test_a_speculative_response_needs_a_session_for_it(session: Event) -> None:
+    client = Client()
+    client.send("session.update", session=session)
+    client.append(said(0.4))
+    refused = only(client.send("response.create", response=SPECULATIVE), "error")["error"]
+    assert (refused["code"], refused["param"]) == ("invalid_value", "response.moss_voice.speculative")

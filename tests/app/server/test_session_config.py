@@ -196,7 +196,7 @@ def test_an_idle_timeout_can_be_set_and_taken_back() -> None:
 
 def test_timings_are_for_who_asks_for_them() -> None:
     config = SessionConfig("nano")
-    assert config.document()["moss_voice"] == {"timings": False}
+    assert config.document()["moss_voice"] == {"timings": False, "speculation": False}
     config = updated(config, {"moss_voice": {"timings": True}})
     assert config.sends_timings
     assert updated(config, {"moss_voice": {}}).sends_timings, "what is absent keeps its value"
@@ -239,7 +239,12 @@ def test_flow_steps_can_be_asked_for_where_a_conversation_has_its_own() -> None:
     assert [wanted(steps) for steps in (1, 100, None)] == [1, 100, None]
     assert SessionConfig("nano").updated({})[1] is None
     document = SessionConfig("nano", flow_steps=FlowSteps(6, 10)).document()
-    assert document["moss_voice"] == {"timings": False, "flow_steps": 6, "bundle_flow_steps": 10}
+    assert document["moss_voice"] == {
+        "timings": False,
+        "speculation": False,
+        "flow_steps": 6,
+        "bundle_flow_steps": 10,
+    }
 
 
 @pytest.mark.parametrize("steps", [0, 101, 2.5, "6", True])
