@@ -20,6 +20,9 @@ Eagerness = Literal["off", "patient", "balanced", "eager"]
 SpeculationMode = Literal["auto", "on", "off"]
 """Whether a reply is made before the turn is confirmed; "auto": while the engine keeps up."""
 
+OverlapMode = Literal["pause", "duck", "off"]
+"""What happens to a reply when somebody speaks over it, until it is clear whether that is a turn: it is
+paused, its volume falls, or nothing."""
 InputMode = Literal["voice", "push", "both"]
 """What opens a turn: voice activity, the push-to-talk button, or both."""
 EchoLibrary = Literal["pywebrtc", "livekit"]
@@ -78,6 +81,12 @@ class StartSettings:
         option="--input-mode",
         help="what opens a turn: voice activity, push-to-talk, or both (default: the window's setting, else "
         "voice)",
+    )
+    overlap: OverlapMode | None = setting(
+        None,
+        option="--overlap",
+        help="what happens to a reply when somebody speaks over it, until it is clear whether that is a "
+        "turn: it pauses, its volume falls (duck), or nothing (default: the window's setting, else pause)",
     )
     speculate: SpeculationMode | None = setting(
         None,

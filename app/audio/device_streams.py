@@ -27,7 +27,7 @@ from app.audio.devices import (
     list_devices,
     portaudio,
 )
-from app.audio.ring import FADE_S, PlaybackRing, Ring
+from app.audio.ring import DUCK_S, FADE_S, PlaybackRing, Ring
 from app.audio.sound_server import Side, routed_to
 from app.audio.streams import PlaybackClock, PlayedTap, SampleClock
 from engine_runtime.errors import AudioDeviceError
@@ -372,7 +372,7 @@ class SoundOutput(_SoundStream):
             self.ring.rewind(0)  # and is faded in
 
     def _new_ring(self, rate: int) -> PlaybackRing:
-        return PlaybackRing(int(_RING_SECONDS * rate), round(FADE_S * rate))
+        return PlaybackRing(int(_RING_SECONDS * rate), round(FADE_S * rate), round(DUCK_S * rate))
 
     def _side(self, found: DeviceList) -> tuple[Device, ...]:
         return found.outputs

@@ -2,8 +2,8 @@
 
 One producer and one consumer, each in its own thread, without a lock: only the producer advances `written`,
 only the consumer advances `consumed`, and samples are copied before the counter that publishes them is
-advanced. After construction only `read` allocates. The ring of the loudspeaker can also be paused and
-discarded.
+advanced. After construction only `read` allocates. The ring of the loudspeaker can also be paused, ducked
+and discarded.
 """
 
 from __future__ import annotations
@@ -91,25 +91,53 @@ FADE_S = 0.01
 5 ms or longer."""
 
 
+DUCK_DB = 15.0
+"""A reply that is ducked is this much softer: beneath the voice of who speaks over it, and still heard."""
+DUCK_S = 0.035
+"""Length of both ramps. With a block of the device before it, a reply is ducked within 60 ms."""
+
+
 class PlaybackRing(Ring):
-    """A ring whose consumer fades: the reply in it can be discarded, or paused and resumed, without a click.
+    """A ring whose consumer fades: the reply in it can be discarded, paused and resumed, or ducked, without a
+    click.
 
     The producer's wishes are plain values that the callback looks at once per block. A reply that is paused
     fades out, and none of the faded samples is taken from the ring. When it is resumed, the same samples fade
     in: each sounds twice, with gains that add up to one, and every other sample sounds once. So no sample is
-    lost, and the transition falls into a single sound instead of between two.
+    lost, and the transition falls into a single sound instead of between two. A reply that is ducked goes on,
+    `DUCK_DB` softer.
     """
 
-    __slots__ = ("_discard_to", "_fade", "_fade_length", "_faded", "_gain", "_is_paused", "_risen")
+    __slots__ = (
+        "_discard_to",
+        "_duck",
+        "_fade",
+        "_fade_length",
+        "_faded",
+        "_gain",
+        "_is_ducked",
+        "_is_paused",
+        "_lowered",
+        "_risen",
+        "ducked_at",
+    )
 
-    def __init__(self, capacity_samples: int, fade_samples: int) -> None:
-        """Make a ring as `Ring`, with fades of `fade_samples`."""
+    def __init__(self, capacity_samples: int, fade_samples: int, duck_samples: int = 1) -> None:
+        """Make a ring as `Ring`, with fades of `fade_samples`; it is ducked over `duck_samples`."""
         super().__init__(capacity_samples)
         angles = (np.arange(fade_samples) + 0.5) / fade_samples * np.pi / 2
         self._fade = (np.cos(angles) ** 2).astype(np.float32)
         self._discard_to = 0
         self._is_paused = False
-        """Both written by the producer."""
+        self._is_ducked = False
+        """All three written by the producer."""
+        # Even in dB, which is how loudness is heard, and without a corner at either end.
+        down = (1.0 - np.cos(np.arange(duck_samples + 1) / duck_samples * np.pi)) / 2.0
+        self._duck = (10 ** (-DUCK_DB / 20 * down)).astype(np.float32)
+        self._lowered = 0
+        """Index in `_duck` of the present gain."""
+        self.ducked_at: int | None = None
+        """First sample that was ducked; None while the consumer is not asked to duck."""
         self._faded: int | None = None
         """Samples from `consumed` on that were faded out; None while the ring is played."""
         self._fade_length = 0
@@ -117,7 +145,7 @@ class PlaybackRing(Ring):
         self._risen = fade_samples
         """Samples before `consumed` that were faded in."""
         self._gain = 1.0
-        """Gain of the latest block. Only the consumer writes these four."""
+        """Gain of the latest block. Only the consumer writes these six."""
 
     @property
     def available(self) -> int:
@@ -130,19 +158,25 @@ class PlaybackRing(Ring):
         return self._faded is not None
 
     def discard(self) -> None:
-        """Producer: discard everything written so far, after a fade. Ends a pause."""
-        # NOTE: before `_is_paused`, which `_look` reads first: in the other order the callback could see
-        # neither pause nor discard and play a block of the discarded reply.
+        """Producer: discard everything written so far, after a fade. Ends a pause, and what is written from
+        now on is not ducked."""
+        # NOTE: before the other two, which `_look` reads first: in the other order the callback could see
+        # neither pause nor discard and play a block of the discarded reply, or raise its volume.
         self._discard_to = self.written
-        self._is_paused = False
+        self._is_paused = self._is_ducked = False
 
     def pause(self) -> None:
         """Producer: fade to silence from the next block on, and keep the samples."""
         self._is_paused = True
 
+    def duck(self) -> None:
+        """Producer: lower the volume from the next block on; the samples are taken as before."""
+        self._is_ducked = True
+
     def resume(self) -> None:
-        """Producer: fade in from the next block on, at the sample where the fade to silence began."""
-        self._is_paused = False
+        """Producer: after `pause`, fade in from the next block on, at the sample where the fade to silence
+        began; after `duck`, raise the volume again."""
+        self._is_paused = self._is_ducked = False
 
     def rewind(self, count: int) -> None:
         """Consumer, while it takes nothing: have the last `count` samples again, faded in, as far as they are
@@ -163,14 +197,17 @@ class PlaybackRing(Ring):
         else:
             count = self.read_into(out)
             self._fade_in(out[:count])
+        self._lower(out)
         self._amplify(out, gain)
         return count
 
     def _look(self) -> None:
         """Consumer: begin a fade to silence, or end it, as the producer has requested."""
-        is_paused = self._is_paused  # NOTE: read before the other one, which `discard` writes first.
-        discard_to = self._discard_to
+        is_paused, is_ducked = self._is_paused, self._is_ducked
+        discard_to = self._discard_to  # NOTE: read after these two, because `discard` writes it first.
         is_discarded = discard_to > self.consumed
+        if is_ducked != (self.ducked_at is not None):
+            self.ducked_at = self.consumed if is_ducked else None
         if self._faded is None:
             if is_paused or is_discarded:
                 end = discard_to if is_discarded else self.written
@@ -180,6 +217,7 @@ class PlaybackRing(Ring):
         elif is_discarded:
             self.consumed, self._risen = discard_to, len(self._fade)
             self._faded, self._fade_length = (0 if is_paused else None), 0
+            self._lowered = 0  # nothing sounds, so no ramp is needed
         elif not is_paused:
             self._faded, self._risen = None, 0
 
@@ -198,6 +236,21 @@ class PlaybackRing(Ring):
         rising = self._fade[::-1][self._risen :][: len(block)]
         block[: len(rising)] *= rising
         self._risen += len(rising)
+
+    def _lower(self, block: Pcm) -> None:
+        """Follow the ramp up or down; a fade to silence keeps the volume that it began with."""
+        last = len(self._duck) - 1
+        goal = self._lowered
+        if self._faded is None:
+            goal = 0 if self.ducked_at is None else last
+        if self._lowered != goal and len(block):
+            step = 1 if goal else -1
+            places = np.arange(1, len(block) + 1) * step + self._lowered
+            np.clip(places, 0, last, out=places)
+            block *= self._duck[places]
+            self._lowered = int(places[-1])
+        elif goal:
+            block *= self._duck[goal]
 
     def _amplify(self, block: Pcm, gain: float) -> None:
         before, self._gain = self._gain, gain

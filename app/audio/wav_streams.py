@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.audio.ring import FADE_S, PlaybackRing, Ring
+from app.audio.ring import DUCK_S, FADE_S, PlaybackRing, Ring
 from app.audio.streams import PlaybackClock, PlayedTap
 from app.audio.wav import WavReader
 from engine_runtime.types import Pcm
@@ -139,7 +139,9 @@ class WavSpeaker:
 
     def __init__(self, sample_rate: int, listener: PcmListener | None = None) -> None:
         self.sample_rate = sample_rate
-        self.ring = PlaybackRing(int(_RING_SECONDS * sample_rate), round(FADE_S * sample_rate))
+        self.ring = PlaybackRing(
+            int(_RING_SECONDS * sample_rate), round(FADE_S * sample_rate), round(DUCK_S * sample_rate)
+        )
         self.name = ""
         self.latency_s = 0.0
         self.gain = 1.0

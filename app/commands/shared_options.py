@@ -177,7 +177,7 @@ def add_server_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
 
 def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:
     """Add the options of conversations; as in `add_engine_options`."""
-    _add(parser, options(StartSettings, ("eagerness", "speculate")), of_subcommand)
+    _add(parser, options(StartSettings, ("eagerness", "overlap", "speculate")), of_subcommand)
 
 
 def add_microphone_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:

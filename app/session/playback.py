@@ -51,6 +51,9 @@ class Playback:
         self._is_complete = False
         self._is_flowing = False
         self._is_paused = False
+        self._is_ducked = False
+        self._ducked_at: int | None = None
+        """Samples of the reply, at its own rate, before it was ducked; None while that is not known."""
         self.is_active = False
         """From `begin` until the last sample was heard, or `stop`."""
         self.is_lost = False
@@ -93,6 +96,7 @@ class Playback:
         self.is_lost = False
         self._is_complete = False
         self._is_flowing = False
+        self._is_ducked, self._ducked_at = False, None
         self.handed_ns = None
         self.is_active = True
 
@@ -125,10 +129,17 @@ class Playback:
         self._is_paused = True
         self._out.ring.pause()
 
+    def duck(self) -> None:
+        """Lower the volume from the next block of the device on; the reply goes on. Until `resume` only the
+        part before counts as heard: the user has spoken over the rest."""
+        self._is_ducked = True
+        self._out.ring.duck()
+
     def resume(self) -> None:
         """Continue where the fade of `pause` began: what was faded out is faded in, with gains that add up to
-        one."""
-        self._is_paused = False
+        one. After `duck`, raise the volume; what was played meanwhile counts as heard."""
+        self._is_paused = self._is_ducked = False
+        self._ducked_at = None
         self._out.ring.resume()
 
     def stop(self) -> None:
@@ -165,17 +176,21 @@ class Playback:
             self._policy.learn()
 
     def heard_samples(self, now_ns: int) -> int:
-        """Samples of the reply, at its own rate, that left the loudspeaker by `now_ns`, its latency included;
-        after the end or `stop`, by then."""
+        """Samples of the reply, at its own rate, that left the loudspeaker by `now_ns`, its latency included,
+        and before it was ducked; after the end or `stop`, by then."""
         if self._resampler is None:
             return 0
         if self.is_active:
             self._note_left(now_ns)
-        return self._heard(self._resampler)
+        self._note_duck(self._resampler)
+        heard = self._heard(self._resampler)
+        return heard if self._ducked_at is None else min(heard, self._ducked_at)
 
     def is_over(self, now_ns: int) -> bool:
-        """Whether playback has ended at `now_ns`: the complete reply was played, or there is no
-        loudspeaker."""
+        """Whether playback has ended at `now_ns`: the complete reply was played and not ducked, or there is
+        no loudspeaker."""
+        if self._is_ducked:
+            return False
         if self.is_active:
             self._note_left(now_ns)
             return self._is_heard
@@ -195,6 +210,12 @@ class Playback:
         heard = self._moved_at + resampler.input_samples(self._left_samples)
         return min(heard, self._pushed_samples)
 
+    def _note_duck(self, resampler: Resampler) -> None:
+        """Update where the reply was ducked, once its ring tells."""
+        index = self._ring.ducked_at
+        if self._is_ducked and self._ducked_at is None and index is not None:
+            self._ducked_at = self._moved_at + resampler.input_samples(max(index - self._first_index, 0))
+
     def _queue(self, pcm: Pcm) -> float:
         """More samples at the device's rate; returns how many ms they last."""
         if len(pcm):
@@ -205,10 +226,13 @@ class Playback:
     def _move(self, resampler: Resampler) -> None:
         """Continue in the ring of another loudspeaker, at its rate, from what was heard. The old ring holds
         again what was not in the air yet."""
+        self._note_duck(resampler)
         self._left_samples = max(self._left_samples, self._ring.consumed - self._first_index)
         self._moved_at, self._left_samples = self._heard(resampler), 0
         if self._is_paused:
             self._out.ring.pause()
+        if self._is_ducked:
+            self._out.ring.duck()
         self._ring = self._out.ring
         self._first_index = self._ring.written
         self._waiting.clear()

@@ -25,6 +25,7 @@ from app.session.events import (
 from app.session.playback import Playback
 from app.session.speculation import HeldReply
 from app.session.turn_driver import UserTurn
+from app.settings import OverlapMode
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
@@ -46,7 +47,7 @@ class ReplyInProgress:
     is_heard: bool = False
     """The first sample was handed to the loudspeaker."""
     is_paused: bool = False
-    """The user speaks over it."""
+    """It waits, because the user speaks."""
     said: SpokenText = field(default_factory=SpokenText)
     """Its text, as it came."""
     samples_heard: int = 0
@@ -183,13 +184,18 @@ class ReplyPlayer:
         self._time_start(reply, started_ns)
         return True
 
-    def pause(self) -> None:
-        """The user speaks over the reply: fade it out. The engine continues with it."""
-        self._present().is_paused = True
-        self._playback.pause()
+    def pause(self, overlap: OverlapMode = "pause") -> None:
+        """The user speaks over the reply: fade it out, duck it, or leave it alone. The engine continues with
+        it. Nothing of a reply that was not heard yet is played, whatever the mode."""
+        reply = self._present()
+        reply.is_paused = overlap == "pause" or not reply.is_heard
+        if reply.is_paused:
+            self._playback.pause()
+        elif overlap == "duck":
+            self._playback.duck()
 
     def resume(self) -> None:
-        """It was not a turn: resume where the reply was faded out."""
+        """It was not a turn: resume where the reply was faded out, or raise its volume again."""
         self._present().is_paused = False
         self._playback.resume()
 

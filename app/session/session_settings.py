@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.audio.echo_cancellation import AudioProcessing
 from app.dialog.turn_taking_settings import TurnTakingSettings
-from app.settings import SpeculationMode, StartSettings
+from app.settings import OverlapMode, SpeculationMode, StartSettings
 from engine_runtime.setting import check, setting
 from engine_runtime.types import Modality
 
@@ -44,6 +44,8 @@ class SessionSettings:
     """When turns start and end."""
     audio_processing: AudioProcessing = field(default_factory=AudioProcessing)
     """Echo cancellation, noise suppression and gain control of the microphone."""
+    overlap: OverlapMode | None = None
+    """What happens to a reply when somebody speaks over it; None for the default, a pause."""
     speculate: SpeculationMode | None = None
     """Whether a reply is made and held before the turn is confirmed; None for the default, "auto"."""
     hear_samples: bool = True
@@ -78,6 +80,7 @@ class SessionSettings:
             flow_steps=start.engine.flow_steps,
             turn_taking=TurnTakingSettings(eagerness=start.eagerness, input_mode=start.input_mode),
             audio_processing=AudioProcessing(library=start.echo_library),
+            overlap=start.overlap,
             speculate=start.speculate,
         )
 

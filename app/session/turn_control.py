@@ -276,7 +276,7 @@ class TurnControl:
             self._driver.reply_heard()
         if player.is_lost:
             self.cancel("output_lost")
-        elif player.is_played:
+        elif player.is_played and not self.is_paused:  # else what the user says over its end would be lost
             self._driver.end_turn()
             player.end()
             self._driver.rest()
@@ -351,13 +351,14 @@ class TurnControl:
         """Nothing to do: the end of the reply tells the player."""
 
     def pause_reply(self, event: TurnEvent) -> None:
-        """Fade the reply out; the engine continues with it."""
-        self._player.pause()
+        """Pause or duck the reply, or leave it alone; the engine continues with it."""
+        overlap = self.settings.overlap or "pause"
+        self._player.pause(overlap)
         onset_ns = self._capture.spoken_at_ns(self._stream.samples_of(event.speech_start_ms))
-        self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9)
+        self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9, overlap=overlap)
 
     def resume_reply(self) -> None:
-        """Resume where it was faded out."""
+        """Resume where it was paused, or raise its volume again."""
         self._player.resume()
 
     def stop_reply(self, turn: UserTurn, reason: CancelReason) -> StoppedReply | None:

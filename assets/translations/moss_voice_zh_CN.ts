@@ -350,6 +350,14 @@
         <translation>我的声音何时打断回复。选“半秒后”时，简短的“嗯”或咳嗽不会打断。使用外放扬声器时需要回声消除。</translation>
     </message>
     <message>
+        <source>Mean&amp;while</source>
+        <translation>期间(&amp;W)</translation>
+    </message>
+    <message>
+        <source>What happens to a reply while you speak over it, until it is clear whether you want it to stop. After an &quot;mm-hm&quot; or a cough it goes on.</source>
+        <translation>您在回复播放时说话，在弄清您是否要它停下之前，回复怎么办。若只是“嗯”或咳嗽，回复会继续。</translation>
+    </message>
+    <message>
         <source>&amp;Reply as</source>
         <translation>回复方式(&amp;R)</translation>
     </message>
@@ -404,6 +412,18 @@
     <message>
         <source>Never</source>
         <translation>从不</translation>
+    </message>
+    <message>
+        <source>It pauses</source>
+        <translation>暂停</translation>
+    </message>
+    <message>
+        <source>It goes on softly</source>
+        <translation>小声继续</translation>
+    </message>
+    <message>
+        <source>It goes on as before</source>
+        <translation>照常继续</translation>
     </message>
     <message>
         <source>Speech</source>

@@ -29,6 +29,7 @@ from app.settings import (
     Eagerness,
     EchoLibrary,
     InputMode,
+    OverlapMode,
     SpeculationMode,
     StartSettings,
 )
@@ -81,6 +82,7 @@ class Preferences:
     endpointing_ms: int = setting(SessionSettings().turn_taking.end_ms, least=200, most=2000)
     eagerness: Eagerness = setting(DEFAULT_EAGERNESS, into=(TurnTakingSettings,))
     speculate: SpeculationMode = setting("auto", into=(SessionSettings,))
+    overlap: OverlapMode = setting("pause", into=(SessionSettings,))
     input_mode: InputMode = setting("voice", into=(TurnTakingSettings,))
     hotkey: str = setting("", matches=combination)
     interruption: Interruption = "at_once"

@@ -56,6 +56,14 @@ class ConversationPage(SettingsPage):
                     "does not. With open loudspeakers this needs echo cancellation."
                 ),
             ),
+            (
+                self.tr("Mean&while"),
+                self.overlap_box,
+                self.tr(
+                    "What happens to a reply while you speak over it, until it is clear whether you want "
+                    'it to stop. After an "mm-hm" or a cough it goes on.'
+                ),
+            ),
             (self.tr("&Reply as"), self.reply_box, ""),
             (
                 self.tr("&Seed"),
@@ -68,6 +76,7 @@ class ConversationPage(SettingsPage):
             speculate=self.speculation_box,
             endpointing_ms=self.endpointing,
             interruption=self.interruption_box,
+            overlap=self.overlap_box,
             reply=self.reply_box,
             seed=self.seed,
         )
@@ -90,6 +99,13 @@ class ConversationPage(SettingsPage):
                 (self.tr("After half a second of speech"), "half_second"),
                 (self.tr("After a second of speech"), "second"),
                 (self.tr("Never"), "never"),
+            )
+        )
+        self.overlap_box = choice_box(
+            (
+                (self.tr("It pauses"), "pause"),
+                (self.tr("It goes on softly"), "duck"),
+                (self.tr("It goes on as before"), "off"),
             )
         )
         self.reply_box = choice_box(((self.tr("Speech"), Modality.SPEECH), (self.tr("Text"), Modality.TEXT)))

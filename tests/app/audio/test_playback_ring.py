@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.audio.ring import PlaybackRing
+from app.audio.ring import DUCK_DB, PlaybackRing
 
 FADE = 5
 Step = tuple[str, int]
@@ -195,3 +195,64 @@ def test_only_what_is_kept_is_rewound() -> None:
         play(ring, 16)
     ring.rewind(100)
     assert ring.consumed == ring.written - ring.capacity
+
+
+DUCK = 12
+DUCKED = 10 ** (-DUCK_DB / 20)
+
+
+def ducking(count: int) -> PlaybackRing:
+    ring = PlaybackRing(128, FADE, DUCK)
+    ring.write(np.ones(count, dtype=np.float32))
+    return ring
+
+
+def gains(ring: PlaybackRing, count: int, block: int) -> list[float]:
+    """The gain of each of the next samples, played in blocks."""
+    return list(itertools.chain(*(play(ring, block) for _ in range(count // block))))
+
+
+@pytest.mark.parametrize("block", [1, 4, 20])
+def test_a_ducked_reply_goes_on_softly_and_comes_back_without_a_step(block: int) -> None:
+    ring = ducking(120)
+    ring.duck()
+    down = gains(ring, 40, block)
+    assert down[:DUCK] == sorted(down[:DUCK], reverse=True)
+    assert down[DUCK - 1 :] == pytest.approx([DUCKED] * (41 - DUCK), abs=1e-3)
+    ring.resume()
+    up = gains(ring, 40, block)
+    assert up[:DUCK] == sorted(up[:DUCK])
+    assert up[DUCK - 1 :] == [1.0] * (41 - DUCK)
+    decibels = 20 * np.log10([1.0, *down, *up])
+    assert np.abs(np.diff(decibels)).max() < 1.6 * DUCK_DB / DUCK
+    assert (ring.consumed, ring.ducked_at) == (80, None)
+
+
+def test_the_ring_knows_its_first_ducked_sample() -> None:
+    ring = ducking(60)
+    play(ring, 7)
+    ring.duck()
+    assert ring.ducked_at is None
+    play(ring, 5)
+    play(ring, 5)
+    assert ring.ducked_at == 7
+
+
+def test_a_ducked_reply_that_is_discarded_stays_soft_and_the_next_one_is_not_ducked() -> None:
+    ring = ducking(40)
+    ring.duck()
+    play(ring, 20)
+    ring.discard()
+    ring.write(np.ones(3, dtype=np.float32))
+    assert play(ring, FADE) == pytest.approx([DUCKED * gain for gain in FADED], abs=1e-3)
+    assert play(ring, 5) == [1, 1, 1, 0, 0]
+
+
+def test_ducking_multiplies_with_the_volume() -> None:
+    ring = ducking(60)
+    ring.duck()
+    play(ring, 20)
+    out = np.zeros(20, dtype=np.float32)
+    ring.play_into(out, 0.5)
+    ring.play_into(out, 0.5)
+    assert out == pytest.approx([DUCKED / 2] * 20, abs=1e-4)

@@ -1,11 +1,12 @@
-"""A reply that is paused and resumed: the record of the output is the reply with gaps, sample by sample."""
+"""A reply that is paused or ducked, and resumed: the record of the output is the reply with gaps, or at
+another level, sample by sample."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from app.audio.ring import FADE_S
+from app.audio.ring import DUCK_DB, DUCK_S, FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.session.playback import Playback
 from engine_runtime.types import Pcm
@@ -242,3 +243,61 @@ def test_a_device_that_is_lost_after_a_pause_repeats_nothing(
     rig.run(2_600)
     assert rig.playback.is_over(rig.now_ns)
     assert aired_s + rig.close() == pytest.approx(2.0, abs=1e-4 if rate == 48_000 else 2e-3)
+
+
+def ducked() -> Rig:
+    """A second of a reply, then it is ducked for another one."""
+    rig = Rig(3.0, np.random.default_rng(0))
+    rig.push(len(rig.reply))
+    rig.run(1_000)
+    rig.playback.duck()
+    rig.run(1_000)
+    return rig
+
+
+def test_a_ducked_reply_goes_on_and_nothing_of_it_is_lost() -> None:
+    rig = ducked()
+    rig.playback.resume()
+    rig.run(1_500)
+    ratio = np.abs(rig.record[: len(rig.reply)] / rig.reply)
+    assert ratio[:RATE] == pytest.approx(1.0)
+    assert 20 * np.log10(ratio[RATE + round(0.05 * RATE) : 2 * RATE]) == pytest.approx(-DUCK_DB, abs=1e-3)
+    assert ratio[2 * RATE + round((DUCK_S + 0.01) * RATE) :] == pytest.approx(1.0)
+    # What the loudspeaker was given is what the echo canceller gets.
+    played = rig.speaker.played.read()[0]
+    assert len(played) >= 2 * RATE
+    assert played == pytest.approx(rig.record[: len(played)], abs=0)
+    assert not rig.playback.is_active
+    assert rig.playback.heard_samples(rig.now_ms * MS) == len(rig.reply)
+
+
+def test_what_was_heard_of_a_ducked_reply_ends_where_it_was_ducked() -> None:
+    rig = ducked()
+    assert rig.playback.heard_samples(rig.now_ms * MS) == RATE
+    rig.playback.stop()
+    assert rig.playback.heard_samples(rig.now_ms * MS) == RATE
+
+
+def test_a_reply_that_ends_while_it_is_ducked_was_not_heard_to_its_end() -> None:
+    rig = ducked()
+    rig.run(1_500)
+    assert not rig.playback.is_active
+    assert not rig.playback.is_over(rig.now_ms * MS)
+    assert rig.playback.heard_samples(rig.now_ms * MS) == RATE
+    rig.playback.resume()
+    assert rig.playback.is_over(rig.now_ms * MS)
+    assert rig.playback.heard_samples(rig.now_ms * MS) == len(rig.reply)
+
+
+def test_another_loudspeaker_goes_on_softly() -> None:
+    rig = ducked()
+    other = WavSpeaker(2 * RATE)
+    rig.speaker.ring, rig.speaker.sample_rate = other.ring, other.sample_rate
+    rig.playback.service(rig.now_ms * MS)
+    assert rig.playback.heard_samples(rig.now_ms * MS) == RATE
+    block = np.zeros(2 * RATE // 2, dtype=np.float32)
+    other.ring.play_into(block)
+    reply = rig.reply[2 * RATE : 2 * RATE + RATE // 2]
+    later = slice(RATE // 5, -RATE // 10)
+    ratio = np.std(block[::2][later]) / np.std(reply[later])
+    assert 20 * np.log10(ratio) < -DUCK_DB + 4

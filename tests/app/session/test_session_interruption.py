@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.audio.echo_cancellation import AudioProcessing
-from app.audio.ring import FADE_S
+from app.audio.ring import DUCK_DB, FADE_S
 from app.audio.wav_streams import WavSpeaker
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.session.commands import (
@@ -155,6 +155,91 @@ def test_an_interruption_cuts_the_reply_and_loses_nothing_that_was_said() -> Non
     onset = int(np.flatnonzero(np.abs(heard) > 0.01)[0] - np.flatnonzero(np.abs(said) > 0.01)[0])
     assert onset / RATE == pytest.approx(TURNS.pre_roll_ms / 1e3, abs=0.033)
     assert heard[onset : onset + len(said)] == pytest.approx(said[: len(heard) - onset], abs=0.02)
+
+
+DUCKING = replace(SETTINGS, overlap="duck")
+
+
+def levels_db(record: Pcm) -> dict[int, float]:
+    """Level of each 10 ms of the record against the reply's own, by its number."""
+    frame = SPEAKER_RATE // 100
+    frames = record[: len(record) // frame * frame].reshape(-1, frame)
+    levels = 20 * np.log10(np.sqrt(2 * np.mean(frames**2, axis=1)) / 0.5 + 1e-9)
+    return dict(enumerate(levels.tolist()))
+
+
+def test_a_backchannel_ducks_the_reply_which_goes_on() -> None:
+    loudspeaker, microphone = Loudspeaker(), ScriptedMicrophone(*QUESTION, speech(0.35))
+    with running(ScriptedEngine(SCRIPT), DUCKING, microphone=microphone, speaker=loudspeaker) as driver:
+        driver.session.send(Start())
+        driver.await_event(PlaybackFinished)
+    sound = np.trim_zeros(loudspeaker.record)
+    assert gaps(sound, SPEAKER_RATE) == []
+    assert len(sound) == pytest.approx(len(np.trim_zeros(reply_of(SCRIPT))), abs=2)
+    interrupted, resumed = decisions(driver, "interrupt", "resume", "cut")
+    assert (interrupted["kind"], interrupted["overlap"], resumed["kind"]) == ("interrupt", "duck", "resume")
+    levels = levels_db(loudspeaker.record)
+    low = [place / 100 for place, level in levels.items() if -18.0 <= level <= -12.0]
+    assert low[0] - interrupted["at_s"] <= 0.06
+    assert -0.02 < low[-1] - resumed["at_s"] <= 0.06
+    assert np.diff(low) == pytest.approx(0.01)
+    assert levels[round(low[0] * 100) + 10] == pytest.approx(-DUCK_DB, abs=0.1)
+    assert levels[round(low[-1] * 100) + 6] == pytest.approx(0.0, abs=0.1)
+    assert driver.of(TurnCancelled) == driver.of(ReplyCut) == driver.of(ErrorRaised) == []
+    assert not any(event.underruns for event in driver.of(Counters))
+
+
+def test_an_interruption_cuts_a_ducked_reply_where_it_was_ducked() -> None:
+    loudspeaker, microphone = Loudspeaker(), ScriptedMicrophone(*QUESTION, speech(1.6))
+    engine = ScriptedEngine(SCRIPT)
+    with running(engine, DUCKING, microphone=microphone, speaker=loudspeaker) as driver:
+        driver.session.send(Start())
+        driver.await_event(TurnCommitted, 2)
+    interrupted, cut = decisions(driver, "interrupt", "cut")
+    began_s = np.flatnonzero(loudspeaker.record)[0] / SPEAKER_RATE
+    (reported,) = driver.of(ReplyCut)
+    assert reported.heard_s == pytest.approx(interrupted["at_s"] - began_s, abs=0.03)
+    assert cut["at_s"] - interrupted["at_s"] > 0.5
+    levels = levels_db(loudspeaker.record)
+    assert levels[round(cut["at_s"] * 100) - 2] == pytest.approx(-DUCK_DB, abs=0.1)
+    assert levels[round(cut["at_s"] * 100) + 5] < -90.0
+
+
+@pytest.mark.parametrize(("said_s", "turns"), [(0.35, 1), (1.6, 2)], ids=["backchannel", "interruption"])
+def test_a_ducked_reply_that_ends_waits_for_the_verdict(said_s: float, turns: int) -> None:
+    script = Script(chunks=3, chunk_s=0.5)
+    microphone = ScriptedMicrophone(silence(0.5), speech(0.6), silence(1.9 - 0.05), speech(said_s))
+    engine = ScriptedEngine(script)
+    with running(engine, DUCKING, microphone=microphone) as driver:
+        driver.session.send(Start())
+        if turns == 1:
+            driver.await_event(PlaybackFinished)
+        else:
+            driver.await_event(TurnCommitted, 2)
+    assert [decision["kind"] for decision in decisions(driver, "interrupt", "resume", "cut")] == (
+        ["interrupt", "resume"] if turns == 1 else ["interrupt", "cut"]
+    )
+    assert len(driver.of(TurnOpened)) == turns
+    # What was said over the end is the user's; the user did not hear it.
+    assert [cut.heard_s < script.chunks * script.chunk_s for cut in driver.of(ReplyCut)] == [True] * (
+        turns - 1
+    )
+    if turns == 2:
+        heard = np.concatenate(engine.turns[1].heard)
+        loud = np.flatnonzero(np.abs(heard) > 0.01)
+        assert (loud[-1] - loud[0]) / RATE == pytest.approx(said_s, abs=0.03)
+
+
+def test_a_reply_that_is_left_alone_was_heard_until_it_is_cut() -> None:
+    loudspeaker, microphone = Loudspeaker(), ScriptedMicrophone(*QUESTION, speech(1.6))
+    settings = replace(SETTINGS, overlap="off")
+    with running(ScriptedEngine(SCRIPT), settings, microphone=microphone, speaker=loudspeaker) as driver:
+        driver.session.send(Start())
+        driver.await_event(TurnCommitted, 2)
+    (cut,) = decisions(driver, "cut")
+    began_s = np.flatnonzero(loudspeaker.record)[0] / SPEAKER_RATE
+    assert driver.of(ReplyCut)[0].heard_s == pytest.approx(cut["at_s"] - began_s, abs=0.03)
+    assert levels_db(loudspeaker.record)[round(cut["at_s"] * 100) - 3] == pytest.approx(0.0, abs=0.1)
 
 
 def test_smart_turn_decides_about_speech_of_medium_length() -> None:

@@ -35,6 +35,7 @@ EVERYTHING = Preferences(
     endpointing_ms=900,
     eagerness="eager",
     speculate="off",
+    overlap="off",
     input_mode="both",
     hotkey="Ctrl+Alt+Space",
     interruption="never",
@@ -328,7 +329,9 @@ def test_an_interruption_may_need_more_speech(interruption: Interruption, needed
 def test_defaults_change_nothing() -> None:
     turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS, input_mode="voice")
     processing = AudioProcessing(library="pywebrtc")
-    expected = SessionSettings(turn_taking=turns, speculate="auto", audio_processing=processing)
+    expected = SessionSettings(
+        turn_taking=turns, overlap="pause", speculate="auto", audio_processing=processing
+    )
     assert Preferences().session_settings() == expected
 
 

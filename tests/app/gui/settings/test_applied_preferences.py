@@ -53,6 +53,7 @@ def test_a_seed_of_the_settings_replaces_that_of_the_command_line(applied: Appli
 SESSION_OPTIONS: dict[str, tuple[Any, Any, Callable[[SessionSettings], object]]] = {
     "eagerness": ("patient", "eager", lambda settings: settings.turn_taking.eagerness),
     "input_mode": ("push", "both", lambda settings: settings.turn_taking.input_mode),
+    "overlap": ("duck", "off", lambda settings: settings.overlap),
     "speculate": ("off", "on", lambda settings: settings.speculate),
     "echo_library": ("livekit", "pywebrtc", lambda settings: settings.audio_processing.library),
     "seed": (7, 4, lambda settings: settings.seed),

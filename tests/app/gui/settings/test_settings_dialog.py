@@ -54,6 +54,7 @@ def test_what_is_shown_is_returned(qtbot: QtBot, tmp_path: Path, devices: Device
         input_mode="push",
         hotkey="Ctrl+Alt+Space",
         interruption="half_second",
+        overlap="off",
         echo_cancellation="on",
         echo_library="livekit",
         noise_suppression=True,
