@@ -25,6 +25,7 @@ from typing import Self
 import numpy as np
 
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.tools import ToolUse
 from engine_runtime.bundle.weights import Progress
 from engine_runtime.codec.runtime import packet_frames, tail_frames
 from engine_runtime.codec.speech_tokenizer.encoder_pool import split_bytes
@@ -45,7 +46,7 @@ from engine_runtime.memory_plan import LATER_BYTES, fitting_conversations
 from engine_runtime.options import EngineOptions
 from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Modality, Pcm
+from engine_runtime.types import Modality, Pcm, ToolCall
 from engine_runtime.work import Task, run_alone
 
 _log = logging.getLogger(__name__)
@@ -209,7 +210,9 @@ class Engine:
         lm = self.bundle.lm
         sampling = {Modality.SPEECH: lm.sampling_speech, Modality.TEXT: lm.sampling_text}
         code_s = self.bundle.samples_per_code / self.output_sample_rate
-        return TurnRoom(self.stages.prompt, sampling, self._context_tokens, code_s * self.input_sample_rate)
+        samples_per_code = code_s * self.input_sample_rate
+        offered = ToolUse(self.bundle.card.tools)
+        return TurnRoom(self.stages.prompt, sampling, self._context_tokens, samples_per_code, offered)
 
     def new_conversation(self) -> Conversation:
         """A new conversation. `end_conversation` frees its KV blocks; otherwise they are freed after it was
@@ -269,18 +272,23 @@ class Engine:
         conversation: Conversation,
         turn_id: int,
         question: Sequence[str | Pcm],
-        reply: str,
+        reply: str | ToolCall,
         before: int | None = None,
     ) -> Task[Question]:
         """Add an exchange that was held elsewhere to the history: typed texts and speech [n] at the input
-        rate, and the text of the reply, either of which may be empty. It goes before the exchange of the turn
-        `before`, or to the end. Returns the question. AudioInputError if speech is too short."""
+        rate, and the text of the reply, either of which may be empty, or its call. It goes before the
+        exchange of the turn `before`, or to the end. Returns the question. AudioInputError if speech is too
+        short."""
         self._require_open()
         asked = Question(())
         if question:
             asked = yield from self._encode_question(conversation, turn_id, question)
-        tokens = tuple(self.stages.prompt.text_turn(reply)) if reply else ()
-        exchange = Exchange(asked.user, tokens, reply, asked.speech_maximum, turn_id)
+        prompt = self.stages.prompt
+        if isinstance(reply, ToolCall):
+            text, tokens = "", prompt.call_turn(reply)
+        else:
+            text, tokens = reply, prompt.text_turn(reply) if reply else []
+        exchange = Exchange(asked.user, tuple(tokens), text, asked.speech_maximum, turn_id)
         conversation.insert(exchange, before)
         return asked
 

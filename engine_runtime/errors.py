@@ -7,6 +7,7 @@ MossVoiceError
 ├── AudioInputError      a WAV or device without usable audio
 ├── AudioDeviceError     a sound device that is missing, busy or lost
 ├── LanguageError        a question in a script that the model does not know
+├── ToolCallError        a call that the model has written and that cannot be run
 ├── OutOfBlocksError     the KV pool holds no free block for the conversation
 ├── FlowCacheError       no room in the flow's caches for another reply beside those being spoken
 ├── ContextLengthError   a prompt longer than the model's context
@@ -148,6 +149,12 @@ class LanguageError(MossVoiceError):
     """A typed question in a script of no language that the model knows."""
 
     code = "unsupported_language"
+
+
+class ToolCallError(MossVoiceError):
+    """The model has written a call that is none, or of a tool or with arguments that it was not given."""
+
+    code = "invalid_tool_call"
 
 
 class AudioDeviceError(MossVoiceError):

@@ -146,7 +146,9 @@ def load_stages(
         from engine_runtime.executors.cuda.loading import check_memory  # not needed on the CPU
 
         check_memory(bundle.lm, lm_config, device, options, codec_bytes(bundle, options))
-    tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab)
+    tool_calls = bundle.card.tool_calls
+    delimiters = () if tool_calls is None else (tool_calls.call_begin, tool_calls.call_end)
+    tokenizer = TextTokenizer(bundle.text_tokenizer, bundle.lm.special_ids, lm_config.text_vocab, delimiters)
     lm_files = bundle.lm.weights if engine is None else (engine.plan,)
     files = (bundle.speech_encoder.weights, lm_files, bundle.flow.weights, bundle.vocoder.weights)
     loading = LoadProgress(files, progress)
@@ -179,7 +181,7 @@ def load_stages(
         lm=lm,
         lm_config=lm_config,
         tokenizer=tokenizer,
-        prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt),
+        prompt=Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt, tool_calls),
         speech_tokenizer=speech_tokenizer,
         token2mel=token2mel,
         vocoder=vocoder,

@@ -40,7 +40,22 @@ class Modality(str, Enum):
     TEXT = "text"
 
 
-FinishReason = Literal["stop", "length", "cancelled"]
+class ToolOutput(str):
+    """The result of a tool call in the place of a text that the user has typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model has written: of a tool that it was offered, with arguments that the tool
+    takes."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+FinishReason = Literal["stop", "length", "cancelled", "tool_call"]
+"""Why a reply ended: "tool_call" with a call, whose result the next turn brings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +184,8 @@ class ReplyDone:
     audio_samples: int = 0
     usage: TokenUsage | None = None
     """None where it was not counted."""
+    call: ToolCall | None = None
+    """The call that the reply ends with."""
 
 
 ReplyEvent = TurnEndPrediction | ReplyText | ReplyAudio | ReplyDone

@@ -136,6 +136,14 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tool_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random bundle that declares a tool (tests/tools/tool_server.py). Read only."""
+    from tests.tools.tool_server import make_tool_bundle
+
+    return make_tool_bundle(tmp_path_factory.mktemp("tools"))
+
+
+@pytest.fixture(scope="session")
 def released_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint in the layout of the released repositories. Read only: copy it before damaging it."""
     from tests.factories.released import make_released

@@ -34,6 +34,7 @@ from engine_runtime.bundle.sections import (
     parse_vocoder,
     parse_voice,
 )
+from engine_runtime.bundle.tools import parse_tools
 from engine_runtime.errors import BundleError, MelMismatchError
 from engine_runtime.models.limits import shown
 from engine_runtime.types import MelSpec
@@ -172,7 +173,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _parse(path: Path, manifest: Manifest) -> Bundle:
     sections = {"bundle", "lm", "text_tokenizer", "speech_encoder", "flow", "vocoder", "files"}
-    top = manifest.top(sections | {"voice", "card"})
+    top = manifest.top(sections | {"voice", "card", "tools"})
     about = top.table("bundle")
     about.allow({"format", "name", "description", "licence"})
     if about.integer("format") != FORMAT:
@@ -182,6 +183,10 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         )
     if len(about.string("name")) > _LONGEST_NAME:  # errors repeat it
         raise about.error(f"has a name of more than {_LONGEST_NAME} characters")
+    card = parse_card(top.table("card")) if "card" in top.content else ModelCard()
+    tools = parse_tools(top)
+    if tools and card.tool_calls is None:
+        raise manifest.error("[[tools]] needs [card.tool_calls], which says how the model writes a call")
     bundle = Bundle(
         path=path,
         name=about.string("name"),
@@ -194,7 +199,7 @@ def _parse(path: Path, manifest: Manifest) -> Bundle:
         vocoder=parse_vocoder(path, top.table("vocoder")),
         files=parse_files(path, top.table("files")),
         voice=parse_voice(path, top.table("voice")) if "voice" in top.content else None,
-        card=parse_card(top.table("card")) if "card" in top.content else ModelCard(),
+        card=replace(card, tools=tools),
     )
     return replace(bundle, unknown_keys=tuple(manifest.unknown))
 

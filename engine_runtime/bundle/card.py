@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from engine_runtime.bundle.manifest import Table
+from engine_runtime.bundle.tools import Tool, ToolCallFormat, parse_tool_calls
 from engine_runtime.errors import LanguageError, Problem
 
 _LONGEST = 500
@@ -53,6 +54,10 @@ class ModelCard:
     """What it can do in a sentence or two, by the language of the text."""
     follows_instructions: bool = False
     """Whether it heeds instructions and other texts of the system beside those of its prompt."""
+    tool_calls: ToolCallFormat | None = None
+    """How it writes a call; None: it calls no tools."""
+    tools: tuple[Tool, ...] = ()
+    """Those of [[tools]]."""
 
     def summary_for(self, language: str) -> str:
         """The summary for a reader of `language` (zh_CN, en, ...), else in English; empty without one."""
@@ -90,9 +95,9 @@ def _listed(names: list[Problem | str]) -> Problem | str:
 
 
 def parse_card(table: Table) -> ModelCard:
-    """[card] with `languages`, `examples`, `follows_instructions` and the table `summary`. Raises
-    BundleError."""
-    table.allow({"languages", "examples", "follows_instructions", "summary"})
+    """[card] with `languages`, `examples`, `follows_instructions` and the tables `summary` and `tool_calls`.
+    Raises BundleError."""
+    table.allow({"languages", "examples", "follows_instructions", "summary", "tool_calls"})
     summary = table.table("summary")
     texts = {language: summary.string(language) for language in summary.content}
     card = ModelCard(
@@ -100,6 +105,7 @@ def parse_card(table: Table) -> ModelCard:
         tuple(table.strings("examples")),
         texts,
         "follows_instructions" in table.content and table.value("follows_instructions", bool),
+        parse_tool_calls(table.table("tool_calls")) if "tool_calls" in table.content else None,
     )
     for text in (*card.languages, *card.examples, *texts.values()):
         if not 0 < len(text) <= _LONGEST:

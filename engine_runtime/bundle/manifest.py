@@ -174,6 +174,13 @@ class Table:
             raise self.manifest.error(f"the table [{path}] is missing{self._missing(key)}")
         return Table(with_new_names(path, self.value(key, dict), IN_BUNDLE), path, self.manifest)
 
+    def tables(self, key: str) -> list[Table]:
+        """The tables of the array `key` at the top of the manifest; none if it is left out."""
+        found = self.content.get(key, [])
+        if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+            raise self.error(f"has {key} = {shown(found)}, which must be tables [[{key}]]")
+        return [Table(item, f"{key}[{place}]", self.manifest) for place, item in enumerate(found)]
+
     def string(self, key: str) -> str:
         """A text value."""
         return str(self.value(key, str))
@@ -251,12 +258,25 @@ def to_toml(content: Mapping[str, Any], path: str = "") -> str:
     """TOML of nested tables with plain values (a JSON string, number, boolean or list is TOML as well)."""
     lines = [f"[{path}]"] if path else []
     lines += [
-        f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        f"{_key(key)} = {json.dumps(value, ensure_ascii=False)}"
         for key, value in content.items()
-        if not isinstance(value, Mapping)
+        if not _is_nested(value)
     ]
     for key, value in content.items():
+        below = f"{path}.{_key(key)}" if path else _key(key)
         if isinstance(value, Mapping):
-            name = key if key.replace("_", "").isalnum() and key.isascii() else json.dumps(key)
-            lines += ["", to_toml(value, f"{path}.{name}" if path else name)]
+            lines += ["", to_toml(value, below)]
+        elif _is_nested(value):
+            for table in value:
+                lines += ["", to_toml(table, below).replace(f"[{below}]", f"[[{below}]]", 1)]
     return "\n".join(lines).strip("\n") + "\n"
+
+
+def _key(key: str) -> str:
+    return key if key.replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def _is_nested(value: object) -> bool:
+    """Whether a value is a table or an array of tables."""
+    items = value if isinstance(value, list) else [value]
+    return bool(items) and all(isinstance(item, Mapping) for item in items)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from engine_runtime.bundle.tools import NO_TOOLS, ToolUse
 from engine_runtime.errors import ContextLengthError
 from engine_runtime.types import Modality, SamplingParams
 
@@ -83,13 +84,18 @@ class TurnRoom:
     thread."""
 
     def __init__(
-        self, prompt: Prompt, sampling: dict[Modality, SamplingParams], limit: int, samples_per_code: float
+        self,
+        prompt: Prompt,
+        sampling: dict[Modality, SamplingParams],
+        limit: int,
+        samples_per_code: float,
+        tools: ToolUse = NO_TOOLS,
     ) -> None:
         """`sampling` is that of both kinds of reply, `limit` as in `num_dropped`; `samples_per_code` counts
-        those of the input."""
+        those of the input; `tools` are all that may be offered."""
         self._prompt, self._samples_per_code = prompt, samples_per_code
         reply = max(
-            len(prompt.system(modality))
+            len(prompt.system(modality, tools=tools))
             + len(prompt.open_reply(modality))
             + reply_reserve(params.max_new, limit)
             for modality, params in sampling.items()

@@ -4,9 +4,9 @@ In: the committed tokens of a conversation. Out: per `advance`, the events that 
 its characters are complete, speech as soon as token2mel and vocoder can compute a chunk. What uses a device
 is work of a task (work.py): one token needs a step, some tokens a packet of the flow and the vocoder.
 `tokens` are the tokens of the reply (reply_tokens.py), `given` the position up to which they were delivered.
-If the bundle has a declining reply, the first tokens are held until it is decided which of the two is given
-(declining.py); they are those that the first packet of speech needs, so that this costs no time. Engine
-thread.
+A call of a tool (tool_calls.py) ends the reply. If the bundle has a declining reply, the first tokens are
+held until it is decided which of the two is given (declining.py); they are those that the first packet of
+speech needs, so that this costs no time. Engine thread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from engine_runtime.bundle.tools import NO_TOOLS, ToolUse
 from engine_runtime.codec.speech_decoder import ReplyVoice
 from engine_runtime.conversation.declining import (
     certainty_of,
@@ -24,9 +25,10 @@ from engine_runtime.conversation.declining import (
     is_declined,
 )
 from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
+from engine_runtime.conversation.tool_calls import CallScanner
 from engine_runtime.hardware import used_memory
 from engine_runtime.lm.block_manager import Sequence
-from engine_runtime.lm.chat_template import IncrementalText
+from engine_runtime.lm.chat_template import BegunCall, IncrementalText
 from engine_runtime.lm.generation import GeneratedToken, Generation, Mode, Token
 from engine_runtime.lm.step import SamplingMetadata, StepOutput, Tails
 from engine_runtime.loading import Stages
@@ -41,6 +43,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
     TokenUsage,
+    ToolCall,
     TurnEndPrediction,
 )
 from engine_runtime.work import Task
@@ -91,7 +94,7 @@ class Reply:
     """Generates the tokens of one reply, and its speech and text.
 
     `prompt` is all tokens before the reply, which its first step prefills into `sequence`; `limit` is the
-    number of tokens that the context can hold.
+    number of tokens that the context can hold. If the reply has to be a call, the prompt ends with `begun`.
     """
 
     stages: Stages
@@ -103,13 +106,19 @@ class Reply:
     sequence: Sequence
     limit: int
     committed_ns: int
+    tools: ToolUse = NO_TOOLS
+    begun: BegunCall | None = None
     generation: Generation = field(init=False)
     tokens: ReplyTokens = field(init=False)
     given: ReplyPosition = field(default_factory=ReplyPosition)
     """Position up to which the reply was delivered."""
     finish_reason: FinishReason | None = None
+    call: ToolCall | None = None
+    """The call that the reply ended with."""
     _clock: _Clock = field(init=False)
     _text: IncrementalText = field(init=False)
+    _calls: CallScanner | None = None
+    """None if the model writes no calls."""
     _voice: ReplyVoice | None = None
     _leaving: ReplyVoice | None = None
     """A voice that received its last code; None once all its audio has arrived."""
@@ -133,8 +142,11 @@ class Reply:
 
     def __post_init__(self) -> None:
         stages, lm = self.stages, self.stages.bundle.lm
+        begun, written = self.begun, stages.bundle.card.tool_calls
+        if written is not None:
+            self._calls = CallScanner(stages.tokenizer, written, None if begun is None else begun.text)
         # A reply of a set length is a measurement or a warm-up: it runs every step.
-        if lm.declining is not None and self.params.min_new < self.params.max_new:
+        if lm.declining is not None and self.params.min_new < self.params.max_new and begun is None:
             flow = stages.bundle.flow
             self._rated_tokens = flow.packets[0] + flow.look_ahead_codes
         self.generation = Generation(
@@ -144,13 +156,14 @@ class Reply:
             text_vocab=stages.lm_config.text_vocab,
             audio_vocab=stages.lm_config.audio_vocab,
             want_subtitles=lm.subtitles,
-            predict_turn_end=lm.detects_turn_end,
+            predict_turn_end=lm.detects_turn_end and begun is None,
             rated_tokens=self._rated_tokens,
             skip_unused_tails=True,
             samples_on_device=stages.lm.executor.can_sample,
             device=str(stages.lm.executor.device),
         )
-        self.tokens = ReplyTokens(self.modality, lm.special_ids, stages.samples_per_code)
+        forced = () if begun is None else begun.tokens
+        self.tokens = ReplyTokens(self.modality, lm.special_ids, stages.samples_per_code, forced)
         self._clock = _Clock(self.committed_ns)
         self._text = IncrementalText(stages.tokenizer)
 
@@ -165,10 +178,12 @@ class Reply:
             tokens = yield from self._next_tokens(events)
             events += self._arrivals(start_ns)
             for token in tokens:
-                self.tokens.append(token)
-                yield from self._say(token, start_ns, events)
+                if not self._is_after_call(token):
+                    self.tokens.append(token)
+                    yield from self._say(token, start_ns, events)
             self._ending = self._ending_now
             if self._ending is not None:
+                self._end_call()
                 yield from self._end(start_ns, events)
         else:
             events = []
@@ -209,6 +224,7 @@ class Reply:
             tuple(tokens.codes),
             clock.samples,
             self._usage(),
+            self.call,
         )
 
     def _usage(self) -> TokenUsage:
@@ -270,6 +286,8 @@ class Reply:
             if self._declining:
                 return None
             return "stop" if self.tokens.tokens[-1].is_stop else "length"
+        if self._calls is not None and self._calls.is_complete:
+            return "tool_call"
         is_full = (
             self.sequence.num_tokens >= self.limit
             or len(self.tokens.codes) + len(self._held) >= self.stages.max_codes
@@ -318,6 +336,8 @@ class Reply:
         if token.mode is Mode.TEXT:
             if not token.is_stop:
                 events += self._write(token.token.text, is_subtitle=False)
+                if self._calls is not None:
+                    self.tokens.num_call_tokens = self._calls.num_tokens
             return
         if token.subtitle is not None:
             events += self._write(token.subtitle, is_subtitle=True)
@@ -337,12 +357,30 @@ class Reply:
 
     def _write(self, token_id: int, *, is_subtitle: bool) -> Iterator[ReplyText]:
         text = self._text.push(token_id)
+        if self._calls is not None and not is_subtitle:
+            text = self._calls.push(token_id, text)
         if text:
             yield ReplyText(self.turn_id, text, is_subtitle, self.tokens.add_text(text))
+
+    def _is_after_call(self, token: GeneratedToken) -> bool:
+        calls = self._calls
+        return calls is not None and calls.has_begun and (calls.is_complete or token.is_stop)
+
+    def _end_call(self) -> None:
+        """Generation has ended: read the call, if there is one. Raises ToolCallError."""
+        if self._calls is None:
+            return
+        if not self._calls.has_begun:
+            self.tokens.num_call_tokens = 0
+            return
+        self.call, self._ending = self._calls.result(self.tools), "tool_call"
+        self.tokens.has_call = True
 
     def _end(self, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
         """Add the remaining events after the last token."""
         text = self._text.finish()
+        if self._calls is not None:
+            text = self._calls.finish(text)
         if text:
             start = self.tokens.add_text(text, is_late=True)
             events.append(ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start))

@@ -30,16 +30,22 @@ class ReplyTokens:
     """The tokens of one reply, including the token that ended it.
 
     Attributes:
+        forced: what the reply was made to begin with, in its text channel.
         codes: the speech codes among the tokens.
         text: the text reply, or the transcript of a spoken one.
+        num_call_tokens: number of the last tokens that are a call.
+        has_call: whether that call is complete. It is kept, however little of the speech was heard.
     """
 
     modality: Modality
     special: SpecialIds
     samples_per_code: int
+    forced: tuple[Token, ...] = ()
     tokens: list[GeneratedToken] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     text: str = ""
+    num_call_tokens: int = 0
+    has_call: bool = False
     _codes_before: list[int] = field(default_factory=list)
     """Number of speech codes before each token."""
     _text_ends: list[int] = field(default_factory=list)
@@ -70,20 +76,34 @@ class ReplyTokens:
     def up_to(self, position: ReplyPosition) -> ReplyTokens:
         """The tokens that were heard (spoken reply) or shown (text reply) at this position."""
         count = self._codes_heard(position) if self.modality is Modality.SPEECH else self._shown(position)
-        left = ReplyTokens(self.modality, self.special, self.samples_per_code)
+        count = min(count, len(self.tokens) - self.num_call_tokens)
+        left = ReplyTokens(self.modality, self.special, self.samples_per_code, self.forced)
         left.tokens = self.tokens[:count]
         left.codes = [token.token.audio for token in left.tokens if self.is_code(token)]
         left._codes_before, left._text_ends = self._codes_before[:count], self._text_ends[:count]
         left.text = self.text[: left._text_ends[-1]] if count else ""
         left._text_token = min(self._text_token, max(count - 1, 0))
+        if self.has_call:
+            left._append_call(self.tokens[-self.num_call_tokens :])
         return left
+
+    def _append_call(self, call: list[GeneratedToken]) -> None:
+        """Append a complete call, after the end of the speech before it."""
+        if self.tokens and self.is_code(self.tokens[-1]):
+            end = Token(self.special.modality_pad, self.special.eosp)
+            self.append(GeneratedToken(end, Mode.AUDIO, len(self.tokens), end))
+        for token in call:
+            self.append(token)
+        self.num_call_tokens, self.has_call = len(call), True
 
     def as_turn(self, prompt: Prompt) -> list[Token]:
         """The reply as a turn of the history: with its opening, the end of speech if it was truncated, and
         the end of the turn."""
         said = [token for token in self.tokens if not token.is_stop]
+        is_call = bool(self.forced) or 0 < len(said) == self.num_call_tokens
         return [
-            *prompt.open_reply(self.modality),
+            *prompt.open_reply(Modality.TEXT if is_call else self.modality),
+            *self.forced,
             *(token.token for token in said),
             *(prompt.end_speech() if self._is_speaking(said) else ()),
             *prompt.end_turn(),

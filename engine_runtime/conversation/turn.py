@@ -33,6 +33,7 @@ from statistics import median_low
 
 import torch
 
+from engine_runtime.bundle.tools import NO_TOOLS, ToolUse
 from engine_runtime.conversation.context_window import RETENTION, num_dropped, reply_reserve
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply import Reply, prefill
@@ -69,6 +70,7 @@ class Conversation:
         num_commits: replies requested so far, without those reverted by a reopen.
         instructions: what the system turn says beside the modality of the replies.
         retention: as in conversation/context_window.py.
+        tools: those that replies may call.
     """
 
     prompt: Prompt
@@ -82,6 +84,7 @@ class Conversation:
     num_commits: int = 0
     instructions: str = ""
     retention: float | None = RETENTION
+    tools: ToolUse = NO_TOOLS
 
     def next_draws(self, params: SamplingParams) -> SamplingParams:
         """The sampling parameters of the next reply, with a seed of its own."""
@@ -113,7 +116,7 @@ class Conversation:
         return [*self.history(), *current]
 
     def _system(self) -> list[Token]:
-        return self.prompt.system(self.modality, self.instructions)
+        return self.prompt.system(self.modality, self.instructions, self.tools)
 
     def replace(self, old: Exchange | None, new: Exchange | None) -> None:
         """Replace `old` by `new`. None for `old` appends `new`, None for `new` removes `old`."""
@@ -376,7 +379,11 @@ class Turn:
         """Close the user's turn and create its reply, whose first step prefills the closing tokens."""
         conversation, stages = self._conversation, self._stages
         conversation.modality = modality
-        current = [*self.question.user, *stages.prompt.open_reply(modality)]
+        opening, begun = stages.prompt.open_reply(modality), None
+        if conversation.tools.is_required:
+            begun = stages.prompt.begin_call(conversation.tools)
+            opening = [*stages.prompt.open_reply(Modality.TEXT), *begun.tokens]
+        current = [*self.question.user, *opening]
         reserve = reply_reserve(params.max_new, conversation.limit)
         prompt = conversation.plan(current, reserve)
         return Reply(
@@ -389,6 +396,8 @@ class Turn:
             sequence=conversation.sequence,
             limit=conversation.limit,
             committed_ns=committed_ns,
+            tools=conversation.tools,
+            begun=begun,
         )
 
     def _prefill_open_turn(self) -> Task[None]:

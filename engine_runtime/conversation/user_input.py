@@ -1,9 +1,10 @@
 """User input: what the user says or types in a turn, as tokens of the chat layout.
 
-In: PCM as it arrives and typed texts in any order, or the question of an earlier turn. Out: the tokens so far
-and, at the end, the complete question. What is typed and what is said between two texts are turns of the chat
-layout, one after the other. Encoding is work of a task (work.py). Codes may change while the user speaks
-(codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the end. Engine thread.
+In: PCM as it arrives, typed texts and results of tools in any order, or the question of an earlier turn. Out:
+the tokens so far and, at the end, the complete question. What is typed and what is said between two texts are
+turns of the chat layout, one after the other. Encoding is work of a task (work.py). Codes may change while
+the user speaks (codec/speech_tokenizer/speech_tokenizer.py), and with `exact_encoding` again at the end.
+Engine thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from engine_runtime.errors import AudioInputError
 from engine_runtime.lm.generation import Token
 from engine_runtime.loading import Stages
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Codes, Pcm, SystemText
+from engine_runtime.types import Codes, Pcm, SystemText, ToolOutput
 from engine_runtime.work import SingleWork, Task
 
 
@@ -69,11 +70,12 @@ class UserInput:
         return num_new
 
     def type(self, text: str) -> Task[None]:
-        """A typed text or one of the system, which ends the speech before it. Raises AudioInputError if it is
-        empty, LanguageError if the model does not know the script of what the user typed."""
-        if not text.strip():
+        """A typed text, one of the system or the result of a tool, which ends the speech before it. Raises
+        AudioInputError if it is empty, LanguageError if the model does not know the script of what the user
+        typed."""
+        if not (text.strip() or isinstance(text, ToolOutput)):
             raise AudioInputError("The question is empty.", "Say or type something.")
-        if not isinstance(text, SystemText):
+        if not isinstance(text, SystemText | ToolOutput):
             self._stages.bundle.card.require_known_script(text)
         if self._text is not None:
             self._earlier += self._typed_turn(self._text)
@@ -128,6 +130,8 @@ class UserInput:
 
     def _typed(self, text: str) -> list[Token]:
         prompt = self._stages.prompt
+        if isinstance(text, ToolOutput):
+            return prompt.tool_output(text)
         return prompt.system_text(text) if isinstance(text, SystemText) else prompt.user_text(text)
 
     def _spoken_turn(self, codes: list[int]) -> list[Token]:

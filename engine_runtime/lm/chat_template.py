@@ -6,25 +6,30 @@ In: roles, text, speech codes. Out: tokens of (text id, audio id) in the chat la
     text token      (id, audio_pad)
     speech        (sosp, audio_pad), (modality_pad, code) ..., (modality_pad, eosp)
     reply opens   <|im_start|>{assistant}\\n, and for speech (sosp, audio_pad)
+    call          {begin}{"name": ..., "arguments": {...}}{end}, in a reply
+    its result    a turn of its own, {begin}text{end}
 
 Role and content are tokenized apart, as by MOSS-Speech's own processor. The system text selects the modality
-of the reply, so there is one system turn for each. Text never becomes special ids, whatever it looks like.
-Any thread; no state but the tokenizer.
+of the reply, so there is one system turn for each. Text never becomes special ids, whatever it looks like;
+the delimiters of a call do where they are added tokens. Any thread; no state but the tokenizer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
 from engine_runtime.bundle.bundle import PromptTexts, SpecialIds
+from engine_runtime.bundle.tools import NO_TOOLS, ToolCallFormat, ToolUse
 from engine_runtime.errors import BundleError
 from engine_runtime.lm.generation import Token
-from engine_runtime.types import Modality
+from engine_runtime.types import Modality, ToolCall
 
 REPLACEMENT = "\ufffd"
 """Replacement character: a tokenizer decodes an incomplete UTF-8 sequence to it."""
@@ -40,8 +45,11 @@ are not part of the reply; a tokenizer need not mark them as special, so they ar
 class TextTokenizer:
     """Text to ids and back, by the bundle's tokenizer.json."""
 
-    def __init__(self, file: Path, special: SpecialIds, text_vocab: int) -> None:
-        """Raises BundleError if the file cannot be read or has more ids than the model."""
+    def __init__(
+        self, file: Path, special: SpecialIds, text_vocab: int, delimiters: Iterable[str] = ()
+    ) -> None:
+        """`delimiters` are texts that add no text where they are added tokens. Raises BundleError if the file
+        cannot be read or has more ids than the model."""
         self._file = file
         with _one_kind_of_error(file):
             self._tokenizer = _open_tokenizer(file)
@@ -59,6 +67,8 @@ class TextTokenizer:
         added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         marked = (token_id for token_id, token in added.items() if token.special)
         self._silent = frozenset(token_id for token_id in (*ids, *named, *marked) if token_id is not None)
+        self._added = {token.content: token_id for token_id, token in added.items()}
+        self._silent |= {self._added[text] for text in delimiters if text in self._added}
         self._reserved = self._silent | added.keys()
         """Ids that plain text never contains."""
         # Text that looks like an added token stays text. The library skips only tokens marked as special, and
@@ -92,6 +102,10 @@ class TextTokenizer:
         with _one_kind_of_error(self._file):
             text: str = self._tokenizer.decode(said, skip_special_tokens=False)
         return text
+
+    def added_id(self, text: str) -> int | None:
+        """The id of an added token, None if the text is none."""
+        return self._added.get(text)
 
     def is_silent(self, token_id: int) -> bool:
         """Whether the id is special or a placeholder, so that it adds no text."""
@@ -166,11 +180,26 @@ class IncrementalText:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class BegunCall:
+    """The beginning of a call that the model has to continue, and its text after the delimiter."""
+
+    tokens: tuple[Token, ...]
+    text: str
+
+
 class Prompt:
     """Tokens of the chat layout."""
 
-    def __init__(self, tokenizer: TextTokenizer, special: SpecialIds, texts: PromptTexts) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        special: SpecialIds,
+        texts: PromptTexts,
+        tool_calls: ToolCallFormat | None = None,
+    ) -> None:
         self._tokenizer, self._special, self._texts = tokenizer, special, texts
+        self._tool_calls = tool_calls
         self._code_token = cache(partial(Token, special.modality_pad))
         self._end_turn = self._as_tokens([special.im_end, *tokenizer.encode("\n")])
         self._open_reply = self._open(texts.assistant_role)
@@ -185,9 +214,11 @@ class Prompt:
         """Tokens of speech codes."""
         return [*map(self._code_token, map(int, codes))]
 
-    def system(self, modality: Modality, instructions: str = "") -> list[Token]:
-        """The system turn that asks for replies of this modality, and for what the `instructions` say."""
-        return list(self._instructed(modality, instructions))
+    def system(self, modality: Modality, instructions: str = "", tools: ToolUse = NO_TOOLS) -> list[Token]:
+        """The system turn that asks for replies of this modality, offers tools, and says what the
+        `instructions` say."""
+        offer = self._tool_calls.announce(tools.offered) if self._tool_calls is not None else ""
+        return list(self._instructed(modality, "\n".join(filter(None, (offer, instructions)))))
 
     def system_text(self, text: str) -> list[Token]:
         """Another system turn without its end."""
@@ -219,6 +250,35 @@ class Prompt:
     def text_turn(self, text: str) -> list[Token]:
         """A complete text reply."""
         return [*self.open_reply(Modality.TEXT), *self.text_tokens(text), *self._end_turn]
+
+    def call_turn(self, call: ToolCall) -> list[Token]:
+        """A complete reply that is a call, by a model that can write one."""
+        assert self._tool_calls is not None
+        begin, end = self._tool_calls.call_begin, self._tool_calls.call_end
+        written = json.dumps({"name": call.name, "arguments": json.loads(call.arguments)}, ensure_ascii=False)
+        ids = [*self._delimiter(begin), *self._tokenizer.encode(written), *self._delimiter(end)]
+        return [*self.open_reply(Modality.TEXT), *self._as_tokens(ids), *self._end_turn]
+
+    def tool_output(self, text: str) -> list[Token]:
+        """The result of a call, a turn without its end."""
+        assert self._tool_calls is not None
+        begin, end = self._tool_calls.result_begin, self._tool_calls.result_end
+        ids = [*self._delimiter(begin), *self._tokenizer.encode(text), *self._delimiter(end)]
+        return [*self._open(self._tool_calls.result_role), *self._as_tokens(ids)]
+
+    def begin_call(self, tools: ToolUse) -> BegunCall:
+        """The beginning of a reply that has to be a call: up to the arguments if only one tool is offered."""
+        assert self._tool_calls is not None
+        written = ""
+        if len(tools.offered) == 1:
+            # Without a space at the end: in most vocabularies it belongs to the token after it.
+            written = f'{{"name": {json.dumps(tools.offered[0].name)}, "arguments":'
+        ids = [*self._delimiter(self._tool_calls.call_begin), *self._tokenizer.encode(written)]
+        return BegunCall(tuple(self._as_tokens(ids)), written)
+
+    def _delimiter(self, text: str) -> list[int]:
+        added = self._tokenizer.added_id(text)
+        return self._tokenizer.encode(text) if added is None else [added]
 
     def _system_tokens(self, modality: Modality, instructions: str) -> list[Token]:
         text = self._texts.system_speech if modality is Modality.SPEECH else self._texts.system_text

@@ -37,6 +37,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
     TokenUsage,
+    ToolCall,
     TurnEndPrediction,
 )
 from engine_runtime.work import Task
@@ -364,14 +365,14 @@ class ScriptedEngine(Engine):
         conversation: Conversation,
         turn_id: int,
         question: Sequence[str | Pcm],
-        reply: str,
+        reply: str | ToolCall,
         before: int | None = None,
     ) -> Task[Question]:
         yield from ()
         said = tuple(part if isinstance(part, str) else len(part) for part in question)
         self.calls.append(("remember", turn_id, said, reply))
         places = [place for place, known in enumerate(self.exchanges) if known.turn_id == before]
-        exchange = Exchange((), (), reply, None, turn_id)
+        exchange = Exchange((), (), reply if isinstance(reply, str) else "", None, turn_id)
         self.exchanges.insert(places[0] if places else len(self.exchanges), exchange)
         return Question(())
 

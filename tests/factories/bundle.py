@@ -6,6 +6,7 @@ without the trained bundle.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,21 @@ SENTENCES = (
 )
 
 
-def make_random_bundle(directory: Path, seed: int = 0) -> Path:
-    """Write the bundle into `directory` (made if need be) and return it."""
+def make_random_bundle(
+    directory: Path,
+    seed: int = 0,
+    *,
+    added_tokens: Sequence[str] = (),
+    change: Callable[[dict[str, Any]], None] = lambda manifest: None,
+) -> Path:
+    """Write the bundle into `directory` (made if need be) and return it. Its tokenizer has the added tokens,
+    too; `change` may change the manifest before the networks are made."""
     directory.mkdir(parents=True, exist_ok=True)
     generator_state = torch.random.get_rng_state()
     torch.manual_seed(seed)
     try:
-        manifest = describe_bundle(write_tokenizer(directory / "tokenizer.json"))
+        manifest = describe_bundle(write_tokenizer(directory / "tokenizer.json", added_tokens))
+        change(manifest)
         for name, module in make_networks(manifest).items():
             save_network(module, directory / f"{name}.safetensors")
     finally:
@@ -65,14 +74,14 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     (directory / "bundle.toml").write_text(to_toml(manifest | {"files": entries}), encoding="utf-8")
 
 
-def write_tokenizer(file: Path) -> Tokenizer:
-    """A byte-level tokenizer of 384 ids with the special tokens of the model."""
+def write_tokenizer(file: Path, added_tokens: Sequence[str] = ()) -> Tokenizer:
+    """A byte-level tokenizer of 384 ids with the special tokens of the model and other added ones."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=384,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=[*SPECIAL_TOKENS, *added_tokens],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
