@@ -50,7 +50,7 @@ class Access:
         if (wrong := self.wrong_host(headers)) is not None:
             return wrong
         origin = headers.get("origin")
-        if origin is not None and origin not in self.origins:
+        if origin is not None and origin not in self.origins and not self._is_own_page(origin, headers):
             return 403, f"Web pages of {origin[:100]} may not connect. Allow them with --allow-origin."
         if self.keys and not self._is_known(_key_of(headers)):
             return 401, "The API key is missing or wrong. Send it as a bearer token."
@@ -64,15 +64,26 @@ class Access:
     def wrong_host(self, headers: Mapping[str, str]) -> tuple[int, str] | None:
         """HTTP status and reason for a request to another name than this machine's; None if that is no
         matter."""
-        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        host = _host_of(headers)
         if not self.is_local or is_loopback(host):
             return None
         return 421, f"This server does not answer to the name {host[:100]}. Use localhost."
+
+    def _is_own_page(self, origin: str, headers: Mapping[str, str]) -> bool:
+        """Whether a request comes from the page of this server: its origin is the host that it asks. The
+        scheme may differ, where a proxy terminates TLS. A page elsewhere whose name leads here looks the
+        same: so the name has to be that of this machine, or the page has to know a key."""
+        is_same = origin.partition("://")[2] == headers.get("host", "")
+        return is_same and (bool(self.keys) or is_loopback(_host_of(headers)))
 
     def _is_known(self, key: str) -> bool:
         # All keys are compared, so that the time reveals nothing.
         given = key.encode()
         return sum(hmac.compare_digest(given, known.encode()) for known in self.keys) > 0
+
+
+def _host_of(headers: Mapping[str, str]) -> str:
+    return urlsplit(f"//{headers.get('host', '')}").hostname or ""
 
 
 def _key_of(headers: Mapping[str, str]) -> str:

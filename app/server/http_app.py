@@ -1,4 +1,4 @@
-"""The HTTP side: /v1/realtime (WebSocket, also at Azure's paths), /v1/models, /health, /metrics.
+"""The HTTP side: /v1/realtime (WebSocket, also at Azure's paths), /v1/models, /health, /metrics, a page at /.
 
 In: requests. Out: a `Connection` for each admitted conversation; a refusal with its reason for every other
 request, before the WebSocket is accepted. Event loop.
@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fastapi import FastAPI, Request, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -19,13 +20,14 @@ from app.dialog.vad import Vad
 from app.server.access import Access
 from app.server.connection import Connection, ConnectionLimits
 from app.server.metrics import Metrics, merged
+from app.server.web_page import HEADERS, PageFile, page_files
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_host import EngineHost, HostFullError
 
 PATH = "/v1/realtime"
 _AZURE_PATHS = ("/openai/v1/realtime", "/openai/realtime")
 _SUBPROTOCOL = "realtime"
-_WRONG_PATH = f"There is nothing at this path. Conversations are WebSockets at {PATH}."
+_WRONG_PATH = f"There is nothing at this path. Conversations are WebSockets at {PATH}; there is a page at /."
 _OWNER = "moss-voice"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _log = logging.getLogger(__name__)
@@ -76,6 +78,8 @@ class RealtimeApp:
         app.add_api_route("/health", self._health, methods=["GET"])
         app.add_api_route("/metrics", self._render_metrics, methods=["GET"])
         app.add_api_route("/v1/models", self._models, methods=["GET"])
+        for path, file in page_files().items():
+            app.add_api_route(path, partial(self._page, file), methods=["GET", "HEAD"])
         for path in (PATH, *_AZURE_PATHS):
             app.add_api_websocket_route(path, self._realtime)
         app.add_api_websocket_route("/{path:path}", self._no_such_path)
@@ -105,9 +109,17 @@ class RealtimeApp:
     async def _all_reports(self) -> list[Report]:
         return [self.report()] if self._reports is None else await self._reports()
 
+    async def _page(self, file: PageFile, request: Request) -> Response:
+        content = Response(file.content, media_type=file.media_type, headers=HEADERS)
+        return self._wrong_host(request) or content
+
+    def _wrong_host(self, request: Request) -> Response | None:
+        refused = self._access.wrong_host(request.headers)
+        return None if refused is None else _refusal(refused)
+
     async def _health(self, request: Request) -> Response:
-        if (refused := self._access.wrong_host(request.headers)) is not None:
-            return _refusal(refused)
+        if (refused := self._wrong_host(request)) is not None:
+            return refused
         reports = await self._all_reports()
         # A service is as ready as the best of its processes.
         statuses = {report.status for report in reports}

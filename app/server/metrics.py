@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from app.session.engine_host import EngineHost
 from engine_runtime.timing import TimingBus, TimingEvent
@@ -54,6 +55,7 @@ class Metrics:
         capacity.set_function(lambda: host.capacity)
         blocks = Gauge("moss_voice_kv_blocks", "Blocks of the KV cache.", ["state"], registry=registry)
         blocks.labels("used").set_function(lambda: host.stats.used if host.stats is not None else 0)
+        registry.register(_EngineTime(host))
         blocks.labels("free").set_function(lambda: host.stats.free if host.stats is not None else 0)
 
     def watch(self, timing: TimingBus) -> None:
@@ -72,7 +74,20 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Families:
+class _EngineTime(Collector):
+    """How long the engine has computed, for all conversations."""
+
+    def __init__(self, host: EngineHost) -> None:
+        self._host = host
+
+    def collect(self) -> list[Metric]:
+        times = self._host.scheduler.times.summary().values()
+        seconds = sum(time.total_ns for time in times) / 1e9
+        what = "Time that the engine computed: its rate is the share of the GPU in use."
+        return [CounterMetricFamily("moss_voice_engine_busy_seconds", what, value=seconds)]
+
+
+class _Families(Collector):
     """Metrics that were read, as prometheus_client collects them."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

@@ -53,7 +53,7 @@ from app.server.protocol import (
     invalid,
     parse,
 )
-from app.server.response import Emit, ResponseControl
+from app.server.response import Emit, Endpoint, ResponseControl
 from app.server.session_config import FLOW_STEPS, SessionConfig
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
@@ -159,6 +159,8 @@ class RealtimeSession:
         """The first part of a sample whose rest the next append has."""
         self._requested: tuple[SessionConfig, Json | None] | None = None
         """Configuration and metadata of the response that the client asks for, until it begins."""
+        self._endpoint: Endpoint | None = None
+        """How the end of the latest turn was found, until its response begins."""
         self._held: list[Json] | None = None
         """The end of a response that speech has cut, until the start of the speech is reported."""
         self._is_cut_short = False
@@ -687,8 +689,12 @@ class RealtimeSession:
         """Speech has stopped and is an item; whether the session makes responses by itself."""
         self._stop_speech()
         self._commit_speech()
-        detection = self._config.turn_detection
-        return self._requested is not None or (detection is not None and detection.create_response)
+        buffer, detection = self._buffer, self._config.turn_detection
+        end = buffer.stream.end_of_sound(buffer.stream.samples_of(event.speech_end_ms))
+        end_ms = buffer.session_ms(buffer.stream.ms_of(end))
+        has_reply = self._requested is not None or (detection is not None and detection.create_response)
+        self._endpoint = Endpoint(end_ms, buffer.end_ms - end_ms) if has_reply else None
+        return has_reply
 
     def _stop_speech(self) -> None:
         end_ms = round(self._buffer.session_ms(self._driver.speech_end_ms))
@@ -739,8 +745,9 @@ class RealtimeSession:
 
     def _begin_response(self, turn_id: int, asked_s: float) -> None:
         config, metadata = self._requested or (self._config, None)
+        endpoint, self._endpoint = self._endpoint, None
         self._requested, self._is_cut_short = None, False
-        self._responses.begin(turn_id, config, metadata, asked_s)
+        self._responses.begin(turn_id, config, metadata, asked_s, endpoint)
 
     def add_reply(self, turn: UserTurn, event: ReplyEvent) -> None:
         """Send the next part of the response. The end of a speculative one waits for its confirmation."""

@@ -61,13 +61,21 @@ class ResponseControl:
         """Whether no response is in progress, and a client has played the latest."""
         return self.active is None and self._clock_s() >= self._played_until_s
 
-    def begin(self, turn_id: int, config: SessionConfig, metadata: Json | None, asked_s: float) -> None:
-        """The reply to a turn was requested at `asked_s`."""
+    def begin(
+        self,
+        turn_id: int,
+        config: SessionConfig,
+        metadata: Json | None,
+        asked_s: float,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        """The reply to a turn was requested at `asked_s`; `endpoint` is how the server found its end."""
         ids = ResponseIds(self._ids.new("resp"), self._ids.new("item"), self._ids.conversation_id)
         self._played_until_s, self.has_replied = 0.0, True
         self.active = self._untimed = Response(
             ids, turn_id, config, metadata, asked_s, self._engine_rate, self._items, self._emit
         )
+        self.active.confirmed_s, self.active.endpoint = self._clock_s(), endpoint
 
     def add(self, event: ReplyEvent, at_s: float | None = None) -> bool:
         """The next event of the reply, which came at `at_s`, by default just now; whether it is the last."""
@@ -141,6 +149,10 @@ class ResponseControl:
             ttfa_ms = (response.first_audio_s - response.asked_s) * 1e3
             event: Json = {"type": "moss_voice.response.timings", "response_id": response.ids.response_id}
             event |= {"ttfa_ms": round(ttfa_ms, 1)}
+            event |= {"confirmed_ms": round((response.confirmed_s - response.asked_s) * 1e3, 1)}
+            if (endpoint := response.endpoint) is not None:
+                event |= {"endpointing_ms": round(endpoint.waited_ms, 1)}
+                event |= {"speech_end_ms": round(endpoint.speech_end_ms, 1)}
             event |= described_figures(made.stages) | {"rtf_total": round(made.rtf_total, 3)}
             self._emit(event | {"stages": described_stages(made.stages, ttfa_ms)})
 
@@ -152,6 +164,15 @@ class ResponseIds:
     response_id: str
     item_id: str
     conversation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The end of a turn that the server found: the place of the last speech in the session's audio, and the
+    audio from there to the commit."""
+
+    speech_end_ms: float
+    waited_ms: float
 
 
 class Response:
@@ -175,6 +196,10 @@ class Response:
         """When it was requested, by the session's clock."""
         self.first_audio_s: float | None = None
         """When its first audio came, by the session's clock."""
+        self.confirmed_s = asked_s
+        """When it began: the end of its turn was certain."""
+        self.endpoint: Endpoint | None = None
+        """How the end of its turn was found; None where the client said so."""
         self.item: Item | None = None
         """None until the first output."""
         self.characters = 0

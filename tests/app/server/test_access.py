@@ -47,6 +47,25 @@ def test_web_pages_need_permission_even_without_keys() -> None:
     assert Access().refusal({}) is None
 
 
+@pytest.mark.parametrize(
+    ("keys", "origin", "host", "may_connect"),
+    [
+        ((), "http://127.0.0.1:8000", "127.0.0.1:8000", True),
+        ((), "http://[::1]:8000", "[::1]:8000", True),
+        ((), "http://localhost:8000", "127.0.0.1:8000", False),
+        ((), "http://evil.example:8000", "evil.example:8000", False),
+        ((KEY,), "https://voice.example.org", "voice.example.org", True),
+        ((KEY,), "https://evil.example", "voice.example.org", False),
+        ((), "null", "", False),
+    ],
+)
+def test_the_page_of_the_server_may_connect(
+    keys: tuple[str, ...], origin: str, host: str, may_connect: bool
+) -> None:
+    headers = {"origin": origin, "host": host, "authorization": f"Bearer {KEY}"}
+    assert (Access(keys).refusal(headers) is None) is may_connect
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_the_own_machine_needs_no_key(host: str) -> None:
     assert is_loopback(host)

@@ -102,6 +102,7 @@ def test_a_conversation_and_what_is_counted() -> None:
         metrics = rig.client.get("/metrics").text
         assert 'moss_voice_responses_total{status="completed"} 1.0' in metrics
         assert "moss_voice_conversation_limit 2.0" in metrics
+        assert "moss_voice_engine_busy_seconds_total" in metrics
         assert 'moss_voice_client_errors_total{code="invalid_event"} 1.0' in metrics
 
 

@@ -643,6 +643,24 @@ def test_timings_are_sent_to_who_asks_for_them() -> None:
     assert kinds(client.ask())[-1] == "moss_voice.response.timings"
 
 
+def test_timings_say_how_the_end_of_the_turn_was_found() -> None:
+    client = Client(Script(chunks=2))
+    detection = {"type": "server_vad", "silence_duration_ms": 500}
+    client.send(
+        "session.update",
+        session={"moss_voice": {"timings": True}, "audio": {"input": {"turn_detection": detection}}},
+    )
+    client.append(nothing(1.0))
+    client.append(np.concatenate([said(0.8), nothing(0.8)]))
+    spoken = only(client.work(), "moss_voice.response.timings")
+    assert spoken["speech_end_ms"] == pytest.approx(1_800, abs=40)
+    assert spoken["endpointing_ms"] > 450
+    assert spoken["confirmed_ms"] == 0.0
+    typed_one = client.ask()[-1]
+    assert typed_one["type"] == "moss_voice.response.timings"
+    assert "endpointing_ms" not in typed_one
+
+
 def test_an_item_of_the_response_in_progress_stays() -> None:
     client = Client(Script(chunks=10))
     question = only(client.send("conversation.item.create", item=typed("one")), "conversation.item.added")
