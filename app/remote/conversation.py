@@ -191,7 +191,8 @@ class RemoteConversation:
             self._give(ReplyResult(job.scope, event))
 
         if self._reports_timings is None and self._response is not None and self._response.has_output:
-            self._reports_timings = False
+            # One that was taken back brought none, although the server offers them.
+            self._reports_timings = self._uplink.session.offers_timings
         turn.modality = job.reply
         is_speculative = job.timings is not None and self._uplink.session.offers_speculation
         response = RemoteResponse(

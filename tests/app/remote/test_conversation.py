@@ -350,6 +350,19 @@ def test_no_speculative_reply_is_made_to_half_a_question() -> None:
     assert len(rig.replies(ReplyDone)) == 1
 
 
+def test_the_times_of_a_reply_after_one_that_was_taken_back_are_the_servers() -> None:
+    rig = Rig(Script(chunks=1))
+    rig.open(1)
+    rig.say(1)
+    rig.commit(1, finished=0.3)
+    rig.deliver()
+    rig.reopen(1)
+    rig.say(1)
+    rig.commit(1)
+    rig.deliver()
+    assert [event.name for event in rig.timings].count("reply") == 1
+
+
 @pytest.mark.parametrize("chunks", [1, 3])
 @pytest.mark.parametrize("made", [0, 2, 1_000])
 def test_a_speculative_reply_is_taken_back_without_sending_speech_again(chunks: int, made: int) -> None:
