@@ -122,9 +122,8 @@ class _Line:
             link = await self._reconnect(lost_s)
             if link is not None and self._is_announced:
                 self._is_announced = False
-                self._port.give(
-                    EngineNotice(Problem("The connection to {server} is back.", server=self._address.name))
-                )
+                back = Problem("The connection to {server} is back.", server=self._address.name)
+                self._port.give(EngineNotice(back, is_connected=True))
 
     async def _use(self, link: Link, conversation: RemoteConversation) -> LinkError | None:
         """Converse over one connection; returns why it was lost, None if it is not wanted any more."""
@@ -191,7 +190,7 @@ class _Line:
         if not self._is_announced:
             self._is_announced = True
             lost = problem.with_remedy("It is being restored; then the conversation continues.")
-            self._port.give(EngineNotice(lost))
+            self._port.give(EngineNotice(lost, is_connected=False))
 
     async def _first_of(self, *tasks: asyncio.Task[Any]) -> None:
         """Wait until one of these is done or the conversation is over."""

@@ -125,6 +125,8 @@ class DialogLoop:
         """Whether the engine is ready."""
         self._has_failed = False
         """Whether there is no engine, and none is being loaded."""
+        self._is_reconnecting = False
+        """Whether the connection to the engine's server was lost and is being restored."""
         self._loads = 1
         """Engines that were requested and have neither loaded nor failed; only the last one counts."""
         self._state: StateChanged | None = None
@@ -274,7 +276,7 @@ class DialogLoop:
             case LoadEngine(factory):
                 self._sound_check.cancel()
                 sources.end_sample()
-                self._is_loaded = self._has_failed = False
+                self._is_loaded = self._has_failed = self._is_reconnecting = False
                 self._loads += 1
                 turns.load_engine(factory)
             case NewConversation():
@@ -364,6 +366,8 @@ class DialogLoop:
                 if self._loads == 0:
                     self._settle(result)
             elif isinstance(result, EngineNotice):
+                if result.is_connected is not None:
+                    self._is_reconnecting = not result.is_connected
                 self._emit(result)
             elif isinstance(result, FlowStepsSet):
                 self._emit(result)
@@ -408,6 +412,7 @@ class DialogLoop:
 
     def _give_up(self, result: LoadFailed | EngineLost) -> None:
         """There is no engine until another one is loaded."""
+        self._is_reconnecting = False
         self._recorder.lose_engine()
         self._emit(ErrorRaised(result.problem, is_fatal=True))
         self._fail()
@@ -421,7 +426,7 @@ class DialogLoop:
 
     def _report_state(self, state: SessionState | None = None) -> None:
         is_paused = state is None and self.turns.is_paused
-        changed = StateChanged(state or self._present_state(), is_paused)
+        changed = StateChanged(state or self._present_state(), is_paused, self._is_reconnecting)
         if changed != self._state:
             self._state = changed
             self._emit(changed)

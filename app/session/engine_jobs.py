@@ -250,6 +250,8 @@ class EngineNotice:
     the connection to its server was lost or is back. The conversation continues. An event of the session."""
 
     problem: Problem
+    is_connected: bool | None = None
+    """False where it says that the connection was lost, True where it is back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,8 @@ class StateChanged:
     state: SessionState
     is_paused: bool = False
     """The user speaks over a reply, which may be resumed."""
+    is_reconnecting: bool = False
+    """The connection to the server was lost and is being restored."""
 
     @property
     def can_stop(self) -> bool:

@@ -717,6 +717,22 @@
     </message>
 </context>
 <context>
+    <name>Destination</name>
+    <message>
+        <source>%1 (this computer)</source>
+        <translation>%1（本机）</translation>
+    </message>
+    <message>
+        <source>%1 (TLS)</source>
+        <comment>the connection is encrypted</comment>
+        <translation>%1（TLS）</translation>
+    </message>
+    <message>
+        <source>%1 (not encrypted)</source>
+        <translation>%1（未加密）</translation>
+    </message>
+</context>
+<context>
     <name>DetachedView</name>
     <message>
         <source>Latency</source>
@@ -2423,6 +2439,18 @@
     <message>
         <source>The model could not be loaded.</source>
         <translation>模型无法加载。</translation>
+    </message>
+    <message>
+        <source>Reconnecting</source>
+        <translation>正在重新连接</translation>
+    </message>
+    <message>
+        <source>The connection to the server was lost. Once it is back the conversation continues.</source>
+        <translation>与服务器的连接已断开。恢复后对话会继续。</translation>
+    </message>
+    <message>
+        <source>What you say goes to the server %1.</source>
+        <translation>您说的话会发送到服务器 %1。</translation>
     </message>
     <message>
         <source>State: %1</source>

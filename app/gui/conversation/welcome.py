@@ -10,6 +10,7 @@ from PySide6.QtCore import QRect, QSize, Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QPushButton, QVBoxLayout, QWidget
 
+from app.gui.common.destination import server_in_words
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, clean, set_tip
 from app.gui.common.themes import Theme
@@ -138,7 +139,7 @@ class Welcome(FollowsLanguage, QWidget):
         if self._is_available:
             self.title.setText(self.tr("Ask something"))
             privacy = (
-                self.tr("What you say goes to the server %1.").replace("%1", self._server)
+                self.tr("What you say goes to the server %1.").replace("%1", server_in_words(self._server))
                 if self._server
                 else self.tr("Everything stays on this computer.")
             )

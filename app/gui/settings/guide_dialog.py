@@ -15,6 +15,7 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QDialog, QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
+from app.gui.common.destination import server_in_words
 from app.gui.common.device_box import DeviceBox
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import Preferences
@@ -175,7 +176,7 @@ class GuideDialog(QDialog):
     def _privacy(self, running: StartSettings | None) -> str:
         if running is None or not running.server:
             return self.tr("Everything you say stays on this computer.")
-        return self.tr("What you say goes to the server %1.").replace("%1", running.server)
+        return self.tr("What you say goes to the server %1.").replace("%1", server_in_words(running.server))
 
     def _next(self) -> None:
         if self.stack.currentIndex() == self.stack.count() - 1:

@@ -179,7 +179,7 @@ class Tray(QObject):
     def _follow(self) -> None:
         """Show the program's icon with that of the badge on it; at rest the program's alone."""
         badge = self._badge
-        if badge.state is SessionState.STOPPED:
+        if badge.state is SessionState.STOPPED and not badge.is_reconnecting:
             self.icon.setIcon(self._icons.icon(_LOGO, badge.colour))
         else:
             self.icon.setIcon(self._icons.marked(_LOGO, badge.icon_name, badge.colour))

@@ -57,7 +57,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         self._asked: str | float = ""
         """The typed text, or the length of the speech in seconds; 0.0 while the user speaks."""
         self._reply = ""
-        self.badge = StateBadge(theme, icons)
+        self.badge = StateBadge(theme, icons, names_server=True)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
         self.question, self.reply = PlainLabel(), PlainLabel()
         self.banner, self.notice = ErrorBanner(theme, icons), NoticeLine()
@@ -128,8 +128,10 @@ class CompactWindow(FollowsLanguage, QWidget):
 
     def _follow_badge(self) -> None:
         """Show what the badge of the large window shows."""
-        self.badge.show_state(self._shown_badge.state)
-        self.badge.show_input(self._shown_badge.input, self._shown_badge.keys)
+        shown = self._shown_badge
+        self.badge.show_state(shown.state, is_reconnecting=shown.is_reconnecting)
+        self.badge.show_input(shown.input, shown.keys)
+        self.badge.show_server(shown.server)
 
     def _show_levels(self, event: Levels) -> None:
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)

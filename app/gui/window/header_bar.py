@@ -6,6 +6,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QToolButton, QWidget
 
+from app.gui.common.destination import server_in_words
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import ElidedLabel, PlainLabel, clean, set_tip
 from app.gui.common.themes import Theme
@@ -110,6 +111,7 @@ class HeaderBar(FollowsLanguage, QFrame):
     def show_engine(self, event: EngineReady, server: str = "") -> None:
         """Show which bundle answers, and on which `server`, "" for this computer."""
         self._engine, self._server = event, server
+        self.badge.show_server(server)
         self.retranslate()
 
     def show_panel(self, on: bool) -> None:
@@ -155,7 +157,7 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.picture_action.setText(self.tr("Latency view as PNG …"))
         if self._engine is not None:
             text = (
-                self.tr("%1 · on the server %2").replace("%2", clean(self._server, _LONGEST_NAME))
+                self.tr("%1 · on the server %2").replace("%2", server_in_words(self._server))
                 if self._server
                 else self.tr("%1 · loaded in %2 s").replace("%2", f"{self._engine.load_s:.1f}")
             )

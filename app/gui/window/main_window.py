@@ -222,7 +222,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def _connect_session(self) -> None:
         bridge, transcript, controls = self.bridge, self.transcript, self.controls
-        bridge.state_changed.connect(lambda event: self._show_state(event.state))
+        bridge.state_changed.connect(
+            lambda event: self._show_state(event.state, is_reconnecting=event.is_reconnecting)
+        )
         bridge.state_changed.connect(lambda event: self.composer.set_replying(event.can_stop))
         bridge.engine_ready.connect(self._show_engine)
         bridge.flow_steps_set.connect(self._take_flow_steps)
@@ -240,9 +242,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
         bridge.timings.connect(self._take_timings)
 
-    def _show_state(self, state: SessionState) -> None:
+    def _show_state(self, state: SessionState, *, is_reconnecting: bool = False) -> None:
         self.controls.show_state(state)
-        self.header.badge.show_state(state)
+        self.header.badge.show_state(state, is_reconnecting=is_reconnecting)
         self.transcript.show_state(state)
         self.composer.set_ready(state in _ANSWERABLE)
         self.sample_row.set_ready(state in _ANSWERABLE)

@@ -1,6 +1,7 @@
 """The badge with the state of the session: an icon, a word and a colour.
 
-In: the state of the session, and whether a source of speech is open and unmuted. GUI thread.
+In: the state of the session, whether a source of speech is open and unmuted, the server that hears it. GUI
+thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Literal
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QWidget
 
+from app.gui.common.destination import server_in_words
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
@@ -30,6 +32,7 @@ _ICONS = {
     "muted": "microphone-off",
     "silent": "microphone-off",
     "push": "microphone",
+    "reconnecting": "rescan",
 }
 InputState = Literal["open", "no_input", "no_output", "muted", "silent", "push"]
 """Whether a conversation is possible: no_input and no_output while no microphone or no loudspeaker is open,
@@ -46,7 +49,10 @@ class StateBadge(FollowsLanguage, QFrame):
 
     changed = Signal()
 
-    def __init__(self, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, theme: Theme, icons: Icons, parent: QWidget | None = None, *, names_server: bool = False
+    ) -> None:
+        """`names_server`: the server is named beside the state, else in the tooltip alone."""
         super().__init__(parent)
         self.setProperty("role", "badge")
         self._theme, self._icons = theme, icons
@@ -54,20 +60,33 @@ class StateBadge(FollowsLanguage, QFrame):
         self.input: InputState = "open"
         self.keys: tuple[str, ...] = ()
         """The push-to-talk keys that work now, as the desktop writes them."""
+        self.is_reconnecting = False
+        """Whether the connection to the server was lost and is being restored."""
+        self.server = ""
+        """The server that hears the user, "" for none."""
         self.word = ""
         """The state in the language of the window."""
-        self._icon, self._word = PlainLabel(), PlainLabel()
+        self._icon, self._word, self._host = PlainLabel(), PlainLabel(), PlainLabel()
+        self._host.setProperty("role", "small")
+        self._names_server = names_server
         layout = QHBoxLayout(self)
         layout.setContentsMargins(10, 3, 12, 3)
         layout.setSpacing(6)
         layout.addWidget(self._icon)
         layout.addWidget(self._word)
+        layout.addWidget(self._host)
         self.retranslate()
 
-    def show_state(self, state: SessionState) -> None:
-        """Show this state."""
-        self.state = state
+    def show_state(self, state: SessionState, *, is_reconnecting: bool = False) -> None:
+        """Show this state, or that there is no connection to the server."""
+        self.state, self.is_reconnecting = state, is_reconnecting
         self.retranslate()
+
+    def show_server(self, server: str) -> None:
+        """Show that the user's voice goes to this server, "" for none."""
+        if server != self.server:
+            self.server = server
+            self.retranslate()
 
     def show_input(self, state: InputState, keys: Sequence[str] = ()) -> None:
         """While the session listens, show whether speech can be heard at all, and with which keys."""
@@ -76,7 +95,9 @@ class StateBadge(FollowsLanguage, QFrame):
             self.retranslate()
 
     @property
-    def _shown(self) -> SessionState | InputState:
+    def _shown(self) -> SessionState | InputState | Literal["reconnecting"]:
+        if self.is_reconnecting and self.state is not SessionState.ERROR:
+            return "reconnecting"
         return self.input if self.state is SessionState.LISTENING and self.input != "open" else self.state
 
     @property
@@ -118,8 +139,18 @@ class StateBadge(FollowsLanguage, QFrame):
                 ),
             ),
             "push": self._words_of_push(),
+            "reconnecting": (
+                self.tr("Reconnecting"),
+                self.tr("The connection to the server was lost. Once it is back the conversation continues."),
+            ),
         }
         self.word, explanation = words[self._shown]
+        host = server_in_words(self.server) if self.server else ""
+        if host:
+            heard = self.tr("What you say goes to the server %1.").replace("%1", host)
+            explanation = f"{explanation} {heard}"
+        self._host.setText(host)
+        self._host.setVisible(self._names_server and bool(host))
         word, colour = self.word, self.colour
         self._word.setText(word)
         self._word.setStyleSheet(f"color: {colour}; font-weight: 600;")
@@ -154,4 +185,5 @@ class StateBadge(FollowsLanguage, QFrame):
             "muted": theme.muted,
             "silent": theme.danger,
             "push": theme.positive,
+            "reconnecting": theme.caution,
         }[self._shown]

@@ -12,6 +12,7 @@ import pytest
 from app.remote import server_engine
 from app.remote.server_engine import ServerEngine
 from app.server_address import ServerAddress
+from app.session.commands import LoadEngine
 from app.session.engine_jobs import (
     Commit,
     EngineLost,
@@ -24,11 +25,12 @@ from app.session.engine_jobs import (
     ReplyResult,
     TurnFailed,
 )
+from app.session.events import EngineReady, StateChanged
 from engine_runtime.types import CancelScope, Modality, ReplyAudio
 from tests.doubles.realtime_server import RealtimeServer
 from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
-from tests.tools.session_driver import speech
+from tests.tools.session_driver import Driver, running, speech
 
 SPEECH = Modality.SPEECH
 LIMIT_S = 100.0
@@ -91,6 +93,28 @@ def test_a_server_that_comes_back_goes_on_with_the_conversation() -> None:
         remembered = [call for call in server.engines[-1].calls if call[0] == "remember"]
         assert [call[2:] for call in remembered] == [(("one",), "word0 word1 word2"), (("two",), "word0")]
         assert user.done()[-1].finish_reason == "stop"
+
+
+def reconnecting(driver: Driver) -> list[bool]:
+    """Whether the session reported that it reconnects, one state after the other."""
+    return [event.is_reconnecting for event in driver.of(StateChanged)]
+
+
+def test_the_state_of_a_session_says_that_it_reconnects() -> None:
+    with RealtimeServer() as server, running(ScriptedEngine()) as driver:
+        driver.await_event(EngineReady)
+        driver.session.send(LoadEngine(lambda: ServerEngine(ServerAddress(server.url))))
+        driver.await_event(EngineReady, 2)
+        assert not any(reconnecting(driver))
+        server.kill()
+        driver.until(lambda: reconnecting(driver)[-1])
+        server.start()
+        driver.until(lambda: not reconnecting(driver)[-1])
+        server.kill()
+        driver.until(lambda: reconnecting(driver)[-1])
+        driver.session.send(LoadEngine(ScriptedEngine))
+        driver.await_event(EngineReady, 3)
+        assert not reconnecting(driver)[-1]
 
 
 @pytest.mark.slow

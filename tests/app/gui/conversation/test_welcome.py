@@ -113,11 +113,12 @@ def test_a_server_hears_what_is_said(window: MainWindow, session: ScriptedSessio
     window.engine.wanted = window.applied.start_settings()
     session.feed(EngineReady("nano", 0.0, 16_000, 24_000, NANO))
     window.bridge.poll()
-    assert "What you say goes to the server wss://voice.example.org." in welcome.text.text()
+    assert "What you say goes to the server voice.example.org (TLS)." in welcome.text.text()
     assert "stays" not in welcome.text.text()
-    assert bundle.text() == "nano · on the server wss://voice.example.org"
+    assert bundle.text() == "nano · on the server voice.example.org (TLS)"
+    assert "goes to the server voice.example.org (TLS)" in window.header.badge.accessibleDescription()
     guide = window.settings.open_guide()
-    assert "wss://voice.example.org" in guide.text.text()
+    assert "voice.example.org (TLS)" in guide.text.text()
     guide.close()
 
 

@@ -40,6 +40,7 @@ from app.session.events import (
     DeviceNoticed,
     DevicesChanged,
     EchoMeasured,
+    EngineReady,
     ErrorRaised,
     SampleFinished,
     SampleStarted,
@@ -292,6 +293,37 @@ def test_the_badge_says_that_the_microphone_is_muted(ready: MainWindow, session:
     ready.bridge.poll()
     ready.controls.mute_button.click()
     assert badge_word(ready) == "Listening"
+
+
+def test_the_badge_says_that_the_server_is_away(ready: MainWindow, session: ScriptedSession) -> None:
+    session.feed(StateChanged(SessionState.THINKING, is_reconnecting=True))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Reconnecting"
+    assert ready.modes.compact.badge.word == "Reconnecting"
+    session.feed(StateChanged(SessionState.ERROR, is_reconnecting=True))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Not available"
+    session.feed(StateChanged(SessionState.LISTENING))
+    ready.bridge.poll()
+    assert badge_word(ready) == "Listening"
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ("wss://voice.example.org/v1/realtime", "voice.example.org (TLS)"),
+        ("voice.example.org:8000", "voice.example.org:8000 (not encrypted)"),
+        ("ws://127.0.0.1:8000", "127.0.0.1:8000 (this computer)"),
+    ],
+)
+def test_the_badge_says_where_the_voice_goes(ready: MainWindow, server: str, words: str) -> None:
+    compact = ready.modes.compact.badge
+    assert "server" not in compact.accessibleDescription()
+    ready.header.show_engine(EngineReady("nano", 0.0, 16_000, 24_000), server)
+    assert f"What you say goes to the server {words}." in compact.accessibleDescription()
+    assert words in [label.text() for label in compact.findChildren(QLabel) if label.isVisibleTo(compact)]
+    ready.header.show_engine(EngineReady("nano", 1.0, 16_000, 24_000))
+    assert "server" not in compact.accessibleDescription()
 
 
 def test_nobody_is_invited_to_ask_a_session_that_failed(window: MainWindow, session: ScriptedSession) -> None:
