@@ -117,6 +117,14 @@ class StartSettings:
         "window's setting, else pywebrtc)",
     )
 
+    transcribe: Path | None = setting(
+        None,
+        option="--transcribe",
+        metavar="DIR",
+        help="write down what is said by the Whisper model in this folder (CTranslate2's format, needs the "
+        "extra transcribe), in a process of the lowest priority",
+    )
+
     def __post_init__(self) -> None:
         check(self)
 

@@ -40,8 +40,8 @@ MARK = VENV / "moss-voice-installed"
 PYTHON = "3.12"
 FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 """Requirements without a wheel on PyPI."""
-LEFT_OUT = ("ray", "quality")
-"""Extras: neither Ray nor what judges quality is part of [dev] either."""
+LEFT_OUT = ("ray", "transcribe")
+"""Extras: neither Ray nor Whisper is part of [dev] either."""
 _ENGINE = "tests/engine_runtime"
 TESTS = (
     ("-m", "not slow", _ENGINE, "tests/app"),

@@ -20,6 +20,7 @@ from app import paths
 from app.commands.shared_options import (
     add_engine_options,
     add_sharing_options,
+    add_transcribe_option,
     integer,
     number,
     shared_engine,
@@ -59,6 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "start, and fit into memory)",
     )
     add_sharing_options(parser)
+    add_transcribe_option(parser)
     parser.add_argument(
         "--api-key-file",
         type=paths.user_path,
@@ -198,6 +200,7 @@ def serve_settings(arguments: argparse.Namespace) -> ServeSettings:
         tls_key=arguments.tls_key,
         limits=ConnectionLimits(session_s=arguments.session_minutes * 60),
         drain_s=arguments.drain_seconds,
+        transcribe=arguments.transcribe,
         exits_with_stdin=arguments.exit_with_stdin,
     )
 

@@ -186,6 +186,11 @@ def add_microphone_options(parser: argparse.ArgumentParser, of_subcommand: bool 
     add_echo_library_option(parser, of_subcommand)
 
 
+def add_transcribe_option(parser: argparse._ActionsContainer) -> None:
+    """Add the model that writes down what the user says."""
+    _add(parser, options(StartSettings, ("transcribe",)), of_subcommand=False)
+
+
 def add_echo_library_option(parser: argparse._ActionsContainer, of_subcommand: bool = True) -> None:
     """Add the option for the echo canceller; as in `add_engine_options`."""
     _add(parser, options(StartSettings, ("echo_library",)), of_subcommand)

@@ -23,6 +23,7 @@ from app.server.protocol import Json, ProtocolError
 from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
 from app.session.engine_jobs import FlowSteps, JobQueue, Loaded, Result
+from app.session.transcriber import Speech, Transcriber, TranscriptListener
 from engine_runtime.timing import TimingBus
 
 if TYPE_CHECKING:  # it may import torch
@@ -62,8 +63,10 @@ class Connection:
         limits: ConnectionLimits,
         metrics: Metrics,
         seed: int | None,
+        transcriber: Transcriber | None = None,
     ) -> None:
         """`seed` is that of the sampling, None for the bundle's or else one for each conversation."""
+        self._transcriber = transcriber
         self._socket = socket
         self._seed = seed
         self._facts, self._vad, self._detector = facts, vad, detector
@@ -122,6 +125,8 @@ class Connection:
             seed=self._seed,
             flow_steps=flow_steps,
             timing=timing,
+            transcriber=self._transcriber.name if self._transcriber is not None else None,
+            transcribe=self._have_transcribed if self._transcriber is not None else None,
         )
         reader = asyncio.create_task(self._read(session))
         writer = asyncio.create_task(self._write())
@@ -231,6 +236,10 @@ class Connection:
     def _ask(self, pause: Pause) -> None:
         if self._detector is not None:
             self._detector.submit(pause, lambda rated: self._call(lambda: self._rate(rated)))
+
+    def _have_transcribed(self, speech: Speech, give: TranscriptListener) -> None:
+        if self._transcriber is not None:
+            self._transcriber.submit(speech, lambda transcript: self._call(lambda: give(transcript)))
 
     def _rate(self, rated: PauseRated) -> None:
         if self._session is not None:

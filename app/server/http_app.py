@@ -23,6 +23,7 @@ from app.server.metrics import Metrics, merged
 from app.server.web_page import HEADERS, PageFile, page_files
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_host import EngineHost, HostFullError
+from app.session.transcriber import Transcriber
 
 PATH = "/v1/realtime"
 _AZURE_PATHS = ("/openai/v1/realtime", "/openai/realtime")
@@ -63,13 +64,16 @@ class RealtimeApp:
         new_vad: Callable[[], Vad],
         seed: int | None = None,
         reports: Reports | None = None,
+        transcriber: Transcriber | None = None,
     ) -> None:
         """The host has loaded its engine. `seed` is that of the sampling in every conversation; `reports`
-        asks all processes of the service, None if this is the only one."""
+        asks all processes of the service, None if this is the only one; `transcriber` hears what users say,
+        None if nothing does."""
         self._host, self._access, self._limits, self._metrics = host, access, limits, metrics
         self._detector = detector
         self._new_vad = new_vad
         self._seed = seed
+        self._transcriber = transcriber
         self._reports = reports
         self._connections: set[Connection] = set()
         self._is_draining = False
@@ -167,7 +171,14 @@ class RealtimeApp:
         if facts is None:
             raise RuntimeError("the engine is not loaded")
         connection = Connection(
-            socket, facts, self._new_vad(), self._detector, self._limits, self._metrics, self._seed
+            socket,
+            facts,
+            self._new_vad(),
+            self._detector,
+            self._limits,
+            self._metrics,
+            self._seed,
+            self._transcriber,
         )
         try:
             slot = self._host.open_slot(connection.deliver)

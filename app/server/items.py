@@ -202,6 +202,10 @@ class ItemList:
             )
         return self._items[item_id]
 
+    def has(self, item: Item) -> bool:
+        """Whether the item is still there."""
+        return self._items.get(item.item_id) is item
+
     def keep(self, part: Part, pcm: Pcm, sample_rate: int) -> None:
         """Keep more sound of a part. Of all sound the latest is kept; an older part loses all of its own."""
         part.sound.append(np.clip(np.rint(pcm * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1).astype(np.int16))

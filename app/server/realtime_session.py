@@ -54,7 +54,7 @@ from app.server.protocol import (
     parse,
 )
 from app.server.response import Emit, Endpoint, ResponseControl
-from app.server.session_config import FLOW_STEPS, SessionConfig
+from app.server.session_config import FLOW_STEPS, SessionConfig, Transcription
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
     AskAgain,
@@ -78,15 +78,20 @@ from app.session.engine_jobs import (
 from app.session.engine_turns import KEPT_TURNS
 from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply
+from app.session.transcriber import Speech, Transcribe, Transcript
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, UserTurn
 from engine_runtime.conversation.context_window import RETENTION, TurnRoom
-from engine_runtime.errors import MossVoiceError
+from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Pcm, ReplyDone, ReplyEvent, SystemText, TurnEndPrediction
 
 LONGEST_TURN_S = 30.0
 _LEAST_TURN_S = 3.0
 """A spoken turn may be this long, however many items wait with it."""
+_NO_TRANSCRIBER = Problem(
+    "This server does not transcribe what the user says.",
+    "Start it with --transcribe and the folder of a Whisper model.",
+)
 _log = logging.getLogger(__name__)
 
 
@@ -118,16 +123,26 @@ class RealtimeSession:
         seed: int | None = None,
         flow_steps: FlowSteps | None = None,
         timing: TimingBus | None = None,
+        transcriber: str | None = None,
+        transcribe: Transcribe | None = None,
     ) -> None:
         """Emits session.created. `model` is the name of the bundle, `seed` that of the sampling, `flow_steps`
         those in force if the client may choose them, `timing` the engine's bus. Without `ask_detector`
-        semantic turn detection relies on silence and the language model."""
+        semantic turn detection relies on silence and the language model. `transcribe` has the user's speech
+        transcribed by the model named `transcriber`, and answers in the event loop; None where the server
+        cannot."""
         self.ids = Identifiers()
         self._send = emit
         self._facts = facts
         self._config = SessionConfig(
-            model, flow_steps=flow_steps, follows_instructions=facts.follows_instructions
+            model,
+            flow_steps=flow_steps,
+            follows_instructions=facts.follows_instructions,
+            transcriber=transcriber,
         )
+        self._transcribe = transcribe
+        self._refused: Transcription | None = None
+        """The transcription that was asked for in vain, once the client was told so."""
         self._told = UseContext("", RETENTION)
         """What the engine knows of instructions and truncation."""
         self._most_tokens = 0
@@ -343,7 +358,7 @@ class RealtimeSession:
         start_ms, end_ms = round(self._quiet_ms), round(now_ms)
         self._emit(triggered | {"audio_start_ms": start_ms, "audio_end_ms": end_ms})
         self._quiet_ms = None
-        self._add_committed(spoken_item(self._item_id), self._buffer.latest())
+        self._add_waiting(self._buffer.latest())
         self._requested = (self._config, None)
         self._begin_waiting()
 
@@ -420,7 +435,7 @@ class RealtimeSession:
         self._buffer.finish()
         rest, turn = self._buffer.take_new(), self._driver.turn
         if turn is None or not self._pending.has_speech:
-            self._add_committed(spoken_item(self._item_id), rest)
+            self._add_waiting(rest)
         else:
             if len(rest):
                 self._pending.submit(Hear(turn.turn_id, rest))
@@ -437,18 +452,57 @@ class RealtimeSession:
     def _commit_speech(self) -> None:
         """Turn the speech of the open turn into an item."""
         item = spoken_item(self._item_id)
-        said = self._pending.commit_speech(item)
-        self._items.keep(item.parts[0], said, self._facts.input_sample_rate)
-        self._add_committed(item)
+        self._add_committed(item, self._pending.commit_speech(item))
 
-    def _add_committed(self, item: Item, waiting: Pcm | None = None) -> None:
-        if waiting is not None:
-            self._items.keep(item.parts[0], waiting, self._facts.input_sample_rate)
-            self._pending.add(item, (waiting,))
+    def _add_waiting(self, said: Pcm) -> None:
+        """Speech that no turn has yet becomes an item."""
+        item = spoken_item(self._item_id)
+        self._pending.add(item, (said,))
+        self._add_committed(item, said)
+
+    def _add_committed(self, item: Item, said: Pcm) -> None:
+        self._items.keep(item.parts[0], said, self._facts.input_sample_rate)
         previous = self._items.last_id
         committed: Json = {"type": "input_audio_buffer.committed", "item_id": item.item_id}
         self._emit(committed | {"previous_item_id": previous})
         self._add_item(item)
+        self._have_transcribed(item, said)
+
+    # ---- transcription ----
+
+    def _have_transcribed(self, item: Item, said: Pcm) -> None:
+        """Ask for the words of a spoken item, if the client wants them.
+
+        A client that asks for what this server does not have is told so by the failure of its first item:
+        several send the field by themselves, and one ends at an `error`.
+        """
+        wanted = self._config.transcription
+        if wanted is None:
+            return
+        if self._transcribe is not None:
+            speech = Speech(said, self._facts.input_sample_rate, wanted.language, wanted.prompt)
+            self._transcribe(speech, lambda transcript: self._take_transcript(item, transcript))
+        elif self._refused != wanted:
+            self._refused = wanted
+            self._fail_transcription(item, _NO_TRANSCRIBER, "invalid_request_error", "unsupported")
+
+    def _take_transcript(self, item: Item, transcript: Transcript) -> None:
+        """The words of an item, which may be deleted by now."""
+        if not self._items.has(item):
+            return
+        if transcript.problem is not None:
+            self._fail_transcription(item, transcript.problem, "server_error", "transcription_failed")
+            return
+        item.parts[0].text = transcript.text
+        if transcript.text:
+            self._emit(_transcription_event(item, "delta") | {"delta": transcript.text})
+        usage = {"type": "duration", "seconds": round(transcript.seconds, 2)}
+        completed: Json = {"transcript": transcript.text, "usage": usage}
+        self._emit(_transcription_event(item, "completed") | completed)
+
+    def _fail_transcription(self, item: Item, problem: Problem, kind: str, code: str) -> None:
+        error = describe(problem, kind, code) | {"param": None}
+        self._emit(_transcription_event(item, "failed") | {"error": error})
 
     # ---- items ----
 
@@ -804,6 +858,11 @@ class RealtimeSession:
             self._send(event)
         else:
             self._held.append(event)
+
+
+def _transcription_event(item: Item, name: str) -> Json:
+    kind = f"conversation.item.input_audio_transcription.{name}"
+    return {"type": kind, "item_id": item.item_id, "content_index": 0}
 
 
 def nothing_to_commit() -> ProtocolError:

@@ -22,6 +22,8 @@ from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_host import EngineHost
 from app.session.engine_slot import EngineFactory
+from app.session.transcriber import EXTRA, Transcriber
+from engine_runtime.whisper import check_model
 
 HANG_UP_S = 5
 """Time limit for threads that should end at once."""
@@ -46,12 +48,14 @@ class ServeSettings:
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     drain_s: float = 30.0
     """For responses in progress at the end."""
+    transcribe: Path | None = None
+    """Folder of the Whisper model that transcribes what users say, None for none."""
     exits_with_stdin: bool = False
     """Whether the end of the standard input asks for the end: the program that started this one is gone."""
 
 
 class RealtimeService:
-    """A loaded engine and its application; `close` ends both threads."""
+    """A loaded engine and its application; `close` ends all threads."""
 
     def __init__(
         self,
@@ -61,9 +65,10 @@ class RealtimeService:
         reports: Reports | None = None,
         new_vad: Callable[[], Vad] = SileroVad,
     ) -> None:
-        """Waits until the engine is loaded: MossVoiceError if it cannot be. `reports` asks all processes of a
-        service for theirs; None if this is the only one."""
+        """Waits until the engine is loaded: MossVoiceError if it cannot be, or for a Whisper model that
+        cannot be used. `reports` asks all processes of a service for theirs; None if this is the only one."""
         new_vad()  # fails here and not at the first connection
+        self._transcriber = None if settings.transcribe is None else _transcriber(settings.transcribe)
         self._detector = EndOfTurnWorker(detector_factory, PendingWork())
         self.host = EngineHost(
             factory,
@@ -76,6 +81,8 @@ class RealtimeService:
             threading.Thread(target=self.host.run, name="engine", daemon=True),
             threading.Thread(target=self._detector.run, name="end of turn", daemon=True),
         ]
+        if (transcriber := self._transcriber) is not None:
+            self._threads.append(threading.Thread(target=transcriber.run, name="transcription", daemon=True))
         for thread in self._threads:
             thread.start()
         self.host.loaded.wait()
@@ -91,11 +98,22 @@ class RealtimeService:
             new_vad,
             settings.seed,
             reports,
+            self._transcriber,
         )
 
     def close(self) -> None:
         """End all conversations, close the engine, end the threads."""
         self.host.close()
         self._detector.close()
+        if self._transcriber is not None:
+            self._transcriber.close()
         for thread in self._threads:
             thread.join(HANG_UP_S)
+
+
+def _transcriber(folder: Path) -> Transcriber:
+    """WhisperError for what cannot be a model, or without the extra."""
+    check_model(folder, EXTRA)
+    transcriber = Transcriber()
+    transcriber.use(folder)
+    return transcriber

@@ -2,8 +2,8 @@
 
 In: the `session` object of a client, in the present shape or that before GA, or the `response` of a
 response.create. Out: a new frozen configuration, or `ProtocolError`, which names the field. What clients send
-without being asked to and the model does not have (transcription, noise reduction, tracing, another voice of
-OpenAI's, the temperature) is accepted, and absent from what session.updated reports as in force. Pure.
+without being asked to and the model does not have (noise reduction, tracing, another voice of OpenAI's, the
+temperature) is accepted, and absent from what session.updated reports as in force. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat
 from app.dialog.turn_taking_settings import TurnTakingSettings
@@ -30,6 +30,7 @@ from app.settings import Eagerness
 from engine_runtime.conversation.context_window import RETENTION
 from engine_runtime.options import MOST_FLOW_STEPS
 from engine_runtime.types import Modality
+from engine_runtime.whisper import LANGUAGE
 
 EXTENSION = "moss_voice"
 """Name of the object with this program's extensions of the protocol."""
@@ -49,6 +50,7 @@ _BLOCK_MS = 80
 _LEAST_THRESHOLD = 0.05
 _LEAST_SILENCE_MS = TurnTakingSettings().pause_ms
 _LONGEST_INSTRUCTIONS = 100_000
+_LONGEST_PROMPT = 10_000
 
 
 # ---- what a client may send ----
@@ -86,10 +88,27 @@ class _NoiseReduction(Document):
     strength: float | None = None
 
 
+class _Transcription(Document):
+    model: str | None = None
+    language: Annotated[str, Field(max_length=35)] | None = None
+    prompt: Annotated[str, Field(max_length=_LONGEST_PROMPT)] | None = None
+    delay: str | None = None
+    """Of a model that hears while the user speaks; this one begins at the end."""
+
+    @field_validator("language")
+    @classmethod
+    def _check_language(cls, language: str | None) -> str | None:
+        """ "en-US" is "en"."""
+        code = (language or "").partition("-")[0].lower()
+        if code and LANGUAGE.fullmatch(code) is None:
+            raise ValueError("it has to be an ISO 639 code, such as en")
+        return code or None
+
+
 class _Input(Document):
     format: _Format | None = None
     turn_detection: _Detection | None = None
-    transcription: Json | None = None
+    transcription: _Transcription | None = None
     noise_reduction: _NoiseReduction | None = None
 
 
@@ -195,7 +214,7 @@ class SessionDocument(_Shared):
     moss_voice: _Extension | None = None
     # Before GA:
     input_audio_format: _OlderFormat = None
-    input_audio_transcription: Json | None = None
+    input_audio_transcription: _Transcription | None = None
     input_audio_noise_reduction: _NoiseReduction | None = None
     turn_detection: _Detection | None = None
     speed: Annotated[float, Field(ge=0.25, le=1.5)] | None = None
@@ -280,6 +299,16 @@ class TurnDetection:
 
 
 @dataclass(frozen=True, slots=True)
+class Transcription:
+    """How the client wants its user's speech to be transcribed."""
+
+    language: str | None = None
+    """Its language by its code; None to recognize it."""
+    prompt: str = ""
+    """Words that may come up."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionConfig:
     """The configuration in force in a session."""
 
@@ -305,6 +334,10 @@ class SessionConfig:
     instructions: str = ""
     retention: float | None = RETENTION
     """Part of the context that the history fills once its oldest part is left out; None: nothing is."""
+    transcriber: str | None = None
+    """Name of the model that transcribes the user's speech; None where the server has none."""
+    transcription: Transcription | None = None
+    """What the client asks for, also where there is no `transcriber`."""
 
     def document(self) -> Json:
         """The `session` object of session.created and session.updated."""
@@ -328,7 +361,7 @@ class SessionConfig:
             "audio": {
                 "input": {
                     "format": self.input_format.document(),
-                    "transcription": None,
+                    "transcription": self._transcription(),
                     "noise_reduction": None,
                     "turn_detection": None if detection is None else detection.document(),
                 },
@@ -368,8 +401,15 @@ class SessionConfig:
             sends_timings=self.sends_timings if own.timings is None else own.timings,
             may_speculate=self.may_speculate if own.speculation is None else own.speculation,
             retention=_retention(change.truncation, self.retention),
+            transcription=_transcription_of(change, heard, self.transcription),
         )
         return config, own.flow_steps
+
+    def _transcription(self) -> Json | None:
+        asked = self.transcription
+        if asked is None or self.transcriber is None:
+            return None
+        return {"model": self.transcriber, "language": asked.language, "prompt": asked.prompt}
 
     def _truncation(self) -> str | Json:
         if self.retention is None:
@@ -456,6 +496,17 @@ def _retention(given: str | _Retention | None, before: float | None) -> float | 
             raise unsupported("session.truncation.token_limits")
         return given.retention_ratio
     return RETENTION if given == "auto" else None
+
+
+def _transcription_of(
+    change: SessionDocument, heard: _Input, before: Transcription | None
+) -> Transcription | None:
+    given = heard.transcription
+    if "transcription" not in heard.model_fields_set:
+        if "input_audio_transcription" not in change.model_fields_set:
+            return before
+        given = change.input_audio_transcription
+    return None if given is None else Transcription(given.language, given.prompt or "")
 
 
 def _format_of(given: _Format | None, older: str | None) -> AudioFormat | None:

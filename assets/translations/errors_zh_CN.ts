@@ -340,6 +340,10 @@
         <translation>请用 --engine-python 指定某个环境的解释器，例如 ~/moss-trt/bin/python。</translation>
     </message>
     <message>
+        <source>Give the folder of a Whisper model in CTranslate2&apos;s format.</source>
+        <translation>请指定 CTranslate2 格式的 Whisper 模型所在的文件夹。</translation>
+    </message>
+    <message>
         <source>Global hotkeys are supported on X11 only.</source>
         <translation>全局热键仅支持 X11。</translation>
     </message>
@@ -380,6 +384,10 @@
         <translation>程序会自动重试；请检查连线或另选一个。</translation>
     </message>
     <message>
+        <source>It is started again for the next turn.</source>
+        <translation>下一次发言时会重新启动。</translation>
+    </message>
+    <message>
         <source>It was removed. Start again; the other files are kept.</source>
         <translation>它已被删除；请重新开始，其他文件会保留。</translation>
     </message>
@@ -398,6 +406,10 @@
     <message>
         <source>MOSS Voice is already running ({holder}), but its window does not answer.</source>
         <translation>MOSS Voice 已在运行（{holder}），但它的窗口没有响应。</translation>
+    </message>
+    <message>
+        <source>More is said than can be transcribed.</source>
+        <translation>说话的内容太多，来不及转写。</translation>
     </message>
     <message>
         <source>Name a recording in it.</source>
@@ -612,6 +624,10 @@
         <translation>Triton 内核无法在这里运行：{reason}。</translation>
     </message>
     <message>
+        <source>The Whisper model in {folder} cannot be loaded ({error}).</source>
+        <translation>无法加载 {folder} 中的 Whisper 模型（{error}）。</translation>
+    </message>
+    <message>
         <source>The X server cannot be used for hotkeys ({failure}).</source>
         <translation>无法向 X 服务器请求热键（{failure}）。</translation>
     </message>
@@ -760,6 +776,10 @@
         <translation>打包的程序无法添加组件。</translation>
     </message>
     <message>
+        <source>The process that transcribes has ended with status {status}.</source>
+        <translation>转写进程已结束，状态为 {status}。</translation>
+    </message>
+    <message>
         <source>The program runs on the processor.</source>
         <translation>程序在处理器上运行。</translation>
     </message>
@@ -840,6 +860,18 @@
         <translation>声音系统卡住，无法关闭。</translation>
     </message>
     <message>
+        <source>The speech cannot be transcribed ({said}).</source>
+        <translation>无法转写这段语音（{said}）。</translation>
+    </message>
+    <message>
+        <source>The transcription cannot be started: {reason}.</source>
+        <translation>无法启动转写：{reason}。</translation>
+    </message>
+    <message>
+        <source>The transcription of a turn took more than {seconds:.0f} s and was ended.</source>
+        <translation>一次发言的转写超过 {seconds:.0f} 秒，已被中止。</translation>
+    </message>
+    <message>
         <source>The wheel contains {name!r}, which lies outside its folder.</source>
         <translation>该 wheel 中的文件 {name!r} 位于其文件夹之外。</translation>
     </message>
@@ -916,6 +948,10 @@
         <translation>这次发言是空的。</translation>
     </message>
     <message>
+        <source>Transcription was switched off.</source>
+        <translation>转写已关闭。</translation>
+    </message>
+    <message>
         <source>Triton needs a C compiler and the headers of Python, and one of them is missing</source>
         <translation>Triton 需要 C 编译器和 Python 头文件，而其中之一缺失</translation>
     </message>
@@ -946,6 +982,10 @@
     <message>
         <source>Use a matching version of the program.</source>
         <translation>请使用匹配的程序版本。</translation>
+    </message>
+    <message>
+        <source>Use a smaller Whisper model.</source>
+        <translation>请使用更小的 Whisper 模型。</translation>
     </message>
     <message>
         <source>Use another one, or leave out --index-url.</source>
@@ -990,6 +1030,10 @@
     <message>
         <source>What you say goes to {server} without encryption, so others on the network can listen.</source>
         <translation>您说的话会不加密地发送到 {server}，网络上的其他人可以听到。</translation>
+    </message>
+    <message>
+        <source>Whisper needs the package faster-whisper: {reason}.</source>
+        <translation>Whisper 需要软件包 faster-whisper：{reason}。</translation>
     </message>
     <message>
         <source>Write it as ws://127.0.0.1:8000 or wss://voice.example.org.</source>
@@ -1126,6 +1170,10 @@
     <message>
         <source>{folder} has format {format!s:.40}; this program reads format {wanted_format}.</source>
         <translation>{folder} 的格式是 {format!s:.40}；本程序读取格式 {wanted_format}。</translation>
+    </message>
+    <message>
+        <source>{folder} has no {missing}.</source>
+        <translation>{folder} 中没有 {missing}。</translation>
     </message>
     <message>
         <source>{folder} holds neither sound nor a question to replay.</source>

@@ -10,53 +10,21 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine_runtime import installation
 from engine_runtime.codec.resample import resample
-from engine_runtime.errors import MossVoiceError
 from engine_runtime.types import Pcm
+from engine_runtime.whisper import SAMPLE_RATE, load_model, text_of
 
-RECOGNIZER_RATE = 16000
 _ORDINARY_SUPPRESSION = -1
 """Whisper's value for the tokens that it never writes by default."""
 _WORD = re.compile(r"[a-z']+|[\u3400-\u9fff]")
 """An English word, or one Chinese character."""
 
 
-class RecognizerError(MossVoiceError):
-    """The recognizer cannot be used."""
-
-
 class Recognizer:
-    """A Whisper model on the CPU. Raises RecognizerError without faster-whisper, or for another folder."""
+    """A Whisper model on the CPU. Raises WhisperError without faster-whisper, or for another folder."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from faster_whisper import WhisperModel
-        except ImportError as error:
-            raise RecognizerError(
-                "Word errors need faster-whisper ({error}).",
-                "{remedy}",
-                error=error,
-                remedy=installation.add("quality"),
-            ) from error
-        # Without its tokenizer the library would download one.
-        missing = [name for name in ("model.bin", "tokenizer.json") if not (folder / name).is_file()]
-        if missing:
-            raise RecognizerError(
-                "{folder} has no {missing}.",
-                "Give the folder of a Whisper model in CTranslate2's format.",
-                folder=folder,
-                missing=missing[0],
-            )
-        try:
-            self._model = WhisperModel(str(folder), device="cpu", compute_type="float32")
-        except Exception as error:  # of CTranslate2 or tokenizers
-            raise RecognizerError(
-                "The Whisper model in {folder} cannot be loaded ({error}).",
-                "Download it again.",
-                folder=folder,
-                error=error,
-            ) from error
+        self._model = load_model(folder, "quality", compute_type="float32")
         # "7" and "seven" would count as different words: Whisper is made to write numbers in words.
         vocabulary: dict[str, int] = self._model.hf_tokenizer.get_vocab()
         digits = [number for token, number in vocabulary.items() if re.search(r"^[^<]*\d", token)]
@@ -65,14 +33,14 @@ class Recognizer:
     def words(self, pcm: Pcm, rate: int, language: str | None = None) -> str:
         """What is said in `pcm` [n] at `rate` Hz, in a language by its code (None: as recognized)."""
         segments, _ = self._model.transcribe(
-            resample(pcm, rate, RECOGNIZER_RATE),
+            resample(pcm, rate, SAMPLE_RATE),
             language=language,
             temperature=0.0,
             condition_on_previous_text=False,
             without_timestamps=True,
             suppress_tokens=self._suppressed,
         )
-        return " ".join(segment.text.strip() for segment in segments)
+        return text_of(segments)
 
 
 def language_of(text: str) -> str:

@@ -34,6 +34,7 @@ _SHOWN = (
     *("app/audio", "app/dialog", "app/gpu_runtime", "app/gui", "app/remote"),
     *("app/export.py", "app/installed_models.py", "app/instance.py", "app/server_address.py"),
     *("app/session", "engine_runtime/installation.py", "engine_runtime/cuda/availability.py"),
+    "engine_runtime/whisper.py",
 )
 """Where the problems come from that the window is made to show. What else an engine may say is shown in
 English unless it is translated."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from app.server.metrics import Metrics
 from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_host import EngineHost
+from app.session.transcriber import Transcriber
+from tests.doubles import transcriber_child
 from tests.doubles.scripted_detector import ScriptedDetector
 from tests.doubles.scripted_engine import LoudnessVad, Script, ScriptedEngine
 
@@ -42,6 +46,7 @@ def server(
     most: int = 2,
     access: Access | None = None,
     limits: ConnectionLimits | None = None,
+    transcriber: Transcriber | None = None,
 ) -> Iterator[Rig]:
     engine = engine or ScriptedEngine(Script(chunks=2))
     host = EngineHost(
@@ -56,14 +61,26 @@ def server(
         threading.Thread(target=host.run, daemon=True),
         threading.Thread(target=detector.run, daemon=True),
     ]
+    if transcriber is not None:
+        threads.append(threading.Thread(target=transcriber.run, daemon=True))
     for thread in threads:
         thread.start()
     assert host.loaded.wait(60)
-    app = RealtimeApp(host, access or Access(), limits or ConnectionLimits(), metrics, detector, LoudnessVad)
+    app = RealtimeApp(
+        host,
+        access or Access(),
+        limits or ConnectionLimits(),
+        metrics,
+        detector,
+        LoudnessVad,
+        transcriber=transcriber,
+    )
     with TestClient(app.asgi) as client:
         yield Rig(client, app, engine, host)
     host.close()
     detector.close()
+    if transcriber is not None:
+        transcriber.close()
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
@@ -208,6 +225,23 @@ def test_a_wrong_path_is_answered_with_the_right_one() -> None:
             pass
         assert caught.value.status_code == 404
         assert PATH in caught.value.json()["error"]["message"]
+
+
+def test_words_come_from_the_process_that_transcribes(tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    transcriber = Transcriber(transcriber_child.command)
+    transcriber.use(tmp_path / "words")
+    with server(transcriber=transcriber) as rig, rig.client.websocket_connect(PATH) as socket:
+        heard = {"turn_detection": None, "transcription": {"model": "whisper-1", "prompt": "tea"}}
+        socket.send_json({"type": "session.update", "session": {"audio": {"input": heard}}})
+        shown = until(socket, "session.updated")["session"]["audio"]["input"]["transcription"]
+        assert shown["model"] == "words"
+        pcm = base64.b64encode(bytes(48_000)).decode()
+        socket.send_json({"type": "input_audio_buffer.append", "audio": pcm})
+        socket.send_json({"type": "input_audio_buffer.commit"})
+        committed = until(socket, "input_audio_buffer.committed")
+        completed = until(socket, "conversation.item.input_audio_transcription.completed")
+        assert (completed["item_id"], completed["transcript"]) == (committed["item_id"], "16000 tea")
 
 
 def test_the_model_is_listed() -> None:

@@ -32,8 +32,9 @@ from app.session.engine_jobs import (
     Reopen,
     UseContext,
 )
+from app.session.transcriber import Speech, Transcript, TranscriptListener
 from engine_runtime.conversation.context_window import TurnRoom
-from engine_runtime.errors import ContextLengthError, LanguageError
+from engine_runtime.errors import ContextLengthError, LanguageError, Problem
 from engine_runtime.types import Modality, Pcm, SamplingParams, SystemText
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import (
@@ -1334,3 +1335,114 @@ def test_a_speculative_response_needs_a_session_for_it(session: Event) -> None:
     client.append(said(0.4))
     refused = only(client.send("response.create", response=SPECULATIVE), "error")["error"]
     assert (refused["code"], refused["param"]) == ("invalid_value", "response.moss_voice.speculative")
+
+
+# ---- transcription ----
+
+SPOKEN = "conversation.item.input_audio_transcription."
+
+
+class Transcribing(Client):
+    """A client of a server that transcribes; the test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Speech, TranscriptListener]] = []
+        super().__init__(
+            transcriber="whisper-base", transcribe=lambda speech, give: self.asked.append((speech, give))
+        )
+
+    def answer(self, transcript: Transcript, place: int = 0) -> list[Event]:
+        before = len(self.events)
+        self.asked[place][1](transcript)
+        return self.events[before:]
+
+
+def transcribed(**transcription: Any) -> Event:
+    return {"audio": {"input": {"transcription": {"model": "gpt-4o-mini-transcribe"} | transcription}}}
+
+
+def test_a_spoken_turn_is_transcribed_after_its_commit_and_beside_its_reply() -> None:
+    client = Transcribing()
+    client.append(np.concatenate([said(1.0), nothing(1.0)]))
+    assert not client.asked, "nobody has asked for it"
+    client.work()
+    (updated,) = client.send("session.update", session=transcribed(language="en-US", prompt="yes, no"))
+    shown = updated["session"]["audio"]["input"]["transcription"]
+    assert shown == {"model": "whisper-base", "language": "en", "prompt": "yes, no"}
+    events = client.append(np.concatenate([nothing(1.0), said(1.0), nothing(1.0)])) + client.work()
+    assert only(events, "response.done")["response"]["status"] == "completed"
+    ((speech, _),) = client.asked
+    assert (speech.sample_rate, speech.language, speech.prompt) == (16_000, "en", "yes, no")
+    assert speech.seconds == pytest.approx(1.4, abs=0.4)
+    item_id = only(events, "input_audio_buffer.committed")["item_id"]
+    delta, completed = client.answer(Transcript("what is two", "en", 1.4))
+    of_item = {"item_id": item_id, "content_index": 0}
+    assert delta.items() >= ({"type": f"{SPOKEN}delta", "delta": "what is two"} | of_item).items()
+    assert (completed["type"], completed["transcript"]) == (f"{SPOKEN}completed", "what is two")
+    assert completed.items() >= of_item.items()
+    assert completed["usage"] == {"type": "duration", "seconds": 1.4}
+    (retrieved,) = client.send("conversation.item.retrieve", item_id=item_id)
+    assert retrieved["item"]["content"][0]["transcript"] == "what is two"
+
+
+def test_audio_that_the_client_commits_is_transcribed() -> None:
+    client = Transcribing()
+    client.send("session.update", session=MANUAL)
+    older = {"input_audio_transcription": {"model": "whisper-1"}}
+    client.send("session.update", session=older)
+    client.append(said(0.5))
+    client.send("input_audio_buffer.commit")
+    client.append(nothing(0.5))
+    client.send("input_audio_buffer.commit")
+    assert [speech.seconds for speech, _ in client.asked] == [0.5, pytest.approx(0.5, abs=0.02)]
+    completed = client.answer(Transcript("", "en", 0.5), place=1)
+    assert kinds(completed) == [f"{SPOKEN}completed"], "there is nothing to add bit by bit"
+    assert completed[0]["transcript"] == ""
+    client.send("session.update", session={"input_audio_transcription": None})
+    client.append(said(0.5))
+    client.send("input_audio_buffer.commit")
+    assert len(client.asked) == 2
+
+
+def test_a_transcription_that_fails_is_of_its_item_alone() -> None:
+    client = Transcribing()
+    client.send("session.update", session=MANUAL)
+    client.send("session.update", session=transcribed())
+    client.append(said(0.5))
+    committed = client.send("input_audio_buffer.commit")
+    (failed,) = client.answer(Transcript(problem=Problem("The process has ended.", "Wait.")))
+    assert (failed["type"], failed["content_index"]) == (f"{SPOKEN}failed", 0)
+    assert failed["item_id"] == only(committed, "input_audio_buffer.committed")["item_id"]
+    assert failed["error"]["code"] == "transcription_failed"
+    assert failed["error"]["message"] == "The process has ended. Wait."
+    client.send("response.create")
+    assert only(client.work(), "response.done")["response"]["status"] == "completed"
+
+
+def test_words_of_a_deleted_item_are_dropped() -> None:
+    client = Transcribing()
+    client.send("session.update", session=MANUAL)
+    client.send("session.update", session=transcribed())
+    client.append(said(0.5))
+    committed = client.send("input_audio_buffer.commit")
+    client.send(
+        "conversation.item.delete", item_id=only(committed, "input_audio_buffer.committed")["item_id"]
+    )
+    assert client.answer(Transcript("gone", "en", 0.5)) == []
+
+
+def test_a_server_that_cannot_transcribe_says_so_once_and_keeps_the_rest_of_the_update() -> None:
+    client = Client()
+    (updated,) = client.send("session.update", session=transcribed() | {"max_output_tokens": 7})
+    assert updated["type"] == "session.updated"
+    assert updated["session"]["audio"]["input"]["transcription"] is None
+    assert updated["session"]["max_output_tokens"] == 7
+    turn = np.concatenate([said(1.0), nothing(1.0)])
+    failed = only(client.append(turn) + client.work(), f"{SPOKEN}failed")
+    assert failed["error"]["code"] == "unsupported"
+    assert "--transcribe" in failed["error"]["message"]
+    client.append(np.concatenate([nothing(1.0), turn]))
+    client.work()
+    assert kinds(client.events).count("input_audio_buffer.committed") == 2
+    assert kinds(client.events).count(f"{SPOKEN}failed") == 1
+    assert "error" not in kinds(client.events)

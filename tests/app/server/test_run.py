@@ -34,6 +34,7 @@ from app.server.run import ServeError, open_listener, serve
 from app.server.service import ServeSettings
 from app.server_address import ServerAddress
 from app.session.engine_jobs import EngineNotice, ReplyResult
+from engine_runtime.whisper import WhisperError
 from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
 from tests.factories.certificates import self_signed
@@ -271,6 +272,11 @@ def test_connections_do_not_wait_for_acknowledgements() -> None:
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_model_that_cannot_transcribe_is_an_error_before_the_engine_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(WhisperError):
+        serve(ServeSettings(port=0, transcribe=tmp_path), ScriptedEngine, lambda: None, lambda _: None)
 
 
 def test_others_cannot_be_let_in_without_a_key() -> None:

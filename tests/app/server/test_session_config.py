@@ -9,7 +9,7 @@ import pytest
 
 from app.audio.wire_format import PCMA, PCMU
 from app.server.protocol import ProtocolError
-from app.server.session_config import SessionConfig, TurnDetection
+from app.server.session_config import SessionConfig, Transcription, TurnDetection
 from app.session.engine_jobs import FlowSteps
 from engine_runtime.types import Modality
 
@@ -20,6 +20,24 @@ def updated(config: SessionConfig, session: dict[str, Any]) -> SessionConfig:
 
 def detection(**fields: Any) -> dict[str, Any]:
     return {"audio": {"input": {"turn_detection": fields}}}
+
+
+def test_a_transcription_is_of_whatever_model_the_server_has() -> None:
+    def changed(before: SessionConfig, **fields: Any) -> SessionConfig:
+        return updated(before, {"audio": {"input": {"transcription": fields}}})
+
+    config = changed(SessionConfig("nano", transcriber="base"), model="whisper-1", language="zh-CN")
+    assert config.transcription == Transcription("zh")
+    shown = config.document()["audio"]["input"]["transcription"]
+    assert shown == {"model": "base", "language": "zh", "prompt": ""}
+    assert updated(config, {}).transcription == Transcription("zh")
+    assert changed(config, model="gpt-realtime-whisper", delay="low").transcription == Transcription()
+    assert updated(config, {"audio": {"input": {"transcription": None}}}).transcription is None
+    for field, value, code in (("language", "Englisch!", "invalid_value"), ("beam", 5, "unknown_parameter")):
+        with pytest.raises(ProtocolError) as refused:
+            changed(config, **{field: value})
+        assert refused.value.param == f"session.audio.input.transcription.{field}"
+        assert refused.value.code == code
 
 
 def test_fields_that_are_absent_keep_their_value() -> None:
@@ -121,7 +139,8 @@ def test_what_clients_send_by_themselves_is_accepted() -> None:
             },
         },
     )
-    assert config == SessionConfig("nano")
+    assert config == SessionConfig("nano", transcription=Transcription())
+    assert config.document()["audio"]["input"]["transcription"] is None
     output = config.document()["audio"]["output"]
     assert (output["voice"], output["speed"]) == ("nano", 1.0)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine_runtime.bench.word_errors import Recognizer, RecognizerError, language_of, word_errors, words_of
+from engine_runtime.bench.word_errors import Recognizer, language_of, word_errors, words_of
+from engine_runtime.whisper import WhisperError
 
 
 @pytest.mark.parametrize(
@@ -55,8 +57,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that looks like a Whisper model, for a library that is a double."""
     library = ModuleType("faster_whisper")
     library.__dict__["WhisperModel"] = _Whisper
+    library.__spec__ = ModuleSpec("faster_whisper", None)
     monkeypatch.setitem(sys.modules, "faster_whisper", library)
-    for name in ("model.bin", "tokenizer.json"):
+    for name in ("model.bin", "config.json", "tokenizer.json"):
         (tmp_path / name).touch()
     return tmp_path
 
@@ -73,7 +76,7 @@ def test_numbers_are_written_in_words_and_the_result_is_reproducible(folder: Pat
 @pytest.mark.parametrize("name", ["model.bin", "tokenizer.json"])
 def test_a_folder_without_a_model(folder: Path, name: str) -> None:
     (folder / name).unlink()
-    with pytest.raises(RecognizerError, match=f"has no {name}. Give the folder of a Whisper model"):
+    with pytest.raises(WhisperError, match=f"has no {name}. Give the folder of a Whisper model"):
         Recognizer(folder)
 
 
@@ -82,11 +85,11 @@ def test_a_model_that_cannot_be_loaded(folder: Path, monkeypatch: pytest.MonkeyP
         raise RuntimeError("model.bin is incomplete")
 
     monkeypatch.setattr(sys.modules["faster_whisper"], "WhisperModel", refuse)
-    with pytest.raises(RecognizerError, match="incomplete"):
+    with pytest.raises(WhisperError, match="incomplete"):
         Recognizer(folder)
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
-    with pytest.raises(RecognizerError, match=r"\[quality\].*--no-deps distillmos"):
+    with pytest.raises(WhisperError, match=r"\[quality\].*--no-deps distillmos"):
         Recognizer(tmp_path)
