@@ -496,36 +496,8 @@
         <translation>预填充</translation>
     </message>
     <message>
-        <source>Decode steps</source>
-        <translation>解码步</translation>
-    </message>
-    <message>
-        <source>token2mel</source>
-        <translation>token2mel</translation>
-    </message>
-    <message>
-        <source>Vocoder</source>
-        <translation>声码器</translation>
-    </message>
-    <message>
         <source>Device</source>
         <translation>设备</translation>
-    </message>
-    <message>
-        <source>Tokens that were still to be prefilled when the turn was committed.</source>
-        <translation>轮次提交时尚未预填充的词元。</translation>
-    </message>
-    <message>
-        <source>Decode steps until the first packet of speech codes is complete.</source>
-        <translation>直到第一包语音码凑齐为止的解码步。</translation>
-    </message>
-    <message>
-        <source>Flow matching: speech codes of the first packet to mel frames.</source>
-        <translation>流匹配：把第一包语音码变为梅尔帧。</translation>
-    </message>
-    <message>
-        <source>Mel frames of the first packet to samples.</source>
-        <translation>把第一包梅尔帧变为音频采样。</translation>
     </message>
     <message>
         <source>End of turn</source>
@@ -560,10 +532,6 @@
         <translation>最近 %1，平均 %2，p50 %3，p95 %4，最大 %5</translation>
     </message>
     <message>
-        <source>Prefill tokens</source>
-        <translation>预填充词元数</translation>
-    </message>
-    <message>
         <source>Tokens at commit</source>
         <translation>提交时剩余词元</translation>
     </message>
@@ -584,12 +552,184 @@
         <translation>确认到出声</translation>
     </message>
     <message>
+        <source>One prefill call of the language model while you speak; it delays no reply.</source>
+        <translation>您说话期间语言模型的一次预填充调用；不会推迟回复。</translation>
+    </message>
+    <message>
+        <source>Prefill of the tokens that were left when the turn was committed, as in the waterfall.</source>
+        <translation>轮次提交时剩余词元的预填充，与瀑布图中一致。</translation>
+    </message>
+    <message>
         <source>End of turn confirmed → first sample of the reply is handed to the device. A reply that was ready takes no time.</source>
         <translation>确定您已说完 → 回复的第一个采样交给设备。提前生成的回复无需等待。</translation>
     </message>
     <message>
         <source>Voice to voice</source>
         <translation>声到声</translation>
+    </message>
+    <message>
+        <source>while speaking</source>
+        <translation>说话期间</translation>
+    </message>
+    <message>
+        <source>at commit</source>
+        <translation>提交时</translation>
+    </message>
+    <message>
+        <source>tokens at commit</source>
+        <translation>提交时词元</translation>
+    </message>
+    <message>
+        <source>vocoder</source>
+        <translation>声码器</translation>
+    </message>
+    <message>
+        <source>total</source>
+        <translation>整体</translation>
+    </message>
+    <message>
+        <source>steady</source>
+        <translation>稳态</translation>
+    </message>
+    <message>
+        <source>Vocoder per chunk</source>
+        <translation>声码器（每块）</translation>
+    </message>
+    <message>
+        <source>RTF, real-time factor</source>
+        <translation>RTF，实时率</translation>
+    </message>
+    <message>
+        <source>Response time</source>
+        <translation>响应时间</translation>
+    </message>
+    <message>
+        <source>Decode step and memory</source>
+        <translation>解码步与内存</translation>
+    </message>
+    <message>
+        <source>Triangles at the upper edge mark values off the scale.</source>
+        <translation>上边缘的三角形表示超出刻度的值。</translation>
+    </message>
+    <message>
+        <source>Bars reach from the smallest to the largest.</source>
+        <translation>竖线从最小值到最大值。</translation>
+    </message>
+    <message>
+        <source>Per turn, in ms: at the commit, and the median of the calls while you speak; tokens at commit on the right.</source>
+        <translation>按轮次，毫秒：提交时，以及您说话期间各次调用的中位数；右侧为提交时词元数。</translation>
+    </message>
+    <message>
+        <source>Per turn, median of its chunks in ms: vocoder and token2mel.</source>
+        <translation>按轮次，各块的中位数，毫秒：声码器与 token2mel。</translation>
+    </message>
+    <message>
+        <source>Per turn. Dashed line: real time; below it a reply is generated faster than it is played.</source>
+        <translation>按轮次。虚线为实时；低于它表示生成快于播放。</translation>
+    </message>
+    <message>
+        <source>Per turn, in ms; dashed p50, dotted p95.</source>
+        <translation>按轮次，毫秒；虚线为 p50，点线为 p95。</translation>
+    </message>
+    <message>
+        <source>Per turn: median decode step of the language model in ms on the left, memory in use in GB on the right.</source>
+        <translation>按轮次：左侧为语言模型解码步耗时的中位数，毫秒；右侧为已用内存，GB。</translation>
+    </message>
+    <message>
+        <source>Generated audio not yet played, in ms, over the last 30 seconds.</source>
+        <translation>最近 30 秒内已生成但尚未播放的音频，毫秒。</translation>
+    </message>
+    <message>
+        <source>▼ interrupted, ▲ resumed, ✕ cut.</source>
+        <translation>▼ 被打断，▲ 继续，✕ 截断。</translation>
+    </message>
+    <message>
+        <source>turn</source>
+        <translation>轮次</translation>
+    </message>
+    <message>
+        <source>ratio</source>
+        <translation>比值</translation>
+    </message>
+    <message>
+        <source>real time</source>
+        <translation>实时</translation>
+    </message>
+    <message>
+        <source>Prefill at commit</source>
+        <translation>提交时预填充</translation>
+    </message>
+    <message>
+        <source>Decode, first chunk</source>
+        <translation>解码（首块）</translation>
+    </message>
+    <message>
+        <source>token2mel, first chunk</source>
+        <translation>token2mel（首块）</translation>
+    </message>
+    <message>
+        <source>Vocoder, first chunk</source>
+        <translation>声码器（首块）</translation>
+    </message>
+    <message>
+        <source>Decode steps until the speech codes of the first chunk are complete.</source>
+        <translation>直到首块语音码完整为止的解码步。</translation>
+    </message>
+    <message>
+        <source>Flow matching: speech codes of the first chunk to mel frames.</source>
+        <translation>流匹配：首块语音码到梅尔帧。</translation>
+    </message>
+    <message>
+        <source>Mel frames of the first chunk to samples.</source>
+        <translation>首块梅尔帧到采样。</translation>
+    </message>
+    <message>
+        <source>Waits in the silence until it is sure that you have finished.</source>
+        <translation>在静音中等待，直到确定您已说完。</translation>
+    </message>
+    <message>
+        <source>The language model reads the end of your question; the rest it read while you spoke.</source>
+        <translation>语言模型读取问题的结尾；其余部分在您说话时已读完。</translation>
+    </message>
+    <message>
+        <source>The language model writes the first speech codes, one per step.</source>
+        <translation>语言模型逐步写出最初的语音码，每步一个。</translation>
+    </message>
+    <message>
+        <source>Flow matching turns these codes into a mel spectrogram.</source>
+        <translation>流匹配把这些语音码变成梅尔频谱。</translation>
+    </message>
+    <message>
+        <source>The vocoder turns the mel spectrogram into sound.</source>
+        <translation>声码器把梅尔频谱变成声音。</translation>
+    </message>
+    <message>
+        <source>The server makes the first sound of the reply.</source>
+        <translation>服务器生成回复的第一段声音。</translation>
+    </message>
+    <message>
+        <source>Question and reply travel to the server and back.</source>
+        <translation>问题与回复在本机与服务器之间往返。</translation>
+    </message>
+    <message>
+        <source>Holds the first sound back for a moment, so that the reply does not stutter.</source>
+        <translation>把第一段声音稍作保留，使回复不会卡顿。</translation>
+    </message>
+    <message>
+        <source>The sound card plays its next block.</source>
+        <translation>声卡播放下一个数据块。</translation>
+    </message>
+    <message>
+        <source>Probability at a pause that you have finished.</source>
+        <translation>停顿时您已说完的概率。</translation>
+    </message>
+    <message>
+        <source>Prefill while speaking</source>
+        <translation>说话期间预填充</translation>
+    </message>
+    <message>
+        <source>token2mel per chunk</source>
+        <translation>token2mel（每块）</translation>
     </message>
     <message>
         <source>RTF total</source>
@@ -610,14 +750,6 @@
     <message>
         <source>Playback buffer</source>
         <translation>播放缓冲</translation>
-    </message>
-    <message>
-        <source>One prefill call of the language model, while you speak and at the commit of the turn.</source>
-        <translation>语言模型的一次预填充调用：您说话期间以及轮次提交时。</translation>
-    </message>
-    <message>
-        <source>Tokens of a prefill call, each a speech code or a text token.</source>
-        <translation>一次预填充调用的词元数，每个为一个语音码或文本词元。</translation>
     </message>
     <message>
         <source>Tokens left to prefill when the turn is committed; the others were prefilled while you spoke.</source>
@@ -1512,38 +1644,6 @@
         <translation>上一轮：从说完到首个声音</translation>
     </message>
     <message>
-        <source>Response</source>
-        <translation>响应</translation>
-    </message>
-    <message>
-        <source>Real-time factor</source>
-        <translation>实时率</translation>
-    </message>
-    <message>
-        <source>Playback</source>
-        <translation>播放</translation>
-    </message>
-    <message>
-        <source>Generated audio not yet played, in ms, over the last 30 seconds.</source>
-        <translation>最近 30 秒内已生成但尚未播放的音频，毫秒。</translation>
-    </message>
-    <message>
-        <source>Prefill</source>
-        <translation>预填充</translation>
-    </message>
-    <message>
-        <source>Chunks</source>
-        <translation>分块</translation>
-    </message>
-    <message>
-        <source>Steps</source>
-        <translation>步</translation>
-    </message>
-    <message>
-        <source>real time</source>
-        <translation>实时</translation>
-    </message>
-    <message>
         <source>no spoken reply yet</source>
         <translation>还没有语音回复</translation>
     </message>
@@ -1560,40 +1660,12 @@
         <translation>&lt;b&gt;%1 ms&lt;/b&gt; %2，其中阶段之间 %3 ms</translation>
     </message>
     <message>
+        <source>How often the computer slept or the server was unreachable, at the dotted lines of the plots. The times of such turns are in no figure.</source>
+        <translation>电脑休眠或服务器无法访问的次数，见图中点线。这些轮次的时间不计入任何数字。</translation>
+    </message>
+    <message>
         <source>Reset figures, counters and exported timings</source>
         <translation>统计、计数与待导出的计时全部重新开始</translation>
-    </message>
-    <message>
-        <source>Triangles at the upper edge mark values off the scale.</source>
-        <translation>上边缘的三角形表示超出刻度的值。</translation>
-    </message>
-    <message>
-        <source>Bars reach from the smallest to the largest.</source>
-        <translation>竖线从最小值到最大值。</translation>
-    </message>
-    <message>
-        <source>Per turn, in ms; dashed p50, dotted p95.</source>
-        <translation>按轮次，毫秒；虚线为 p50，点线为 p95。</translation>
-    </message>
-    <message>
-        <source>Per turn. Dashed line: real time; below it a reply is generated faster than it is played.</source>
-        <translation>按轮次。虚线为实时；低于它表示生成快于播放。</translation>
-    </message>
-    <message>
-        <source>Per turn, median of its calls: ms on the left, tokens on the right.</source>
-        <translation>按轮次，取各次调用的中位数：左轴毫秒，右轴词元数。</translation>
-    </message>
-    <message>
-        <source>Per turn, median of its chunks in ms: token2mel and vocoder.</source>
-        <translation>按轮次，取各块的中位数，毫秒：token2mel 与声码器。</translation>
-    </message>
-    <message>
-        <source>Per turn: median decode step of the language model in ms on the left, memory in use in GB on the right.</source>
-        <translation>按轮次：左侧为语言模型解码步耗时的中位数，毫秒；右侧为已用内存，GB。</translation>
-    </message>
-    <message>
-        <source>▼ interrupted, ▲ resumed, ✕ cut.</source>
-        <translation>▼ 被打断，▲ 继续，✕ 截断。</translation>
     </message>
     <message>
         <source>to the start of playback</source>
@@ -1602,10 +1674,6 @@
     <message>
         <source>outages, not counted: %1</source>
         <translation>中断（不计入）：%1</translation>
-    </message>
-    <message>
-        <source>How often the computer slept or the server was unreachable. The times of such turns are in no figure.</source>
-        <translation>电脑休眠或服务器断开的次数。这些轮次的耗时不计入任何指标。</translation>
     </message>
 </context>
 <context>

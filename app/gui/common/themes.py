@@ -7,7 +7,8 @@ alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -28,6 +29,7 @@ _FONT_FAMILIES = (
     "Microsoft YaHei UI",
     "DejaVu Sans",
 )
+_LENGTH = re.compile(r"\b([0-9]+)(px|pt)\b")
 _ICONS = "themeicons"
 """Search path of the icons: naming their folder in a style sheet breaks on quotes, umlauts and line ends."""
 
@@ -53,7 +55,11 @@ Ink = LatencyStage | Tone
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Every colour of the window, as #rrggbb."""
+    """Every colour of the window, as #rrggbb, and the size of its texts and plots.
+
+    Attributes:
+        scale: 1 is the usual size, in which all widths and heights of the code are written.
+    """
 
     name: str
     window: str
@@ -72,6 +78,11 @@ class Theme:
     danger_surface: str
     grid: str
     stages: dict[LatencyStage, str]
+    scale: float = 1.0
+
+    def px(self, length: float) -> int:
+        """A length in pixels at this scale; never 0."""
+        return max(1, round(length * self.scale))
 
     @property
     def is_dark(self) -> bool:
@@ -145,12 +156,14 @@ DARK = Theme(
 )
 
 
-def resolve(choice: ThemeChoice) -> Theme:
-    """The theme of a choice; "system" is light if the desktop has no preference."""
+def resolve(choice: ThemeChoice, scale: float = 1.0) -> Theme:
+    """The theme of a choice in this size; "system" is light if the desktop has no preference."""
     if choice is ThemeChoice.SYSTEM:
-        dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
-        return DARK if dark else LIGHT
-    return DARK if choice is ThemeChoice.DARK else LIGHT
+        is_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
+    else:
+        is_dark = choice is ThemeChoice.DARK
+    theme = DARK if is_dark else LIGHT
+    return theme if scale == theme.scale else replace(theme, scale=scale)
 
 
 def palette(theme: Theme) -> QPalette:
@@ -201,14 +214,14 @@ def apply(application: QApplication, theme: Theme, icons: Path) -> None:
     application.setStyleSheet(sheet)
 
 
-def apply_font(application: QApplication) -> None:
-    """Use the first of the preferred families that are installed."""
+def apply_font(application: QApplication, scale: float = 1.0) -> None:
+    """Use the first of the preferred families that are installed, at this scale."""
     installed = set(QFontDatabase.families())
     families = [family for family in _FONT_FAMILIES if family in installed]
     font = QFont(application.font())
     if families:
         font.setFamilies(families)
-    font.setPointSizeF(10.0)
+    font.setPointSizeF(10.0 * scale)
     application.setFont(font)
 
 
@@ -218,7 +231,7 @@ def style_sheet(theme: Theme) -> str:
     arrow_down, arrow_up = (f"{_ICONS}:chevron-{direction}.svg" for direction in ("down", "up"))
     tick = f"{_ICONS}:tick-{theme.name}.svg"
     t = theme
-    return f"""
+    sheet = f"""
 QToolTip {{ background: {t.raised}; color: {t.text}; border: 1px solid {t.border}; padding: 6px; }}
 QFrame[role="header"] {{ background: {t.surface}; border: none; border-bottom: 1px solid {t.border}; }}
 QFrame[role="footer"] {{ background: {t.surface}; border: none; border-top: 1px solid {t.border}; }}
@@ -320,6 +333,9 @@ QTabWidget::pane {{ border: 1px solid {t.border}; border-radius: 10px; backgroun
 QTabBar::tab {{ padding: 7px 16px; color: {t.muted}; border: none; border-bottom: 2px solid transparent; }}
 QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; font-weight: 600; }}
 """
+    if t.scale == 1.0:
+        return sheet
+    return _LENGTH.sub(lambda found: f"{round(int(found[1]) * t.scale)}{found[2]}", sheet)
 
 
 def mix(first: str, second: str, amount: float) -> str:

@@ -156,6 +156,17 @@ class TurnTimes:
         elif event.name == "voice_to_voice":
             self.voice_ns, self.voice_to_voice_ms = end_ns, event.duration_ms
 
+    @property
+    def prefill_at_commit_ms(self) -> float:
+        """Time in the prefill calls since the commit, as in the waterfall."""
+        asked = self.commit_ns or 0
+        spans = [
+            stop - start
+            for stage, start, stop in self.spans
+            if stage is LatencyStage.PREFILL and start >= asked
+        ]
+        return sum(spans) / 1e6
+
     def waterfall(self) -> Waterfall | None:
         """Its waterfall; None before the first sample of its reply is ready."""
         if self.commit_ns is None or self.first_audio_ns is None:

@@ -6,6 +6,7 @@ Tiles, plots and waterfall show the same definition in their tooltips.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from PySide6.QtCore import QCoreApplication
 
@@ -13,6 +14,7 @@ from app.gui.common.turn_times import LatencyStage, Rating
 from app.gui.latency.metrics import SHOWN_TURNS, Metric, SeriesSummary
 
 translate = QCoreApplication.translate
+PlotName = Literal["prefill", "vocoder", "rtf", "response", "steps", "playback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,20 @@ def define(metric: Metric) -> Definition:
     return Definition(_name(metric), _UNITS.get(metric, "ms"), _text(metric))
 
 
+def short_name(metric: Metric) -> str:
+    """The name of a figure in the legend of a plot whose title says the rest."""
+    names = {
+        Metric.PREFILL_SPEAKING: translate("Definitions", "while speaking"),
+        Metric.PREFILL_AT_COMMIT: translate("Definitions", "at commit"),
+        Metric.TOKENS_AT_COMMIT: translate("Definitions", "tokens at commit"),
+        Metric.TOKEN2MEL: "token2mel",
+        Metric.VOCODER: translate("Definitions", "vocoder"),
+        Metric.RTF_TOTAL: translate("Definitions", "total"),
+        Metric.RTF_STEADY: translate("Definitions", "steady"),
+    }
+    return names.get(metric) or _name(metric)
+
+
 def unit_name(unit: str, value: float) -> str:
     """The unit of a value in the current language."""
     if unit != "tokens":
@@ -36,14 +52,76 @@ def unit_name(unit: str, value: float) -> str:
     return translate("Definitions", "token") if round(value) == 1 else translate("Definitions", "tokens")
 
 
+def plot_title(plot: PlotName) -> str:
+    """The title of a plot in the current language."""
+    titles: dict[PlotName, str] = {
+        "prefill": translate("Definitions", "Prefill"),
+        "vocoder": translate("Definitions", "Vocoder per chunk"),
+        "rtf": translate("Definitions", "RTF, real-time factor"),
+        "response": translate("Definitions", "Response time"),
+        "steps": translate("Definitions", "Decode step and memory"),
+        "playback": translate("Definitions", "Playback buffer"),
+    }
+    return titles[plot]
+
+
+def plot_text(plot: PlotName) -> str:
+    """What a plot shows, and how to read it."""
+    outside = " " + translate("Definitions", "Triangles at the upper edge mark values off the scale.")
+    spread = " " + translate("Definitions", "Bars reach from the smallest to the largest.") + outside
+    texts: dict[PlotName, str] = {
+        "prefill": translate(
+            "Definitions",
+            "Per turn, in ms: at the commit, and the median of the calls while you speak; tokens at commit "
+            "on the right.",
+        )
+        + spread,
+        "vocoder": translate("Definitions", "Per turn, median of its chunks in ms: vocoder and token2mel.")
+        + spread,
+        "rtf": translate(
+            "Definitions",
+            "Per turn. Dashed line: real time; below it a reply is generated faster than it is played.",
+        )
+        + outside,
+        "response": translate("Definitions", "Per turn, in ms; dashed p50, dotted p95.") + outside,
+        "steps": translate(
+            "Definitions",
+            "Per turn: median decode step of the language model in ms on the left, memory in use in GB on "
+            "the right.",
+        )
+        + spread,
+        "playback": translate(
+            "Definitions", "Generated audio not yet played, in ms, over the last 30 seconds."
+        )
+        + " "
+        + translate("Definitions", "▼ interrupted, ▲ resumed, ✕ cut."),
+    }
+    return texts[plot]
+
+
+def turn_axis_name() -> str:
+    """The title of an axis of turns."""
+    return translate("Definitions", "turn")
+
+
+def ratio_name() -> str:
+    """The title of an axis without a unit."""
+    return translate("Definitions", "ratio")
+
+
+def real_time_name() -> str:
+    """The name of the line at a real-time factor of 1."""
+    return translate("Definitions", "real time")
+
+
 def stage_name(stage: LatencyStage) -> str:
     """The name of a stage in the current language."""
     names = {
         LatencyStage.ENDPOINTING: translate("Definitions", "Endpointing"),
-        LatencyStage.PREFILL: translate("Definitions", "Prefill"),
-        LatencyStage.STEP: translate("Definitions", "Decode steps"),
-        LatencyStage.TOKEN2MEL: translate("Definitions", "token2mel"),
-        LatencyStage.VOCODER: translate("Definitions", "Vocoder"),
+        LatencyStage.PREFILL: translate("Definitions", "Prefill at commit"),
+        LatencyStage.STEP: translate("Definitions", "Decode, first chunk"),
+        LatencyStage.TOKEN2MEL: translate("Definitions", "token2mel, first chunk"),
+        LatencyStage.VOCODER: translate("Definitions", "Vocoder, first chunk"),
         LatencyStage.SERVER: translate("Definitions", "Server"),
         LatencyStage.NETWORK: translate("Definitions", "Network"),
         LatencyStage.HOLD: translate("Definitions", "Playback hold"),
@@ -56,16 +134,14 @@ def stage_text(stage: LatencyStage) -> str:
     """Description of a stage between question and first sound."""
     texts = {
         LatencyStage.ENDPOINTING: _text(Metric.ENDPOINTING),
-        LatencyStage.PREFILL: translate(
-            "Definitions", "Tokens that were still to be prefilled when the turn was committed."
-        ),
+        LatencyStage.PREFILL: _text(Metric.PREFILL_AT_COMMIT),
         LatencyStage.STEP: translate(
-            "Definitions", "Decode steps until the first packet of speech codes is complete."
+            "Definitions", "Decode steps until the speech codes of the first chunk are complete."
         ),
         LatencyStage.TOKEN2MEL: translate(
-            "Definitions", "Flow matching: speech codes of the first packet to mel frames."
+            "Definitions", "Flow matching: speech codes of the first chunk to mel frames."
         ),
-        LatencyStage.VOCODER: translate("Definitions", "Mel frames of the first packet to samples."),
+        LatencyStage.VOCODER: translate("Definitions", "Mel frames of the first chunk to samples."),
         LatencyStage.SERVER: translate(
             "Definitions", "Request → first audio, without the network: the time the server took."
         ),
@@ -84,6 +160,33 @@ def stage_text(stage: LatencyStage) -> str:
             "Start of playback → first sample at the loudspeaker: the next block and the latency "
             "of the device.",
         ),
+    }
+    return texts[stage]
+
+
+def stage_sentence(stage: LatencyStage) -> str:
+    """What happens in a stage, in one sentence for people who see it for the first time."""
+    texts = {
+        LatencyStage.ENDPOINTING: translate(
+            "Definitions", "Waits in the silence until it is sure that you have finished."
+        ),
+        LatencyStage.PREFILL: translate(
+            "Definitions",
+            "The language model reads the end of your question; the rest it read while you spoke.",
+        ),
+        LatencyStage.STEP: translate(
+            "Definitions", "The language model writes the first speech codes, one per step."
+        ),
+        LatencyStage.TOKEN2MEL: translate(
+            "Definitions", "Flow matching turns these codes into a mel spectrogram."
+        ),
+        LatencyStage.VOCODER: translate("Definitions", "The vocoder turns the mel spectrogram into sound."),
+        LatencyStage.SERVER: translate("Definitions", "The server makes the first sound of the reply."),
+        LatencyStage.NETWORK: translate("Definitions", "Question and reply travel to the server and back."),
+        LatencyStage.HOLD: translate(
+            "Definitions", "Holds the first sound back for a moment, so that the reply does not stutter."
+        ),
+        LatencyStage.DEVICE: translate("Definitions", "The sound card plays its next block."),
     }
     return texts[stage]
 
@@ -114,6 +217,11 @@ def rating_text(rating: Rating) -> str:
     }
     values = (f"{rating.probability:.2f}", f"{rating.answered_ms:.0f}")
     return texts[rating.stage].replace("%1", values[0]).replace("%2", values[1])
+
+
+def rating_legend() -> str:
+    """What a mark on the bar of the endpointing is."""
+    return translate("Definitions", "Probability at a pause that you have finished.")
 
 
 def speculation_text() -> str:
@@ -157,7 +265,6 @@ def tooltip(metric: Metric, summary: SeriesSummary | None) -> str:
 
 
 _UNITS = {
-    Metric.PREFILL_TOKENS: "tokens",
     Metric.TOKENS_AT_COMMIT: "tokens",
     Metric.RTF_TOTAL: "",
     Metric.RTF_STEADY: "",
@@ -168,12 +275,12 @@ _UNITS = {
 
 def _name(metric: Metric) -> str:
     names = {
-        Metric.PREFILL: translate("Definitions", "Prefill"),
-        Metric.PREFILL_TOKENS: translate("Definitions", "Prefill tokens"),
+        Metric.PREFILL_SPEAKING: translate("Definitions", "Prefill while speaking"),
+        Metric.PREFILL_AT_COMMIT: translate("Definitions", "Prefill at commit"),
         Metric.TOKENS_AT_COMMIT: translate("Definitions", "Tokens at commit"),
         Metric.STEP: translate("Definitions", "Decode step"),
-        Metric.TOKEN2MEL: translate("Definitions", "token2mel"),
-        Metric.VOCODER: translate("Definitions", "Vocoder"),
+        Metric.TOKEN2MEL: translate("Definitions", "token2mel per chunk"),
+        Metric.VOCODER: translate("Definitions", "Vocoder per chunk"),
         Metric.CHUNK_AUDIO: translate("Definitions", "Audio per chunk"),
         Metric.TTFA: translate("Definitions", "TTFA"),
         Metric.CONFIRM_TO_SOUND: translate("Definitions", "Confirmed to sound"),
@@ -190,12 +297,13 @@ def _name(metric: Metric) -> str:
 
 def _text(metric: Metric) -> str:
     texts = {
-        Metric.PREFILL: translate(
+        Metric.PREFILL_SPEAKING: translate(
             "Definitions",
-            "One prefill call of the language model, while you speak and at the commit of the turn.",
+            "One prefill call of the language model while you speak; it delays no reply.",
         ),
-        Metric.PREFILL_TOKENS: translate(
-            "Definitions", "Tokens of a prefill call, each a speech code or a text token."
+        Metric.PREFILL_AT_COMMIT: translate(
+            "Definitions",
+            "Prefill of the tokens that were left when the turn was committed, as in the waterfall.",
         ),
         Metric.TOKENS_AT_COMMIT: translate(
             "Definitions",

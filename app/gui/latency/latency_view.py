@@ -42,55 +42,68 @@ _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.RTF_STEADY, Tone.TEXT),
     (Metric.FIRST_CHUNK_RATIO, Tone.MUTED),
     (Metric.ENDPOINTING, LatencyStage.ENDPOINTING),
-    (Metric.PREFILL, LatencyStage.PREFILL),
+    (Metric.PREFILL_SPEAKING, LatencyStage.PREFILL),
+    (Metric.PREFILL_AT_COMMIT, LatencyStage.PREFILL),
     (Metric.STEP, LatencyStage.STEP),
     (Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL),
     (Metric.VOCODER, LatencyStage.VOCODER),
 )
-_WIDE = 840
-_WIDE_COLUMNS, _NARROW_COLUMNS = (6, 3), (3, 2)
-"""Columns of tiles and of plots."""
-_PLOTS: dict[str, PlotStyle] = {
-    "response": PlotStyle(
+_COLUMNS = ((840, 6, 3), (500, 3, 2), (0, 2, 1))
+"""From which width on the tiles and the plots have so many columns."""
+_PLOTS = (
+    PlotStyle(
+        "prefill",
         (
-            CurveStyle(Metric.VOICE_TO_VOICE, Tone.TEXT, "s", percentiles=True),
-            CurveStyle(Metric.TTFA, Tone.ACCENT, "o", percentiles=True),
+            CurveStyle(Metric.PREFILL_AT_COMMIT, LatencyStage.PREFILL, "o"),
+            CurveStyle(Metric.PREFILL_SPEAKING, Tone.TEXT, "s", dashed=True),
+            CurveStyle(Metric.TOKENS_AT_COMMIT, Tone.MUTED, "t1", dashed=True, on_right=True),
         ),
-        smallest=200.0,
+        smallest=10.0,
+        headline=True,
     ),
-    "rtf": PlotStyle(
+    PlotStyle(
+        "vocoder",
+        (
+            CurveStyle(Metric.VOCODER, LatencyStage.VOCODER, "o"),
+            CurveStyle(Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL, "s", dashed=True),
+        ),
+        smallest=20.0,
+        headline=True,
+    ),
+    PlotStyle(
+        "rtf",
         (
             CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
             CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
         ),
         smallest=1.1,
         reference=1.0,
+        headline=True,
     ),
-    "playback": PlotStyle(
-        (CurveStyle(Metric.PLAYBACK, LatencyStage.DEVICE, None, filled=True),), smallest=200.0, seconds=30.0
-    ),
-    "prefill": PlotStyle(
+    PlotStyle(
+        "response",
         (
-            CurveStyle(Metric.PREFILL, LatencyStage.PREFILL, "o"),
-            CurveStyle(Metric.PREFILL_TOKENS, Tone.MUTED, "s", dashed=True, on_right=True),
+            CurveStyle(Metric.VOICE_TO_VOICE, Tone.TEXT, "s", percentiles=True),
+            CurveStyle(Metric.TTFA, Tone.ACCENT, "o", percentiles=True),
         ),
-        smallest=10.0,
+        smallest=200.0,
     ),
-    "chunks": PlotStyle(
-        (
-            CurveStyle(Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL, "o"),
-            CurveStyle(Metric.VOCODER, LatencyStage.VOCODER, "s", dashed=True),
-        ),
-        smallest=20.0,
-    ),
-    "steps": PlotStyle(
+    PlotStyle(
+        "steps",
         (
             CurveStyle(Metric.STEP, LatencyStage.STEP, "o"),
-            CurveStyle(Metric.MEMORY, Tone.MUTED, "s", dashed=True, on_right=True),
+            CurveStyle(Metric.MEMORY, Tone.TEXT, "s", dashed=True, on_right=True),
         ),
         smallest=5.0,
     ),
-}
+    PlotStyle(
+        "playback",
+        (CurveStyle(Metric.PLAYBACK, LatencyStage.DEVICE, None, filled=True),),
+        smallest=200.0,
+        seconds=30.0,
+    ),
+)
+"""The three plots of the first row are those that the program exists for."""
 
 
 class FigureTile(QFrame):
@@ -119,7 +132,7 @@ class FigureTile(QFrame):
         self._edge = QFrame()
         self._edge.setFixedWidth(3)
         layout = QHBoxLayout(self)
-        layout.setContentsMargins(7, 8, 0, 8)
+        layout.setContentsMargins(7, 5, 0, 5)
         layout.setSpacing(7)
         layout.addWidget(self._edge)
         layout.addLayout(figures, 1)
@@ -209,6 +222,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.metrics = LatencyMetrics()
         self.longest_redraw_ms = 0.0
         self._seen = -1
+        self._scale = theme.scale
         self._columns = (0, 0)
         self._title, self._waterfall_title = PlainLabel(), PlainLabel()
         self.outages = PlainLabel()
@@ -217,7 +231,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.flow_steps = FlowStepsRow()
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
-        self.plots = {name: LivePlot(style, theme) for name, style in _PLOTS.items()}
+        self.plots: dict[str, LivePlot] = {style.name: LivePlot(style, theme) for style in _PLOTS}
         self.clear_button = QPushButton()
         self.clear_button.setProperty("role", "link")
         self.clear_button.clicked.connect(self.clear)
@@ -257,7 +271,9 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.cleared.emit()
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
+        """Take the colours and the scale of a theme."""
+        self._scale = theme.scale
+        self._place()
         for tile in self.tiles:
             tile.set_theme(theme)
         for plot in self.plots.values():
@@ -270,43 +286,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.clear_button.setText(self.tr("Clear"))
         set_tip(self.clear_button, self.tr("Reset figures, counters and exported timings"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
-        outside = " " + self.tr("Triangles at the upper edge mark values off the scale.")
-        spread = " " + self.tr("Bars reach from the smallest to the largest.") + outside
-        texts = {
-            "response": (self.tr("Response"), self.tr("Per turn, in ms; dashed p50, dotted p95.")),
-            "rtf": (
-                self.tr("Real-time factor"),
-                self.tr(
-                    "Per turn. Dashed line: real time; below it a reply is generated faster than it is "
-                    "played."
-                ),
-            ),
-            "playback": (
-                self.tr("Playback"),
-                self.tr("Generated audio not yet played, in ms, over the last 30 seconds.")
-                + " "
-                + self.tr("▼ interrupted, ▲ resumed, ✕ cut."),
-            ),
-            "prefill": (
-                self.tr("Prefill"),
-                self.tr("Per turn, median of its calls: ms on the left, tokens on the right.") + spread,
-            ),
-            "chunks": (
-                self.tr("Chunks"),
-                self.tr("Per turn, median of its chunks in ms: token2mel and vocoder.") + spread,
-            ),
-            "steps": (
-                self.tr("Steps"),
-                self.tr(
-                    "Per turn: median decode step of the language model in ms on the left, memory in use "
-                    "in GB on the right."
-                )
-                + spread,
-            ),
-        }
-        for name, plot in self.plots.items():
-            plot.set_title(*texts[name])
-            plot.name_reference(self.tr("real time"))
+        for plot in self.plots.values():
             plot.retranslate()
         for tile in self.tiles:
             tile.refresh(self.metrics, force=True)
@@ -328,16 +308,20 @@ class LatencyView(FollowsLanguage, QScrollArea):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Use fewer columns if the view is narrow."""
-        self._place(_WIDE_COLUMNS if self.width() >= _WIDE else _NARROW_COLUMNS)
+        self._place()
         super().resizeEvent(event)
 
-    def _place(self, columns: tuple[int, int]) -> None:
+    def _place(self) -> None:
+        """Use as many columns as the width allows."""
+        width = self.width() / self._scale
+        columns = next((tiles, plots) for least, tiles, plots in _COLUMNS if width >= least)
         if columns == self._columns:
             return
         self._columns = columns
+        is_wide = columns == _COLUMNS[0][1:]
         # The sum is beside the title, or below it if both together are too wide.
-        self._caption.addWidget(self._waterfall_sum, *((0, 1) if columns == _WIDE_COLUMNS else (1, 0)))
-        self.flow_steps.set_wide(is_wide=columns == _WIDE_COLUMNS)
+        self._caption.addWidget(self._waterfall_sum, *((0, 1) if is_wide else (1, 0)))
+        self.flow_steps.set_wide(is_wide=is_wide)
         _fill(self._tile_grid, self.tiles, columns[0])
         _fill(self._plot_grid, list(self.plots.values()), columns[1])
 
@@ -359,10 +343,10 @@ class LatencyView(FollowsLanguage, QScrollArea):
 
     def _show_outages(self) -> None:
         count = self.metrics.outages
-        self.outages.setText(self.tr("outages, not counted: %1").replace("%1", str(count)))
+        self.outages.setText("┊ " + self.tr("outages, not counted: %1").replace("%1", str(count)))
         tip = self.tr(
-            "How often the computer slept or the server was unreachable. The times of such turns "
-            "are in no figure."
+            "How often the computer slept or the server was unreachable, at the dotted lines of the plots. "
+            "The times of such turns are in no figure."
         )
         set_tip(self.outages, tip)
         self.outages.setAccessibleDescription(tip)
@@ -401,7 +385,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self._tile_grid, self._plot_grid = QGridLayout(), QGridLayout()
         for grid in (self._tile_grid, self._plot_grid):
             grid.setSpacing(8)
-        self._place(_WIDE_COLUMNS)
+        self._place()
         body = QWidget()
         body.setProperty("role", "plain")
         layout = QVBoxLayout(body)

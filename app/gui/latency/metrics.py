@@ -156,8 +156,8 @@ class Metric(str, Enum):
     """A figure of the latency view. Durations in ms, memory in GB, RTF and the first-chunk ratio without
     unit."""
 
-    PREFILL = "prefill_ms"
-    PREFILL_TOKENS = "prefill_tokens"
+    PREFILL_SPEAKING = "prefill_speaking_ms"
+    PREFILL_AT_COMMIT = "prefill_at_commit_ms"
     TOKENS_AT_COMMIT = "tokens_at_commit"
     STEP = "step_ms"
     TOKEN2MEL = "token2mel_ms"
@@ -175,7 +175,6 @@ class Metric(str, Enum):
 
 
 _DURATIONS = {
-    "prefill": Metric.PREFILL,
     "step": Metric.STEP,
     "token2mel": Metric.TOKEN2MEL,
     "vocoder": Metric.VOCODER,
@@ -187,14 +186,13 @@ _DURATIONS = {
 
 
 _ATTRIBUTES = {
-    "prefill": {"tokens": Metric.PREFILL_TOKENS, "tokens_at_commit": Metric.TOKENS_AT_COMMIT},
+    "prefill": {"tokens_at_commit": Metric.TOKENS_AT_COMMIT},
     "vocoder": {"audio_ms": Metric.CHUNK_AUDIO},
 }
 
 
 _PER_CALL = {
-    Metric.PREFILL,
-    Metric.PREFILL_TOKENS,
+    Metric.PREFILL_SPEAKING,
     Metric.STEP,
     Metric.TOKEN2MEL,
     Metric.VOCODER,
@@ -217,6 +215,8 @@ class LatencyMetrics:
         underruns, dropped_input: how often playback starved, how much input was lost (samples).
         outages: how often the computer slept or the server was away. What a turn took from then on says
             nothing about the program, and is in no series.
+        outage_turns: the turns in which that happened, among the latest.
+        outage_seconds: when it happened.
         rtf_by_flow_steps: median of the RTF of the latest spoken replies with each number of flow steps, the
             latest number last.
         version: grows with every event that was used; a view redraws when it has changed.
@@ -234,11 +234,11 @@ class LatencyMetrics:
         self.underruns = 0
         self.dropped_input = 0
         self.outages = 0
+        self.outage_turns: set[int] = set()
+        self.outage_seconds: deque[float] = deque(maxlen=_MAX_MARKS)
         self.version = 0
         self.rtf_by_flow_steps: dict[int, float] = {}
         self._rtf_of_steps: dict[int, deque[float]] = {}
-        self._interrupted: set[int] = set()
-        """Turns with an outage."""
         self._turns: OrderedDict[int, TurnTimes] = OrderedDict()
         self._origin_ns: int | None = None
         self._sounding: TurnTimes | None = None
@@ -269,7 +269,8 @@ class LatencyMetrics:
             self.dropped_input += _count(event)
         elif event.name == "outage":
             self.outages += 1
-            self._interrupted.add(event.turn_id)
+            self.outage_turns.add(event.turn_id)
+            self.outage_seconds.append(seconds)
         else:
             if event.name == "decision" and event.attributes.get("kind") in INTERRUPTIONS:
                 self.interruptions.append((str(event.attributes["kind"]), seconds))
@@ -293,7 +294,7 @@ class LatencyMetrics:
 
     def _put(self, metric: Metric, turn_id: int, value: object) -> None:
         number, oldest = finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
-        if number is not None and turn_id >= oldest and turn_id not in self._interrupted:
+        if number is not None and turn_id >= oldest and turn_id not in self.outage_turns:
             self.series[metric].put_value(turn_id, number)
 
     def _note_newest(self, turn_id: int) -> None:
@@ -301,8 +302,10 @@ class LatencyMetrics:
         if turn_id <= newest:
             return
         self.turns = (first or turn_id, turn_id)
+        oldest = turn_id - SHOWN_TURNS + 1
         for series in self.series.values():
-            series.drop_before(turn_id - SHOWN_TURNS + 1)
+            series.drop_before(oldest)
+        self.outage_turns = {turn for turn in self.outage_turns if turn >= oldest}
 
     def _note_turn(self, event: TimingEvent) -> None:
         turn = self._turns.get(event.turn_id)
@@ -311,14 +314,18 @@ class LatencyMetrics:
             if len(self._turns) > SHOWN_TURNS:
                 self._turns.popitem(last=False)
         turn.add_event(event)
-        if event.name == "first_audio":
+        if event.name == "prefill":
+            is_at_commit = "tokens_at_commit" in event.attributes
+            metric = Metric.PREFILL_AT_COMMIT if is_at_commit else Metric.PREFILL_SPEAKING
+            self._put(metric, event.turn_id, turn.prefill_at_commit_ms if is_at_commit else event.duration_ms)
+        elif event.name == "first_audio":
             self._sounding = turn
         elif event.name == "reply" and event.attributes.get("finish_reason") != "cancelled":
             for metric in _OF_REPLIES:
                 self._put(metric, event.turn_id, event.attributes.get(metric.value))
             total = finite(event.attributes.get(Metric.RTF_TOTAL.value))
             turn.rtf_total = turn.rtf_total if total is None else total
-            if total is not None and event.turn_id not in self._interrupted:
+            if total is not None and event.turn_id not in self.outage_turns:
                 self._note_flow_steps(finite(event.attributes.get("flow_steps")), total)
 
     def _note_flow_steps(self, steps: float | None, rtf: float) -> None:

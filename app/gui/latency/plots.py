@@ -1,10 +1,10 @@
-"""One live plot: a card with the curves of some series, and a legend with their newest values.
+"""One live plot: a card with a title, the newest value, the curves of some series, and their legend.
 
 All plots by turn have the same x axis, on which every point stands at its turn. Several values of a turn
 are one point at their median with a bar from the smallest to the largest. Values far above the others do
-not change the scale; above the range they are triangles at the upper edge. A curve differs from its
-neighbours by colour, by line style and by the shape of its points. No auto-range, pens of width 1 and no
-antialiasing, to be cheap to redraw.
+not change the scale; above the range they are triangles at the upper edge. A turn with an outage is marked.
+A curve differs from its neighbours by colour, by line style and by the shape of its points. No auto-range,
+thin pens and no antialiasing, to be cheap to redraw.
 """
 
 from __future__ import annotations
@@ -17,12 +17,24 @@ import numpy as np
 import pyqtgraph as pg
 from numpy.typing import NDArray
 from PySide6.QtCore import QSize, Qt
-from PySide6.QtGui import QColor, QFont, QPaintEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtGui import QColor, QFont, QResizeEvent
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
-from app.gui.common.plain_text import MarkupLabel, PlainLabel, set_markup_tip
+from app.gui.common.plain_text import ElidedLabel, MarkupLabel, PlainLabel, set_markup_tip
 from app.gui.common.themes import Ink, Theme
-from app.gui.latency.definitions import define, number, tooltip, unit_name
+from app.gui.latency.definitions import (
+    PlotName,
+    define,
+    number,
+    plot_text,
+    plot_title,
+    ratio_name,
+    real_time_name,
+    short_name,
+    tooltip,
+    turn_axis_name,
+    unit_name,
+)
 from app.gui.latency.metrics import (
     SHOWN_TURNS,
     LatencyMetrics,
@@ -43,6 +55,12 @@ _MARK_SYMBOLS = {"interrupt": "t", "resume": "t1", "cut": "x"}
 _NOTHING: Points = np.zeros(0)
 _FEWEST_TURNS = 20
 _GLYPHS = {"o": "●", "s": "■", "t1": "▲", None: "▬"}
+_TICK_POINTS = 7.5
+_AXIS_WIDTH, _AXIS_HEIGHT = 34, 16
+"""Room for the numbers of an axis; its title needs more."""
+_TITLE_WIDTH = 14
+_ENTRY_GAP = 14
+"""Between two entries of a legend."""
 
 
 def round_up(value: float) -> float:
@@ -138,9 +156,27 @@ class InterruptionMarks:
         ]
         self.item.setData(spots)
 
-    def set_colour(self, colour: str) -> None:
-        """Take a colour of the theme."""
-        self.item.setBrush(pg.mkBrush(colour))
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours and the scale of a theme."""
+        self.item.setBrush(pg.mkBrush(theme.text))
+        self.item.setSize(theme.px(8))
+
+
+class OutageMarks:
+    """Dotted lines from bottom to top where the computer slept or the server was away."""
+
+    def __init__(self, box: pg.ViewBox) -> None:
+        self.item = pg.PlotDataItem(antialias=False, connect="pairs")
+        box.addItem(self.item, ignoreBounds=True)
+
+    def draw(self, places: Iterable[float], upper: float) -> None:
+        """Draw a line at each place of the x axis."""
+        x = np.repeat(np.array(sorted(places), dtype=np.float64), 2)
+        self.item.setData(x, np.tile((0.0, upper), len(x) // 2))
+
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours and the scale of a theme."""
+        self.item.setPen(pg.mkPen(theme.caution, width=theme.px(1), style=Qt.PenStyle.DotLine))
 
 
 class Curve:
@@ -198,20 +234,23 @@ class Curve:
         outside = self._turns[self._tops > upper]
         self.edge.setData(outside, np.full(len(outside), _TRIANGLE_HEIGHT * upper))
 
-    def set_colour(self, colour: str) -> None:
-        """Take a colour of the theme."""
+    def set_theme(self, theme: Theme) -> None:
+        """Take the colours and the scale of a theme."""
+        colour = theme.ink(self.style.ink)
+        # NOTE: wide lines of hundreds of points take far longer to draw; a curve by turn has few points.
+        width = 1 if self.style.symbol is None else theme.px(1)
         style = Qt.PenStyle.DashLine if self.style.dashed else Qt.PenStyle.SolidLine
-        self.line.setPen(pg.mkPen(colour, width=1, style=style))
+        self.line.setPen(pg.mkPen(colour, width=width, style=style))
         faded = QColor(colour)
         faded.setAlphaF(0.45)
-        self.bars.setData(pen=pg.mkPen(faded, width=1))
+        self.bars.setData(pen=pg.mkPen(faded, width=width))
         for item, size in ((self.line, 5), (self.edge, 7)):
             item.setSymbolPen(None)
             item.setSymbolBrush(pg.mkBrush(colour))
-            item.setSymbolSize(size)
+            item.setSymbolSize(theme.px(size))
         for which, line in self.percentiles.items():
             dash = Qt.PenStyle.DotLine if which == "p95" else Qt.PenStyle.DashLine
-            line.setPen(pg.mkPen(colour, width=1, style=dash))
+            line.setPen(pg.mkPen(colour, width=width, style=dash))
         if self.style.filled:
             area = QColor(colour)
             area.setAlphaF(0.28)
@@ -221,12 +260,15 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class PlotStyle:
-    """One plot. `seconds` is the span of a time axis; without it x is the turn."""
+    """One plot. `seconds` is the span of a time axis; without it x is the turn. With `headline` the newest
+    value of the first curve is shown in large type."""
 
+    name: PlotName
     curves: tuple[CurveStyle, ...]
     smallest: float
     reference: float | None = None
     seconds: float | None = None
+    headline: bool = False
 
 
 def turn_window(first: int, newest: int) -> tuple[float, float]:
@@ -236,57 +278,56 @@ def turn_window(first: int, newest: int) -> tuple[float, float]:
     return last - shown + 0.5, last + 0.5
 
 
-class _SpareLabel(PlainLabel):
-    """A text that is shown only where there is room for all of it."""
+class _CornerAxis(pg.AxisItem):
+    """A bottom axis with its title in the corner at the left, beside its numbers instead of below them."""
 
-    def paintEvent(self, event: QPaintEvent) -> None:
-        """Draw the text, or nothing."""
-        if self.width() >= self.sizeHint().width():
-            super().paintEvent(event)
+    def resizeEvent(self, event: object = None) -> None:
+        """Put the title there."""
+        super().resizeEvent(event)
+        if self.label is not None:
+            self.label.setPos(-self.label.boundingRect().width(), 0)
 
 
 class LivePlot(QFrame):
-    """A plot card. `refresh` draws the changes since the last call."""
+    """A plot card. `refresh` draws the changes since the last call.
+
+    Attributes:
+        title: the name of the plot.
+        value, unit: the newest value of the first curve, in large type.
+        legend: what each line and mark is, with the newest values.
+    """
 
     def __init__(self, style: PlotStyle, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.style_of_plot = style
         self.setProperty("role", "card")
         self._theme = theme
-        self._legends = {curve.metric: MarkupLabel() for curve in style.curves}
-        self._reference = _SpareLabel()
+        self.title, self.value, self.unit = ElidedLabel(), PlainLabel(), PlainLabel()
+        self.legend = MarkupLabel()
         self._drawn: dict[Metric, int] = {}
         self._summaries: dict[Metric, SeriesSummary | None] = {}
         self._turns = (0, 0)
+        self._outages: tuple[float, ...] = ()
         self._left, self._right = AxisRange(style.smallest), AxisRange(4.0)
-        self.plot = pg.PlotWidget(background=None, enableMenu=False)
+        self.plot = pg.PlotWidget(
+            background=None, enableMenu=False, axisItems={"bottom": _CornerAxis("bottom")}
+        )
         self._right_box: pg.ViewBox | None = None
         self._set_up_plot()
         self._line: pg.InfiniteLine | None = None
         if style.reference is not None:
             self._line = pg.InfiniteLine(style.reference, angle=0)
             self.plot.addItem(self._line, ignoreBounds=True)
+        box = self.plot.getPlotItem().getViewBox()
+        self.outage_marks = OutageMarks(box)
         self.curves = {curve.metric: Curve(curve, self._box_of(curve)) for curve in style.curves}
-        self.marks: InterruptionMarks | None = None
-        if style.seconds is not None:
-            self.marks = InterruptionMarks(self.plot.getPlotItem().getViewBox())
+        self.marks = InterruptionMarks(box) if style.seconds is not None else None
         self._lay_out()
         self.set_theme(theme)
 
     def sizeHint(self) -> QSize:
         """The minimum: with wrapped text the view is as high as the hints of its parts."""
         return self.minimumSizeHint()
-
-    def set_title(self, title: str, description: str) -> None:
-        """Name the plot; `description` is for screen readers."""
-        self.setAccessibleName(title)
-        set_markup_tip(self, f"<qt><b>{title}</b><br>{description}</qt>")
-        self.plot.setAccessibleName(title)
-        self.plot.setAccessibleDescription(description)
-
-    def name_reference(self, text: str) -> None:
-        """Name the reference line, if there is one, in the legend."""
-        self._reference.setText(f"┄ {text}" if self._line is not None else "")
 
     def refresh(self, metrics: LatencyMetrics) -> bool:
         """Draw the series that changed, and follow the turns; True if a series had changed."""
@@ -298,49 +339,74 @@ class LivePlot(QFrame):
             self._drawn[metric] = series.total
             self.curves[metric].draw(series)
             self._summaries[metric] = series.summary()
-            self._write_legend(metric)
         if changed:
             self._fit()
+            self._write_legend()
+            self._write_headline()
+            self._describe()
         if self.marks is not None:
             self.marks.draw(metrics.interruptions, self._left.upper)
         self._follow(metrics)
+        self._mark_outages(metrics)
         return bool(changed)
 
     def retranslate(self) -> None:
-        """Write the legend again in the current language."""
-        for metric in self.curves:
-            self._write_legend(metric)
+        """Use the words of the current language."""
+        title, text = plot_title(self.style_of_plot.name), plot_text(self.style_of_plot.name)
+        self.title.setText(title)
+        self.setAccessibleName(title)
+        self.plot.setAccessibleName(title)
+        set_markup_tip(self, f"<qt><b>{title}</b><br>{text}</qt>")
+        self._describe()
+        self._write_legend()
+        self._write_headline()
+        self._write_axes()
 
     def reset(self) -> None:
         """Empty the plot and start over with the smallest range."""
         self._drawn.clear()
         self._summaries.clear()
         self._turns = (0, 0)
-        for metric, curve in self.curves.items():
+        for curve in self.curves.values():
             curve.clear()
-            self._write_legend(metric)
         if self.marks is not None:
             self.marks.draw((), 0.0)
+        self._outages = ()
+        self.outage_marks.draw((), 0.0)
+        self._write_legend()
+        self._write_headline()
         self._left.reset()
         self._right.reset()
         self._set_y_ranges()
         self._set_x_range(*self._first_window())
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
+        """Take the colours and the scale of a theme."""
         self._theme = theme
-        item = self.plot.getPlotItem()
+        px, item = theme.px, self.plot.getPlotItem()
+        font = QFont(self.font())
+        font.setPointSizeF(_TICK_POINTS * theme.scale)
         for name in ("left", "bottom", "right"):
             axis = item.getAxis(name)
-            axis.setPen(pg.mkPen(theme.grid, width=1))
+            axis.setPen(pg.mkPen(theme.grid, width=px(1)))
             axis.setTextPen(pg.mkPen(theme.muted, width=1))
+            axis.setStyle(tickFont=font, tickLength=0, tickTextOffset=px(4), hideOverlappingLabels=True)
+        item.getAxis("left").setWidth(px(_AXIS_WIDTH + _TITLE_WIDTH))
+        item.getAxis("bottom").setHeight(px(_AXIS_HEIGHT))
+        if self._right_box is not None:
+            item.getAxis("right").setWidth(px(_AXIS_WIDTH + _TITLE_WIDTH))
+        item.setContentsMargins(0, px(2), px(8), 0)
+        self.plot.setMinimumHeight(px(88))
         if self._line is not None:
-            self._line.setPen(pg.mkPen(theme.muted, width=1, style=Qt.PenStyle.DashLine))
+            self._line.setPen(pg.mkPen(theme.text, width=px(1), style=Qt.PenStyle.DashLine))
         for curve in self.curves.values():
-            curve.set_colour(theme.ink(curve.style.ink))
-        if self.marks is not None:
-            self.marks.set_colour(theme.text)
+            curve.set_theme(theme)
+        for marks in (self.marks, self.outage_marks):
+            if marks is not None:
+                marks.set_theme(theme)
         self.plot.setBackground(theme.surface)
+        self._layout.setContentsMargins(px(12), px(6), px(8), px(4))
+        self._head.setSpacing(px(4))
         self.retranslate()
 
     def _set_up_plot(self) -> None:
@@ -349,22 +415,13 @@ class LivePlot(QFrame):
         plot.setMouseEnabled(False, False)
         plot.hideButtons()
         plot.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        plot.setMinimumHeight(84)
         plot.disableAutoRange()
-        font = QFont(self.font())
-        font.setPointSizeF(7.5)
         for name in ("left", "bottom", "right"):
-            axis = item.getAxis(name)
-            axis.setStyle(tickFont=font, tickLength=0, tickTextOffset=4, hideOverlappingLabels=False)
-            axis.enableAutoSIPrefix(False)
-        item.getAxis("left").setWidth(34)
+            item.getAxis(name).enableAutoSIPrefix(False)
         item.getAxis("left").setGrid(255)
-        item.getAxis("bottom").setHeight(16)
-        item.setContentsMargins(0, 2, 8, 0)
         if any(curve.on_right for curve in self.style_of_plot.curves):
             self._right_box = pg.ViewBox(enableMenu=False, enableMouse=False)
             item.showAxis("right")
-            item.getAxis("right").setWidth(26)
             item.scene().addItem(self._right_box)
             item.getAxis("right").linkToView(self._right_box)
             self._right_box.disableAutoRange()
@@ -394,19 +451,95 @@ class LivePlot(QFrame):
         if self._right_box is not None:
             self._right_box.setYRange(0, self._right.upper, padding=0)
 
-    def _write_legend(self, metric: Metric) -> None:
-        definition, summary = define(metric), self._summaries.get(metric)
-        style = self.curves[metric].style
-        glyph = f'<span style="color:{self._theme.ink(style.ink)}">{_GLYPHS[style.symbol]}</span>'
-        value = ""
-        if summary is not None:
-            figure = (
-                f"{number(summary.last, definition.unit)} {unit_name(definition.unit, summary.last)}".rstrip()
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """Break the legend into lines anew."""
+        super().resizeEvent(event)
+        self._write_legend()
+
+    def _write_legend(self) -> None:
+        """As many entries a line as fit; those of the curves come first, with the newest value of each but
+        the one that is in large type."""
+        entries: list[tuple[str, str, str, str]] = []
+        for metric, curve in self.curves.items():
+            is_headline = self.style_of_plot.headline and not entries
+            figure = "" if is_headline else self._figure(metric)
+            line = "" if curve.style.symbol is None else "╌" if curve.style.dashed else "─"
+            entries.append(
+                (
+                    self._theme.ink(curve.style.ink),
+                    _GLYPHS[curve.style.symbol] + line,
+                    short_name(metric),
+                    figure,
+                )
             )
-            value = f' <span style="color:{self._theme.muted}">{figure}</span>'
-        legend = self._legends[metric]
-        legend.setText(f"{glyph} {definition.name}{value}")
-        set_markup_tip(legend, tooltip(metric, summary))
+        muted = self._theme.muted
+        if self._line is not None:
+            entries.append((self._theme.text, "╌╌", real_time_name(), ""))
+        if any(curve.percentiles for curve in self.style_of_plot.curves):
+            entries += [(muted, "╌╌", "p50", ""), (muted, "┈┈", "p95", "")]
+        self.legend.ensurePolished()
+        metrics, room = self.legend.fontMetrics(), self.contentsRect().width() - self._theme.px(20)
+        gap = self._theme.px(_ENTRY_GAP)
+        lines, used = [""], 0
+        for colour, glyph, name, figure in entries:
+            width = metrics.horizontalAdvance(f"{glyph} {name} {figure}".rstrip())
+            if used and used + gap + width > room:
+                lines.append("")
+                used = 0
+            space = "&nbsp;" * math.ceil(gap / metrics.horizontalAdvance(" ")) if used else ""
+            value = f' <span style="color:{muted}">{figure}</span>' if figure else ""
+            lines[-1] += f'{space}<span style="color:{colour}">{glyph}</span> {name}{value}'.replace(
+                " ", "&nbsp;"
+            ).replace("<span&nbsp;", "<span ")
+            used += width + (gap if used else 0)
+        self.legend.setText("<br>".join(lines))
+        set_markup_tip(
+            self.legend, "<br>".join(tooltip(metric, self._summaries.get(metric)) for metric in self.curves)
+        )
+
+    def _figure(self, metric: Metric) -> str:
+        """The newest value of a curve with its unit, "" without one."""
+        summary = self._summaries.get(metric)
+        if summary is None:
+            return ""
+        unit = define(metric).unit
+        return f"{number(summary.last, unit)} {unit_name(unit, summary.last)}".rstrip()
+
+    def _write_headline(self) -> None:
+        if not self.style_of_plot.headline:
+            return
+        metric = self.style_of_plot.curves[0].metric
+        value, _, unit = self._figure(metric).partition(" ")
+        self.value.setText(value or "–")
+        self.unit.setText(unit)
+
+    def _write_axes(self) -> None:
+        item, curves = self.plot.getPlotItem(), self.style_of_plot.curves
+        titles = {"bottom": turn_axis_name() if self.style_of_plot.seconds is None else "s"}
+        for curve in reversed(curves):
+            unit = define(curve.metric).unit
+            titles["right" if curve.on_right else "left"] = unit_name(unit, 0.0) or ratio_name()
+        size = f"{_TICK_POINTS * self._theme.scale:.1f}pt"
+        for name, title in titles.items():
+            item.getAxis(name).setLabel(title, **{"color": self._theme.muted, "font-size": size})
+
+    def _describe(self) -> None:
+        """What is drawn, for screen readers: a plot is a picture to them."""
+        figures = [
+            f"{define(metric).name} {self._figure(metric)}" for metric in self.curves if self._figure(metric)
+        ]
+        text = " ".join([plot_text(self.style_of_plot.name), ", ".join(figures)]).rstrip()
+        self.plot.setAccessibleDescription(text)
+        self.setAccessibleDescription(text)
+
+    def _mark_outages(self, metrics: LatencyMetrics) -> None:
+        """Mark the turns with an outage, or its second."""
+        by_turn = self.style_of_plot.seconds is None
+        known = metrics.outage_turns if by_turn else metrics.outage_seconds
+        places = tuple(float(place) for place in known if place > 0 or not by_turn)
+        if places or self._outages:
+            self._outages = places
+            self.outage_marks.draw(places, self._left.upper)
 
     def _fit(self) -> None:
         """Fit the ranges of y; what does not fit is marked."""
@@ -433,19 +566,18 @@ class LivePlot(QFrame):
             self._set_x_range(*turn_window(*metrics.turns))
 
     def _lay_out(self) -> None:
-        head = QHBoxLayout()
-        head.setSpacing(14)
-        for legend in self._legends.values():
-            legend.setMinimumWidth(1)  # in a narrow window a legend is cut rather than the plot
-            legend.setProperty("role", "legend")
-            head.addWidget(legend)
-        self._reference.setProperty("role", "small")
-        self._reference.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        self._reference.setMinimumWidth(1)
-        self._reference.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        head.addWidget(self._reference, 1)
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(12, 9, 8, 6)
-        layout.setSpacing(2)
-        layout.addLayout(head)
-        layout.addWidget(self.plot, 1)
+        self._head = QHBoxLayout()
+        for label, role in ((self.title, "title"), (self.value, "figure"), (self.unit, "unit")):
+            label.setProperty("role", role)
+        baseline = Qt.AlignmentFlag.AlignBaseline
+        self._head.addWidget(self.title, 1, baseline)
+        if self.style_of_plot.headline:
+            self._head.addWidget(self.value, 0, baseline)
+            self._head.addWidget(self.unit, 0, baseline)
+        self.legend.setMinimumWidth(1)
+        self.legend.setProperty("role", "legend")
+        self._layout = QVBoxLayout(self)
+        self._layout.setSpacing(2)
+        self._layout.addLayout(self._head)
+        self._layout.addWidget(self.legend)
+        self._layout.addWidget(self.plot, 1)

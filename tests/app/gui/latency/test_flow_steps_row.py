@@ -134,13 +134,12 @@ def test_a_narrow_view_has_the_figures_below(qtbot: QtBot, theme: Theme) -> None
     qtbot.addWidget(view)
     view.show()
     view.resize(390, 600)
-    needed = content_of(view).minimumSizeHint().width()
     view.flow_steps.show_steps(FlowSteps(10, 10))
     view.add_events(replies((10, 0.4), (6, 0.25)))
     view.redraw()
     QApplication.processEvents()
     row = view.flow_steps
-    assert content_of(view).minimumSizeHint().width() == needed, "it makes the view no wider"
+    assert content_of(view).width() <= view.viewport().width(), "it makes the view no wider"
     assert row.rtf.y() > row.slider.geometry().bottom()
     view.resize(900, 600)
     QApplication.processEvents()

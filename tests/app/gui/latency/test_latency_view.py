@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PySide6.QtCore import QRect
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.gui.common.themes import DARK, Theme, mix
+from app.gui.common.themes import DARK, LIGHT, Theme, mix
 from app.gui.common.turn_times import LOCAL_STAGES, LatencyStage
-from app.gui.latency.definitions import define, number, percentiles, stage_name, tooltip
+from app.gui.latency.definitions import define, number, percentiles, short_name, stage_name, tooltip
 from app.gui.latency.latency_view import FigureTile, LatencyView, SpeculationLine
 from app.gui.latency.metrics import MAX_LEVELS, SHOWN_TURNS, Metric
 from app.gui.latency.plots import LivePlot, turn_window, with_gaps
-from app.gui.latency.waterfall import axis_marks
+from app.gui.latency.waterfall import axis_marks, place_labels
 from app.session.events import SpeculationMeasured, SpeculationStats
 from engine_runtime.timing import TimingEvent
 from tests.doubles.scripted_session import all_timings
+from tests.tools.colour_vision import VISION, contrast, lab, linear
 from tests.tools.widgets import content_of
 
 
@@ -110,8 +114,9 @@ def test_the_figures_asked_for_are_all_there(view: LatencyView) -> None:
     shown = {tile.figure for tile in view.tiles}
     shown |= {curve.metric for plot in view.plots.values() for curve in plot.style_of_plot.curves}
     assert shown >= {
-        Metric.PREFILL,
-        Metric.PREFILL_TOKENS,
+        Metric.PREFILL_AT_COMMIT,
+        Metric.PREFILL_SPEAKING,
+        Metric.TOKENS_AT_COMMIT,
         Metric.TOKEN2MEL,
         Metric.VOCODER,
         Metric.RTF_TOTAL,
@@ -339,11 +344,11 @@ def test_theme_and_columns_change_with_curves_in_place(view: LatencyView) -> Non
     view.resize(600, 780)
     QApplication.processEvents()
     assert (columns_of(view.tiles), columns_of(view.plots.values())) == (3, 2)
-    pen = view.plots["chunks"].curves[Metric.TOKEN2MEL].line.opts["pen"]
+    pen = view.plots["vocoder"].curves[Metric.TOKEN2MEL].line.opts["pen"]
     assert pen.color().name() == DARK.stages[LatencyStage.TOKEN2MEL]
 
 
-@pytest.mark.parametrize(("width", "columns"), [(960, 6), (600, 3)])
+@pytest.mark.parametrize(("width", "columns"), [(960, 6), (600, 3), (400, 2)])
 def test_no_tile_is_left_over(view: LatencyView, width: int, columns: int) -> None:
     view.resize(width, 780)
     QApplication.processEvents()
@@ -399,6 +404,112 @@ def test_outages_are_said_beside_the_figures_that_leave_them_out(qtbot: QtBot, t
     view.add_events([TimingEvent("outage", 1, 0, 13_000_000_000, "remote", {"reason": "connection"})])
     view.redraw()
     assert view.outages.isVisible()
-    assert view.outages.text() == "outages, not counted: 1"
+    assert view.outages.text() == "┊ outages, not counted: 1"
     view.clear()
     assert not view.outages.isVisible()
+
+
+def test_a_turn_with_an_outage_is_marked_in_every_plot(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    assert all(plot.outage_marks.item.getData()[0] is None for plot in view.plots.values())
+    origin_s = all_timings()[0].start_ns / 1e9
+    view.add_events([TimingEvent("outage", 24, 70 * 10**9, 10**9, "remote", {"reason": "connection"})])
+    view.redraw()
+    for name, plot in view.plots.items():
+        x, y = plot.outage_marks.item.getData()
+        place = 70 - origin_s if name == "playback" else 24.0
+        assert x.tolist() == pytest.approx([place, place])
+        assert y.tolist() == [0.0, ranges(plot)[1][1]]
+    view.clear()
+    assert all(plot.outage_marks.item.getData()[0] is None for plot in view.plots.values())
+
+
+def test_every_plot_has_a_title_units_and_a_legend(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.redraw()
+    units = {
+        "prefill": ("ms", "tokens"),
+        "vocoder": ("ms", None),
+        "rtf": ("ratio", None),
+        "response": ("ms", None),
+        "steps": ("ms", "GB"),
+        "playback": ("ms", None),
+    }
+    for name, plot in view.plots.items():
+        assert plot.title.text() == plot.accessibleName() != ""
+        axes = {side: plot.plot.getPlotItem().getAxis(side) for side in ("left", "right", "bottom")}
+        assert axes["left"].labelText == units[name][0]
+        assert (axes["right"].labelText if axes["right"].isVisible() else None) == units[name][1]
+        assert axes["bottom"].labelText == ("s" if name == "playback" else "turn")
+        legend = html.unescape(plot.legend.text()).replace("\xa0", " ")
+        for metric in plot.curves:
+            assert short_name(metric) in legend
+    assert "real time" in view.plots["rtf"].legend.text().replace("&nbsp;", " ")
+    assert "p95" in view.plots["response"].legend.text()
+
+
+def test_the_three_main_plots_show_their_newest_value_in_large_type(view: LatencyView) -> None:
+    main = {"prefill": Metric.PREFILL_AT_COMMIT, "vocoder": Metric.VOCODER, "rtf": Metric.RTF_TOTAL}
+    assert [name for name, plot in view.plots.items() if plot.value.isVisible()] == list(main)
+    assert {view.plots[name].value.text() for name in main} == {"–"}
+    view.add_events(all_timings())
+    view.redraw()
+    for name, metric in main.items():
+        plot = view.plots[name]
+        assert plot.value.text() == figure_of(tile(view, metric))
+        assert plot.unit.text() == define(metric).unit
+        assert f"{short_name(metric)}".lower() in html.unescape(plot.legend.text()).replace("\xa0", " ")
+        assert f"{plot.value.text()} {plot.unit.text()}".rstrip() in plot.accessibleDescription()
+
+
+@pytest.mark.parametrize("width", [380, 540, 960, 1800])
+def test_no_entry_of_a_legend_is_cut(view: LatencyView, width: int) -> None:
+    view.resize(width, 900)
+    view.add_events(all_timings())
+    view.redraw()
+    QApplication.processEvents()
+    for plot in view.plots.values():
+        assert plot.legend.sizeHint().width() <= plot.legend.width()
+        assert plot.legend.sizeHint().height() <= plot.legend.height()
+
+
+MARKS = st.lists(st.tuples(st.floats(0, 500), st.floats(5, 60), st.booleans()), max_size=8)
+
+
+@given(MARKS)
+def test_labels_of_marks_cover_neither_each_other_nor_a_mark(marks: list[tuple[float, float, bool]]) -> None:
+    edges = place_labels(marks, 0.0, 500.0, 4.0, 6.0)
+    shown = [(left, left + marks[index][1]) for index, left in enumerate(edges) if left is not None]
+    for left, right in shown:
+        assert left >= 0
+        assert right <= 500
+        assert all(right + 6 <= place - 4 + 1e-6 or place + 4 + 6 <= left + 1e-6 for place, _, _ in marks)
+    for (_, right), (left, _) in itertools.pairwise(sorted(shown)):
+        assert right + 6 <= left + 1e-6
+
+
+def test_a_label_stands_at_its_side_if_there_is_room() -> None:
+    assert place_labels([(100, 30, True), (120, 30, False)], 0, 500, 4, 6) == [60, 130]
+    assert place_labels([(10, 30, True)], 0, 500, 4, 6) == [20]
+    assert place_labels([(10, 30, True), (30, 30, True)], 0, 500, 4, 6) == [None, 40]
+
+
+def test_the_marks_of_the_waterfall_are_in_its_legend(view: LatencyView) -> None:
+    assert not view.waterfall.legend
+    view.add_events(all_timings())
+    view.redraw()
+    assert [text[0] for text in view.waterfall.legend] == ["◆"]
+    waterfall = view.metrics.waterfall()
+    assert waterfall is not None
+    bars = tuple(dataclasses.replace(bar, is_speculative=True) for bar in waterfall.bars)
+    view.waterfall.show_waterfall(dataclasses.replace(waterfall, bars=bars, ratings=()))
+    assert view.waterfall.legend == ("Lighter bars: done before the end of your turn was confirmed.",)
+
+
+def test_the_curves_of_a_plot_stay_apart(view: LatencyView) -> None:
+    for plot, theme, vision in itertools.product(view.plots.values(), (LIGHT, DARK), VISION.values()):
+        colours = [theme.ink(curve.style.ink) for curve in plot.curves.values()]
+        assert all(contrast(colour, theme.surface) >= 3 for colour in colours)
+        seen = [lab(vision @ linear(colour)) for colour in colours]
+        assert all(np.linalg.norm(first - second) > 18 for first, second in itertools.combinations(seen, 2))

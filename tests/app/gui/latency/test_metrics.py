@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from app.gui.common.turn_times import LatencyStage
 from app.gui.latency.metrics import SHOWN_TURNS, LatencyMetrics, LevelSeries, Metric, TurnSeries
 from tests.doubles.timed_turns import event, spoken_turn, typed_turn
 
@@ -94,8 +95,8 @@ def test_events_become_series() -> None:
     metrics = LatencyMetrics()
     metrics.add_events(spoken_turn())
     held = {metric: series.points().medians.tolist() for metric, series in metrics.series.items()}
-    assert held[Metric.PREFILL] == [16.0]
-    assert held[Metric.PREFILL_TOKENS] == [11.0]
+    assert held[Metric.PREFILL_SPEAKING] == [12.0]
+    assert held[Metric.PREFILL_AT_COMMIT] == [20.0]
     assert held[Metric.TOKENS_AT_COMMIT] == [6.0]
     assert held[Metric.STEP] == [10.0]
     steps = metrics.series[Metric.STEP].summary()
@@ -110,6 +111,19 @@ def test_events_become_series() -> None:
     assert turn is not None
     assert turn.ttfa_ms == 200.0
     assert turn.rtf_total == 0.3
+
+
+def test_the_prefill_at_the_commit_is_the_one_of_the_waterfall() -> None:
+    metrics = LatencyMetrics()
+    metrics.add_events([event("commit", 900, 0), event("prefill", 905, 50, tokens=9, tokens_at_commit=9)])
+    turn = spoken_turn()  # the reply before was discarded: committed again
+    turn.insert(4, event("prefill", 1627, 2, tokens=1, tokens_at_commit=1))
+    metrics.add_events(turn)
+    waterfall = metrics.waterfall()
+    assert waterfall is not None
+    shown = metrics.summary(Metric.PREFILL_AT_COMMIT)
+    assert shown is not None
+    assert shown.last == waterfall.total_ms(LatencyStage.PREFILL) == 22.0
 
 
 def test_every_point_stands_at_its_turn() -> None:
