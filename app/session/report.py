@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 from typing import Any
 
 from app.audio.echo_cancellation import EchoMeasurement
@@ -33,7 +33,7 @@ from app.session.events import (
 )
 from engine_runtime.timing import TimingEvent
 
-_MEANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}
+_MEDIANS = {"step_ms": "step", "token2mel_ms": "token2mel", "vocoder_ms": "vocoder"}
 _LAST = {
     "ttfa_ms": "first_audio",
     "endpointing_ms": "endpointing",
@@ -99,9 +99,11 @@ class ConversationReport:
         null for a reply that was fully played. For a cut reply the other values describe the heard part, from
         which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
         seconds (`made_s`). timings, in ms, null where there is none: `prefill_ms` and `prefill_tokens` of all
-        prefill calls together, `tokens_at_commit` = rows left to prefill at the commit, `step_ms` the mean of
-        a decode step, `token2mel_ms` and `vocoder_ms` the means of a chunk, `ttfa_ms` commit to first PCM, of
-        a server divided into `server_ms` and `network_ms`, `endpointing_ms` last speech to commit,
+        prefill calls together, `prefill_speaking_ms` the median of a call while the user spoke,
+        `prefill_at_commit_ms` of all calls since the commit together, `tokens_at_commit` = tokens left to
+        prefill then, `step_ms` the median of a decode step, `token2mel_ms` and `vocoder_ms` the medians of a
+        chunk, all as in the latency view, `ttfa_ms` commit to first PCM, of a server divided into `server_ms`
+        and `network_ms`, `endpointing_ms` last speech to commit,
         `playback_hold_ms` first PCM to the start of its playback and `playback_hold_reason` its cause
         (start_policy.StartReason), `confirm_to_sound_ms` confirmed turn to first sample handed to the device,
         `voice_to_voice_ms` last speech to first sample played. A turn during which the server was away or the
@@ -192,13 +194,19 @@ def _timings(events: list[TimingEvent]) -> dict[str, float | int | str | None]:
     prefills = by_name["prefill"]
     replies = by_name["reply"]
     holds, outages = by_name["playback_hold"], by_name["outage"]
+    speaking, at_commit = (
+        [event.duration_ms for event in prefills if ("tokens_at_commit" in event.attributes) is is_last]
+        for is_last in (False, True)
+    )
     known: dict[str, float | int | str | None] = {
-        "prefill_ms": sum(event.duration_ms for event in prefills) if prefills else None,
+        "prefill_ms": sum(speaking + at_commit) if prefills else None,
+        "prefill_speaking_ms": median(speaking) if speaking else None,
+        "prefill_at_commit_ms": sum(at_commit) if at_commit else None,
         "prefill_tokens": sum(int(event.attributes.get("tokens", 0)) for event in prefills),
         "tokens_at_commit": sum(int(event.attributes.get("tokens_at_commit", 0)) for event in prefills),
     }
-    for key, name in _MEANS.items():
-        known[key] = fmean(event.duration_ms for event in by_name[name]) if by_name[name] else None
+    for key, name in _MEDIANS.items():
+        known[key] = median(event.duration_ms for event in by_name[name]) if by_name[name] else None
     for key, name in _LAST.items():
         known[key] = by_name[name][-1].duration_ms if by_name[name] else None
     known |= {key: by_name[name][-1].duration_ms for key, name in _OF_SERVER.items() if by_name[name]}

@@ -110,7 +110,8 @@ def test_a_spoken_question_is_answered(tmp_path: Path, capsys: pytest.CaptureFix
     assert len(reply) == turn["reply"]["codes"] * 1920
     timings = turn["timings"]
     assert set(timings) == {
-        "prefill_ms", "prefill_tokens", "tokens_at_commit", "step_ms", "token2mel_ms", "vocoder_ms",
+        "prefill_ms", "prefill_speaking_ms", "prefill_at_commit_ms", "prefill_tokens", "tokens_at_commit",
+        "step_ms", "token2mel_ms", "vocoder_ms",
         "ttfa_ms", "endpointing_ms", "playback_hold_ms", "playback_hold_reason", "confirm_to_sound_ms",
         "voice_to_voice_ms", "rtf_total", "rtf_steady", "first_chunk_ratio",
     }  # fmt: skip

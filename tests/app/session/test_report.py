@@ -81,7 +81,8 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
                     "finish_reason": "stop", "cut": None,
                 },
                 "timings": {
-                    "prefill_ms": 14.0, "prefill_tokens": 19, "tokens_at_commit": 5, "step_ms": 3.0,
+                    "prefill_ms": 14.0, "prefill_speaking_ms": 6.0, "prefill_at_commit_ms": 2.0,
+                    "prefill_tokens": 19, "tokens_at_commit": 5, "step_ms": 3.0,
                     "token2mel_ms": 10.0, "vocoder_ms": 20.0, "ttfa_ms": 123.457, "endpointing_ms": 650.0,
                     "playback_hold_ms": 30.0, "playback_hold_reason": "pace", "confirm_to_sound_ms": None,
                     "voice_to_voice_ms": 800.0, "rtf_total": 0.4, "rtf_steady": 0.3, "first_chunk_ratio": 0.5,
