@@ -128,7 +128,8 @@ def held_elsewhere(job: Remember, sample_rate: int) -> RemoteExchange:
     for part in job.question:
         if not isinstance(part, str):
             exchange.hear(part)
-    exchange.said.add(0, job.reply)
+    if isinstance(job.reply, str):
+        exchange.said.add(0, job.reply)
     return exchange
 
 

@@ -113,6 +113,7 @@ class Connection:
             self._facts.output_sample_rate,
             room,
             self._facts.card.follows_instructions,
+            self._facts.card.tools,
         )
         session = self._session = RealtimeSession(
             self._facts.bundle,

@@ -7,34 +7,39 @@ of the history. Event loop.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from app.dialog.conversation import SpokenText
 from app.server.protocol import (
     Base64,
     Document,
     Id,
+    Identifiers,
     Json,
     ProtocolError,
     Text,
     invalid,
     missing,
+    shown,
     unsupported,
     validated,
 )
-from engine_runtime.types import Pcm
+from engine_runtime.bundle.tools import Tool
+from engine_runtime.types import Pcm, ToolCall
 
 KEPT_MS = 120_000
 """Sound of a conversation that is kept for conversation.item.retrieve: 10 MB."""
 _FULL_SCALE = 32_768
 Status = Literal["in_progress", "completed", "incomplete"]
-Role = Literal["user", "assistant", "system"]
+Role = Literal["user", "assistant", "system", "tool"]
 PartType = Literal["input_text", "input_audio", "output_text", "output_audio"]
 _PARTS: dict[Role, tuple[PartType, ...]] = {
     "user": ("input_text", "input_audio"),
@@ -55,15 +60,38 @@ class _GivenPart(Document):
     detail: str | None = None
 
 
-class ItemDocument(Document):
-    """The `item` of a conversation.item.create."""
-
+class _AnyItem(Document):
     id: Id | None = None
     object: Literal["realtime.item"] | None = None
-    type: Literal["message"] = "message"
     status: Status | None = None
+
+
+class ItemDocument(_AnyItem):
+    """The `item` of a conversation.item.create, if it is a message."""
+
+    type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: list[_GivenPart]
+
+
+_CallId = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class CallDocument(_AnyItem):
+    """The same, if it is a call."""
+
+    type: Literal["function_call"]
+    call_id: _CallId | None = None
+    name: str
+    arguments: Text
+
+
+class OutputDocument(_AnyItem):
+    """The same, if it is the result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: _CallId
+    output: Text
 
 
 @dataclass(slots=True)
@@ -86,7 +114,7 @@ class Part:
 
 @dataclass(slots=True)
 class Item:
-    """One message."""
+    """One message, a call of the assistant, or what the tool has returned."""
 
     item_id: str
     role: Role
@@ -98,22 +126,38 @@ class Item:
     """Length of a spoken reply, at the engine's rate."""
     said: SpokenText = field(default_factory=SpokenText)
     """The transcript of a spoken reply as it came."""
+    call: ToolCall | None = None
+    call_id: str = ""
+    """Of a call, and of its result."""
 
     @property
     def text(self) -> str:
         """All of its text."""
         return "\n".join(part.text for part in self.parts if part.text)
 
+    @property
+    def reply(self) -> str | ToolCall:
+        """What the assistant has said or called, "" for nothing and for the items of others."""
+        if self.role != "assistant":
+            return ""
+        return self.text if self.call is None else self.call
+
+    @property
+    def is_question(self) -> bool:
+        """Whether a reply can answer it."""
+        return self.role in ("user", "tool")
+
     def document(self, *, with_content: bool = True) -> Json:
         """The item as an object of the protocol."""
-        return {
-            "id": self.item_id,
-            "object": "realtime.item",
-            "type": "message",
-            "status": self.status,
-            "role": self.role,
-            "content": [part.document() for part in self.parts] if with_content else [],
-        }
+        shared: Json = {"id": self.item_id, "object": "realtime.item", "status": self.status}
+        if self.role == "tool":
+            return shared | {"type": "function_call_output", "call_id": self.call_id, "output": self.text}
+        if self.call is not None:
+            arguments = self.call.arguments if with_content else ""
+            known = {"call_id": self.call_id, "name": self.call.name, "arguments": arguments}
+            return shared | {"type": "function_call"} | known
+        content = [part.document() for part in self.parts] if with_content else []
+        return shared | {"type": "message", "role": self.role, "content": content}
 
     def truncate(self, samples: int) -> None:
         """No more than this was heard of a spoken reply."""
@@ -178,6 +222,25 @@ class ItemList:
             del self._items[known.item_id]
         self._items |= {known.item_id: known for known in (item, *later)}
 
+    @property
+    def awaits_output(self) -> bool:
+        """Whether the latest item is a call."""
+        latest = next(reversed(self._items.values()), None)
+        return latest is not None and latest.call is not None
+
+    def require_call(self, item: Item) -> None:
+        """ProtocolError for the result of a call that is not there, or has its result."""
+        calls = [known for known in self._items.values() if known.call_id == item.call_id]
+        if any(known.role == "tool" for known in calls) or not calls:
+            raise ProtocolError(
+                "invalid_tool_call_id",
+                "Tool call ID '{call_id}' already has an output."
+                if calls
+                else "Tool call ID '{call_id}' not found in conversation.",
+                param="item.call_id",
+                call_id=item.call_id,
+            )
+
     def forget_turn(self, turn_id: int) -> None:
         """The engine has forgotten the exchange of these items."""
         for item in self._items.values():
@@ -187,7 +250,7 @@ class ItemList:
     @property
     def latest_question(self) -> int | None:
         """The engine's turn with the latest item of the user that is in its history."""
-        turns = (item.turn_id for item in reversed(self._items.values()) if item.role == "user")
+        turns = (item.turn_id for item in reversed(self._items.values()) if item.is_question)
         return next((turn_id for turn_id in turns if turn_id is not None), None)
 
     def get(self, item_id: str, action: Action) -> Item:
@@ -228,13 +291,20 @@ class GivenItem:
     audio: list[bytes | None]
 
 
-def read_item(document: Json, new_id: str) -> GivenItem:
-    """The item of conversation.item.create. ProtocolError for what the model cannot take."""
-    kind = document.get("type", "message")
-    if kind in ("function_call", "function_call_output", "item_reference") or str(kind).startswith("mcp_"):
+def read_item(document: Json, ids: Identifiers, tools: Sequence[Tool]) -> GivenItem:
+    """The item of conversation.item.create. ProtocolError for what the model cannot take; it can call the
+    `tools`."""
+    kind, new_id = document.get("type", "message"), ids.new("item")
+    if kind == "item_reference" or str(kind).startswith("mcp_"):
         raise ProtocolError(
             "unsupported", "Items of type {type} are not supported.", param="item.type", type=kind
         )
+    if kind == "function_call":
+        return GivenItem(_called(validated(CallDocument, document, "item"), new_id, ids, tools), [])
+    if kind == "function_call_output":
+        output = validated(OutputDocument, document, "item")
+        item = Item(output.id or new_id, "tool", [Part("input_text", output.output)], call_id=output.call_id)
+        return GivenItem(item, [None])
     given = validated(ItemDocument, document, "item")
     role: Role = "system" if given.role == "developer" else given.role
     parts: list[Part] = []
@@ -248,6 +318,21 @@ def read_item(document: Json, new_id: str) -> GivenItem:
         parts.append(Part(type_, (part.transcript if is_audio else part.text) or ""))
         audio.append(part.audio if type_ == "input_audio" else None)
     return GivenItem(Item(given.id or new_id, role, parts), audio)
+
+
+def _called(given: CallDocument, new_id: str, ids: Identifiers, tools: Sequence[Tool]) -> Item:
+    if given.name not in [tool.name for tool in tools]:
+        raise ProtocolError(
+            "unsupported", "The model cannot call {tools}.", param="item.name", tools=shown(given.name)
+        )
+    try:
+        is_object = isinstance(json.loads(given.arguments), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise invalid("item.arguments", given.arguments, "a JSON object")
+    call = ToolCall(given.name, given.arguments)
+    return Item(given.id or new_id, "assistant", [], call=call, call_id=given.call_id or ids.new("call"))
 
 
 def _type_of(part: _GivenPart, role: Role, param: str) -> PartType:

@@ -17,10 +17,10 @@ import numpy as np
 
 from app.server.items import Item
 from app.session.engine_jobs import Ask, Commit, Hear, Job, JobQueue, OpenTurn, Remember
-from engine_runtime.types import Pcm
+from engine_runtime.types import Pcm, ToolOutput
 
 Content = str | Pcm
-"""A text of the user, or of the system (SystemText), or speech at the engine's rate."""
+"""A text of the user, the system (SystemText) or a tool (ToolOutput), or speech at the engine's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class PendingItems:
 
     @property
     def has_question(self) -> bool:
-        """Whether the user has said or typed something since the last reply."""
-        return any(known.item.role == "user" for known in self._open_items)
+        """Whether the user has said or typed something since the last reply, or a tool has a result."""
+        return any(known.item.is_question for known in self._open_items)
 
     @property
     def has_speech(self) -> bool:
@@ -107,7 +107,10 @@ class PendingItems:
         parts = [part for known in rest for part in known.parts]
         for kind, group in groupby(parts, type):
             given = list(group)
-            if issubclass(kind, str):
+            if kind is ToolOutput:  # each is a turn of the layout
+                for output in given:
+                    self._jobs.submit(Ask(self._turn_id, ToolOutput(output)))
+            elif issubclass(kind, str):
                 self._jobs.submit(Ask(self._turn_id, kind("\n".join(map(str, given)))))
             else:
                 spoken = [part for part in given if not isinstance(part, str)]
@@ -166,7 +169,7 @@ class PendingItems:
                 for one in question:
                     one.item.turn_id = turn_id
                 asked = tuple(part for one in question[:-1] for part in one.parts)
-                self._jobs.submit(Remember(turn_id, asked, known.item.text))
+                self._jobs.submit(Remember(turn_id, asked, known.item.reply))
                 question = []
 
     def _forget_turn(self) -> None:

@@ -55,6 +55,7 @@ from app.server.protocol import (
 )
 from app.server.response import Emit, Endpoint, ResponseControl
 from app.server.session_config import FLOW_STEPS, SessionConfig, Transcription
+from app.server.session_tools import SessionTools
 from app.session.end_of_turn_worker import Pause, PauseRated
 from app.session.engine_jobs import (
     AskAgain,
@@ -80,10 +81,11 @@ from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply
 from app.session.transcriber import Speech, Transcribe, Transcript
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, UserTurn
+from engine_runtime.bundle.tools import Tool
 from engine_runtime.conversation.context_window import RETENTION, TurnRoom
-from engine_runtime.errors import MossVoiceError, Problem
+from engine_runtime.errors import MossVoiceError, Problem, ToolCallError
 from engine_runtime.timing import TimingBus
-from engine_runtime.types import Pcm, ReplyDone, ReplyEvent, SystemText, TurnEndPrediction
+from engine_runtime.types import Pcm, ReplyDone, ReplyEvent, SystemText, ToolOutput, TurnEndPrediction
 
 LONGEST_TURN_S = 30.0
 _LEAST_TURN_S = 3.0
@@ -105,6 +107,8 @@ class EngineFacts:
     """How much of the context a turn may take; None where only its length is limited."""
     follows_instructions: bool = False
     """Whether the model heeds texts of the system."""
+    tools: tuple[Tool, ...] = ()
+    """Those that the model can call."""
 
 
 class RealtimeSession:
@@ -139,12 +143,13 @@ class RealtimeSession:
             flow_steps=flow_steps,
             follows_instructions=facts.follows_instructions,
             transcriber=transcriber,
+            tools=SessionTools(facts.tools),
         )
         self._transcribe = transcribe
         self._refused: Transcription | None = None
         """The transcription that was asked for in vain, once the client was told so."""
         self._told = UseContext("", RETENTION)
-        """What the engine knows of instructions and truncation."""
+        """What the engine knows of instructions, truncation and tools."""
         self._most_tokens = 0
         """Tokens of the context that a turn may take. Counted when the configuration changes, since every
         append asks for it."""
@@ -236,12 +241,14 @@ class RealtimeSession:
     def _carry_out(self, event: ClientEvent) -> None:
         match event:
             case SessionUpdate():
-                config, steps = self._config.updated(event.session)
+                config, steps, refused = self._config.updated(event.session)
                 self._check_instructions(config, "session.instructions")
                 self._apply(config)
                 self._emit({"type": "session.updated", "session": self._document()})
                 if steps is not None:
                     self._jobs.submit(UseFlowSteps(steps))
+                if refused is not None:
+                    raise refused
             case AudioAppend():
                 self._append(self._whole_samples(event.audio))
             case AudioCommit():
@@ -346,7 +353,8 @@ class RealtimeSession:
         """Nobody may have spoken for long after a reply: that is answered, too, where the session says so."""
         detection, now_ms = self._config.turn_detection, self._buffer.end_ms
         is_quiet = self._driver.turn is None and not self._driver.is_hearing and self._responses.is_played
-        if not is_quiet or not self._responses.has_replied:
+        # While a tool runs the silence is the client's.
+        if not is_quiet or not self._responses.has_replied or self._items.awaits_output:
             self._quiet_ms = None
             return
         self._quiet_ms = now_ms if self._quiet_ms is None else self._quiet_ms
@@ -520,7 +528,7 @@ class RealtimeSession:
         if item.role == "assistant":
             known, rate = config.output_format, facts.output_sample_rate
         document = item.document()
-        for part, described in zip(item.parts, document["content"], strict=True):
+        for part, described in zip(item.parts, document.get("content", ()), strict=False):
             if part.sound:
                 resampler = Resampler(rate, known.sample_rate)
                 pcm = np.concatenate(part.sound).astype(np.float32) / 32_768.0
@@ -531,8 +539,10 @@ class RealtimeSession:
     def _create_item(self, event: ItemCreate) -> None:
         """conversation.item.create."""
         later = self._items.after(event.previous_item_id)
-        given = read_item(event.item, self.ids.new("item"))
+        given = read_item(event.item, self.ids, self._facts.tools)
         item = given.item
+        if item.role == "tool":
+            self._items.require_call(item)
         known = self._config.input_format
         parts: list[Content] = []
         recorded: list[tuple[Part, Pcm]] = []
@@ -546,13 +556,15 @@ class RealtimeSession:
                 parts.append(part.text)
             elif item.role == "system" and part.text.strip() and self._facts.follows_instructions:
                 parts.append(SystemText(part.text))
+            elif item.role == "tool":
+                parts.append(ToolOutput(part.text))
         if parts:
             sizes = [part if isinstance(part, str) else len(part) for part in parts]
-            self._require_room(sizes, "item.content")
+            self._require_room(sizes, "item.output" if item.role == "tool" else "item.content")
         self._add_item(item, later)
         for part, pcm in recorded:
             self._items.keep(part, pcm, self._facts.input_sample_rate)
-        if parts or (item.role == "assistant" and item.text.strip()):
+        if parts or item.call is not None or (item.role == "assistant" and item.text.strip()):
             self._driver.roll_back()
             self._let_know(item, tuple(parts), later)
 
@@ -566,8 +578,7 @@ class RealtimeSession:
             self._pending.add(item, parts, follower)
             return
         item.turn_id = self._driver.reserve_turn_id()
-        reply = item.text if item.role == "assistant" else ""
-        self._jobs.submit(Remember(item.turn_id, parts, reply, follower.turn_id))
+        self._jobs.submit(Remember(item.turn_id, parts, item.reply, follower.turn_id))
 
     def _delete_item(self, item: Item) -> None:
         """conversation.item.delete. The model's history loses the exchange that the item belongs to."""
@@ -672,7 +683,7 @@ class RealtimeSession:
         self._tell_context(config)
 
     def _tell_context(self, config: SessionConfig) -> None:
-        context = UseContext(config.instructions, config.retention)
+        context = UseContext(config.instructions, config.retention, config.tools.use)
         if context != self._told:
             self._told = context
             self._jobs.submit(context)
@@ -772,7 +783,8 @@ class RealtimeSession:
     def turn_failed(self, failure: TurnFailed) -> None:
         """Fail the response. What was asked in the turn is not asked again."""
         _log.warning("turn %d failed: %s", failure.turn_id, failure.problem)
-        kind = "server_error" if failure.code == MossVoiceError.code else "invalid_request_error"
+        is_ours = failure.code in (MossVoiceError.code, ToolCallError.code)
+        kind = "server_error" if is_ours else "invalid_request_error"
         error = describe(failure.problem, kind, failure.code)
         turn = self._driver.turn
         is_present = turn is not None and turn.turn_id == failure.turn_id

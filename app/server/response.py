@@ -1,8 +1,9 @@
 """The responses of a session: from the events of a reply to server events, and where the time went.
 
 In: reply events and timing events of the engine. Out: response.created, the item and its only content part,
-deltas, and response.done; then the times of the response, and how long a client takes to play it. Audio is
-sent as it is made, faster than it is played. At most one response is in progress. Event loop.
+deltas, the call that the reply ends with as an item of its own, and response.done; then the times of the
+response, and how long a client takes to play it. Audio is sent as it is made, faster than it is played. At
+most one response is in progress. Event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from app.server.session_config import SessionConfig, modalities
 from app.session.engine_jobs import ReplyMade
 from app.session.turn_driver import StoppedReply
 from engine_runtime.timing import REPLY_FIGURES, REPLY_STAGES, STAGE_FIGURES, TimingEvent
-from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, ReplyText, TokenUsage
+from engine_runtime.types import (
+    Modality,
+    Pcm,
+    ReplyAudio,
+    ReplyDone,
+    ReplyEvent,
+    ReplyText,
+    TokenUsage,
+    ToolCall,
+)
 
 TURN_END = "moss_voice.response.turn_end"
 """Type of the event with the model's prediction."""
@@ -70,7 +80,8 @@ class ResponseControl:
         endpoint: Endpoint | None = None,
     ) -> None:
         """The reply to a turn was requested at `asked_s`; `endpoint` is how the server found its end."""
-        ids = ResponseIds(self._ids.new("resp"), self._ids.new("item"), self._ids.conversation_id)
+        new = self._ids.new
+        ids = ResponseIds(new("resp"), new("item"), self._ids.conversation_id, new("item"), new("call"))
         self._played_until_s, self.has_replied = 0.0, True
         self.active = self._untimed = Response(
             ids, turn_id, config, metadata, asked_s, self._engine_rate, self._items, self._emit
@@ -159,11 +170,13 @@ class ResponseControl:
 
 @dataclass(frozen=True, slots=True)
 class ResponseIds:
-    """The ids of a response and its item."""
+    """The ids of a response and its items."""
 
     response_id: str
     item_id: str
     conversation_id: str
+    call_item_id: str
+    call_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +225,9 @@ class Response:
         """White space that was not sent, because nothing has followed it."""
         self._usage: TokenUsage | None = None
         """None until the reply has ended by itself."""
+        self._call: ToolCall | None = None
+        self._call_item: Item | None = None
+        """Comes after the message, whose events are over then."""
         self._config, self._metadata = config, metadata
         self._engine_rate = engine_rate
         self._items, self._emit = items, emit
@@ -237,7 +253,7 @@ class Response:
             self._add_audio(event.pcm)
             return len(event.pcm) / event.sample_rate
         elif isinstance(event, ReplyDone):
-            self._usage = event.usage
+            self._usage, self._call = event.usage, event.call
             if event.finish_reason == "length":
                 self.end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
             else:
@@ -260,14 +276,27 @@ class Response:
                 self._send_audio(self._resampler.finish())
             item.status = "completed" if status == "completed" else "incomplete"
             self._close_part(item)
-            self._emit(self._of_item("response.output_item.done") | {"item": item.document()})
-            done: Json = {"type": "conversation.item.done", "item": item.document()}
-            self._emit(done | {"previous_item_id": self._items.before(item)})
+            self._close_item(item)
+        if self._call is not None:
+            self._send_call(self._call)
         self._emit({"type": "response.done", "response": self._document(status, details)})
 
     @property
     def _is_spoken(self) -> bool:
         return self._config.modality is Modality.SPEECH
+
+    def _send_call(self, call: ToolCall) -> None:
+        ids, kind = self.ids, "response.function_call_arguments"
+        item = self._call_item = Item(
+            ids.call_item_id, "assistant", [], turn_id=self.turn_id, call=call, call_id=ids.call_id
+        )
+        self._open_item(item)
+        of_call = {"item_id": ids.call_item_id, "call_id": ids.call_id}
+        self._emit(self._of_item(f"{kind}.delta") | of_call | {"delta": call.arguments})
+        called = {"name": call.name, "arguments": call.arguments}
+        self._emit(self._of_item(f"{kind}.done") | of_call | called)
+        item.status = "completed"
+        self._close_item(item)
 
     def _add_text(self, event: ReplyText) -> None:
         item = self._opened_item()
@@ -300,18 +329,29 @@ class Response:
             kind: Literal["output_audio", "output_text"] = (
                 "output_audio" if self._is_spoken else "output_text"
             )
-            item = Item(
-                self.ids.item_id, "assistant", [Part(kind)], status="in_progress", turn_id=self.turn_id
-            )
-            self.item = item
-            previous = self._items.last_id
-            self._items.add(item)
-            document = item.document(with_content=False)
-            self._emit(self._of_item("response.output_item.added") | {"item": document})
-            added: Json = {"type": "conversation.item.added", "item": document}
-            self._emit(added | {"previous_item_id": previous})
+            self.item = Item(self.ids.item_id, "assistant", [Part(kind)], turn_id=self.turn_id)
+            self._open_item(self.item)
             self._emit(self._of_part("response.content_part.added") | {"part": self._part("")})
         return self.item
+
+    def _open_item(self, item: Item) -> None:
+        """Add an item of this response."""
+        item.status = "in_progress"
+        previous = self._items.last_id
+        self._items.add(item)
+        document = item.document(with_content=False)
+        self._emit(self._of_item("response.output_item.added") | {"item": document})
+        added: Json = {"type": "conversation.item.added", "item": document}
+        self._emit(added | {"previous_item_id": previous})
+
+    def _close_item(self, item: Item) -> None:
+        self._emit(self._of_item("response.output_item.done") | {"item": item.document()})
+        done: Json = {"type": "conversation.item.done", "item": item.document()}
+        self._emit(done | {"previous_item_id": self._items.before(item)})
+
+    @property
+    def _output(self) -> list[Item]:
+        return [item for item in (self.item, self._call_item) if item is not None]
 
     def _close_part(self, item: Item) -> None:
         if self._is_spoken:
@@ -326,7 +366,8 @@ class Response:
         return {"type": "audio", "transcript": text} if self._is_spoken else {"type": "text", "text": text}
 
     def _of_item(self, kind: str) -> Json:
-        return {"type": kind, "response_id": self.ids.response_id, "output_index": 0}
+        place = max(len(self._output) - 1, 0)
+        return {"type": kind, "response_id": self.ids.response_id, "output_index": place}
 
     def _of_part(self, kind: str) -> Json:
         return self._of_item(kind) | {"item_id": self.ids.item_id, "content_index": 0}
@@ -340,7 +381,7 @@ class Response:
             "conversation_id": self.ids.conversation_id,
             "status": status,
             "status_details": details,
-            "output": [] if self.item is None else [self.item.document()],
+            "output": [item.document() for item in self._output],
             "output_modalities": modalities(config.modality),
             "max_output_tokens": config.max_output_tokens or "inf",
             "audio": {"output": output},

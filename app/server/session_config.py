@@ -8,8 +8,8 @@ temperature) is accepted, and absent from what session.updated reports as in for
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -25,6 +25,7 @@ from app.server.protocol import (
     unsupported,
     validated,
 )
+from app.server.session_tools import SessionTools, ToolChoice
 from app.session.engine_jobs import FlowSteps
 from app.settings import Eagerness
 from engine_runtime.conversation.context_window import RETENTION
@@ -151,12 +152,6 @@ class _Retention(Document):
     token_limits: Json | None = None
 
 
-class _ToolChoice(Document):
-    type: Literal["function", "mcp"]
-    name: str = ""
-    server_label: str = ""
-
-
 _OlderFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"] | None
 _OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _Tokens = Annotated[int, Field(ge=1, le=4_096)] | Literal["inf"] | None
@@ -176,7 +171,7 @@ class _Shared(Document):
     voice: _Voice = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     tools: list[Json] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _ToolChoice | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     prompt: Json | None = None
     reasoning: Json | None = None
@@ -338,6 +333,7 @@ class SessionConfig:
     """Name of the model that transcribes the user's speech; None where the server has none."""
     transcription: Transcription | None = None
     """What the client asks for, also where there is no `transcriber`."""
+    tools: SessionTools = field(default_factory=SessionTools)
 
     def document(self) -> Json:
         """The `session` object of session.created and session.updated."""
@@ -351,8 +347,7 @@ class SessionConfig:
             "model": self.model,
             "output_modalities": modalities(self.modality),
             "instructions": self.instructions,
-            "tools": [],
-            "tool_choice": "none",
+            **self.tools.document(),
             "max_output_tokens": self.max_output_tokens or "inf",
             "truncation": self._truncation(),
             "tracing": None,
@@ -370,9 +365,8 @@ class SessionConfig:
             EXTENSION: own,
         }
 
-    def updated(self, document: Json) -> tuple[SessionConfig, int | None]:
-        """With the given fields changed, and the flow steps asked for, None for none: these are in force once
-        the engine says so. ProtocolError names the field that cannot be used."""
+    def updated(self, document: Json) -> SessionChange:
+        """With the given fields changed. ProtocolError names the field that cannot be used."""
         change = validated(SessionDocument, document, "session")
         audio = change.audio or _Audio()
         heard, said = audio.input or _Input(), audio.output or _Output()
@@ -394,8 +388,9 @@ class SessionConfig:
                 "The conversations of this server share their flow steps; its operator sets --flow-steps.",
                 param=FLOW_STEPS,
             )
+        shared, refused = self._with_shared(change, said.format)
         config = replace(
-            self._with_shared(change, said.format),
+            shared,
             input_format=_format_of(heard.format, change.input_audio_format) or self.input_format,
             turn_detection=detection,
             sends_timings=self.sends_timings if own.timings is None else own.timings,
@@ -403,7 +398,7 @@ class SessionConfig:
             retention=_retention(change.truncation, self.retention),
             transcription=_transcription_of(change, heard, self.transcription),
         )
-        return config, own.flow_steps
+        return SessionChange(config, own.flow_steps, refused)
 
     def _transcription(self) -> Json | None:
         asked = self.transcription
@@ -429,17 +424,25 @@ class SessionConfig:
         _refuse_what_is_not_there(change)
         self._check_output(said, "response.audio.output")
         self._check_voice(change.voice, "response.voice")
-        config = replace(self._with_shared(change, said.format), finished=self._finished(change.moss_voice))
-        return config, change.metadata
+        config, refused = self._with_shared(change, said.format)
+        if refused is not None:
+            raise refused
+        return replace(config, finished=self._finished(change.moss_voice)), change.metadata
 
-    def _with_shared(self, change: _Shared, output: _Format | None) -> SessionConfig:
-        return replace(
+    def _with_shared(
+        self, change: _Shared, output: _Format | None
+    ) -> tuple[SessionConfig, ProtocolError | None]:
+        """With the fields that session and response have, and what to answer about tools."""
+        tools, refused = self.tools.changed(change.tools, change.tool_choice, change.NAME)
+        config = replace(
             self,
+            tools=tools,
             modality=change.modality(self.modality),
             max_output_tokens=change.limit(self.max_output_tokens),
             instructions=self._instructed(change.instructions),
             output_format=_format_of(output, change.output_audio_format) or self.output_format,
         )
+        return config, refused
 
     def _finished(self, own: _ResponseExtension | None) -> float | None:
         if own is None or not own.speculative:
@@ -465,22 +468,27 @@ class SessionConfig:
             raise invalid(param, name, shown(self.model))
 
 
+class SessionChange(NamedTuple):
+    """What a session.update changes."""
+
+    config: SessionConfig
+    flow_steps: int | None
+    """Those asked for, None for none: they are in force once the engine says so."""
+    refused: ProtocolError | None
+    """What to answer about tools that the model cannot call. The rest of the update is in force: clients send
+    their tools with everything else, once, and a session without its audio formats or turn detection would
+    not work at all."""
+
+
 def modalities(modality: Modality) -> list[str]:
     """The output modalities of the protocol."""
     return ["audio"] if modality is Modality.SPEECH else ["text"]
 
 
 def _refuse_what_is_not_there(change: _Shared) -> None:
-    for field in ("prompt", "reasoning"):
-        if getattr(change, field) is not None:
-            raise unsupported(f"{change.NAME}.{field}")
-    for place, tool in enumerate(change.tools or []):
-        raise ProtocolError(
-            "unsupported",
-            "The model cannot call {tool}.",
-            param=f"{change.NAME}.tools[{place}]",
-            tool=shown(tool.get("name") or tool.get("server_label") or tool.get("type")),
-        )
+    for name in ("prompt", "reasoning"):
+        if getattr(change, name) is not None:
+            raise unsupported(f"{change.NAME}.{name}")
 
 
 def _check_speed(speed: float | None, param: str) -> None:

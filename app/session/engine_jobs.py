@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.bundle.tools import NO_TOOLS, ToolUse
 from engine_runtime.errors import MossVoiceError, Problem
 from engine_runtime.timing import TimingBus, TimingEvent
-from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent
+from engine_runtime.types import CancelScope, Modality, Pcm, ReplyEvent, ToolCall
 
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.conversation.snapshot import ConversationSnapshot
@@ -130,12 +131,12 @@ class Remove:
 @dataclass(frozen=True, slots=True)
 class Remember:
     """Add an exchange that was held elsewhere: typed texts and speech at the engine's input rate, and the
-    text of the reply, either of which may be empty. It goes before the exchange of the turn `before`, or to
-    the end."""
+    text of the reply, either of which may be empty, or its call. It goes before the exchange of the turn
+    `before`, or to the end."""
 
     turn_id: int
     question: tuple[str | Pcm, ...]
-    reply: str
+    reply: str | ToolCall
     before: int | None = None
 
 
@@ -157,12 +158,13 @@ class UseFlowSteps:
 
 @dataclass(frozen=True, slots=True)
 class UseContext:
-    """What the system turn says beside the modality of the replies, and the part of the context that the
-    history fills once its oldest part is left out; None if nothing may be left out. From the next prefill
-    on."""
+    """What the system turn says beside the modality of the replies; the part of the context that the history
+    fills once its oldest part is left out, None if nothing may be left out; and the tools that replies may
+    call. From the next prefill on."""
 
     instructions: str
     retention: float | None
+    tools: ToolUse = NO_TOOLS
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,7 @@ class EngineTurns:
             elif isinstance(job, UseContext):
                 conversation = self._history.conversation
                 conversation.instructions, conversation.retention = job.instructions, job.retention
+                conversation.tools = job.tools
             elif not isinstance(job, Load):
                 yield from self._history.change(job)
                 if isinstance(job, Remove):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from engine_runtime.bundle.tools import NO_TOOLS, ToolUse
 from engine_runtime.errors import ContextLengthError
-from engine_runtime.types import Modality, SamplingParams
+from engine_runtime.types import Modality, SamplingParams, ToolOutput
 
 if TYPE_CHECKING:  # it imports torch
     from engine_runtime.lm.chat_template import Prompt
@@ -106,9 +106,11 @@ class TurnRoom:
         self._around_speech = len([*prompt.open_user_speech(), *prompt.end_turn()])
 
     def tokens(self, said: str | int) -> int:
-        """Tokens of a typed text, or of speech of so many samples."""
+        """Tokens of a typed text, of the result of a tool, or of speech of so many samples."""
         if isinstance(said, str):
-            return len([*self._prompt.user_text(said), *self._prompt.end_turn()])
+            prompt = self._prompt
+            text = prompt.tool_output(said) if isinstance(said, ToolOutput) else prompt.user_text(said)
+            return len([*text, *prompt.end_turn()])
         return self._around_speech + math.ceil(said / self._samples_per_code)
 
     def samples(self, tokens: int) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from app.session.engine_jobs import Job, Result
 from app.session.engine_turns import EngineHistory, EngineTurns
+from engine_runtime.engine import Engine
 from engine_runtime.work import run_alone
-from tests.doubles.scripted_engine import ScriptedEngine
+
+AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
 
-class InlineEngine:
+class InlineEngine(Generic[AnyEngine]):
     """Takes the place of an `EngineSlot`."""
 
-    def __init__(self, engine: ScriptedEngine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self.engine = engine
         self.jobs: list[Job] = []
         """All that were submitted."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.audio.wire_format import FORMATS, PCM16
-from app.server.items import KEPT_MS, ItemDocument
+from app.server.items import KEPT_MS, CallDocument, ItemDocument, OutputDocument
 from app.server.protocol import EVENTS
 from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.server.session_config import ResponseDocument, SessionDocument
@@ -33,6 +33,7 @@ from app.session.engine_jobs import (
     UseContext,
 )
 from app.session.transcriber import Speech, Transcript, TranscriptListener
+from engine_runtime.bundle.tools import Tool
 from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.errors import ContextLengthError, LanguageError, Problem
 from engine_runtime.types import Modality, Pcm, SamplingParams, SystemText
@@ -426,7 +427,8 @@ def test_an_item_may_have_text_and_speech() -> None:
     [
         ({"role": "user"}, "missing_required_parameter", "item.content"),
         ({"role": "robot", "content": []}, "invalid_value", "item.role"),
-        ({"type": "function_call", "name": "f"}, "unsupported", "item.type"),
+        ({"type": "item_reference", "id": "f"}, "unsupported", "item.type"),
+        ({"type": "function_call", "name": "f", "arguments": "{}"}, "unsupported", "item.name"),
         (
             {"role": "user", "content": [{"type": "input_text"}]},
             "missing_required_parameter",
@@ -1224,12 +1226,13 @@ def values_of(schema: Event, defined: Event) -> st.SearchStrategy[Any]:
     if kind == "number":
         return st.floats(schema.get("minimum", -2.0), schema.get("maximum", 5.0))
     if kind == "string":
-        return st.sampled_from(["i", "j", "root", "", "hello", "AAAA"])
+        return st.sampled_from(["i", "j", "root", "", "hello", "AAAA", "{}"])
     return {"boolean": st.booleans(), "null": st.none()}.get(kind or "", JSON)
 
 
 UNLIKELY = ("prompt", "reasoning", "tools", "input", "event_id")
-"""Fields that are always refused, or that the test sets."""
+"""Fields that are always refused, or that the test sets; other tools are answered twice."""
+ITEMS = (ItemDocument, CallDocument, OutputDocument)
 
 
 @cache
@@ -1241,7 +1244,8 @@ def schema_values(model: Any) -> st.SearchStrategy[Any]:
 @st.composite
 def client_events(draw: st.DrawFn) -> Event:
     event: Event = draw(schema_values(EVENTS))
-    for name, model in (("session", SessionDocument), ("response", ResponseDocument), ("item", ItemDocument)):
+    item = draw(st.sampled_from(ITEMS))
+    for name, model in (("session", SessionDocument), ("response", ResponseDocument), ("item", item)):
         if event.get(name) is not None:
             event[name] = draw(schema_values(model))
     return event
@@ -1261,7 +1265,8 @@ ANSWERS = {
 @given(st.lists(st.tuples(client_events(), st.integers(0, 4)), max_size=10))
 @pytest.mark.slow
 def test_events_of_the_schema_are_answered(sent: list[tuple[Event, int]]) -> None:
-    client = Client(Script(chunks=2), facts={"room": ROOM, "follows_instructions": True})
+    tools = (Tool("hello", "", {"type": "object"}),)
+    client = Client(Script(chunks=2), facts={"room": ROOM, "follows_instructions": True, "tools": tools})
     for event, work in sent:
         kind = event["type"]
         got = kinds(send(client, event))

@@ -64,7 +64,9 @@ DETECTION = f"{INPUT}.turn_detection"
         ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
         ({"max_output_tokens": True}, "invalid_value", "session.max_output_tokens"),
         ({"tool_choice": "bogus"}, "invalid_value", "session.tool_choice"),
-        ({"tools": [{"type": "function", "name": "weather"}]}, "unsupported", "session.tools[0]"),
+        ({"tools": "all"}, "invalid_type", "session.tools"),
+        ({"tool_choice": {"type": "function", "name": "x"}}, "invalid_value", "session.tool_choice.name"),
+        ({"tool_choice": {"type": "mcp", "server_label": "x"}}, "unsupported", "session.tool_choice.type"),
         ({"prompt": {"id": "p"}}, "unsupported", "session.prompt"),
         ({"truncation": "never"}, "invalid_value", "session.truncation"),
         (
