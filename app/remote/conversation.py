@@ -49,6 +49,7 @@ from engine_runtime.types import CancelScope, FinishReason, Modality, ReplyEvent
 
 MOST_EARLY = 4096
 """Events of a response that are kept until the session has ended its turn, too."""
+_BUSY = "conversation_already_has_active_response"
 _log = logging.getLogger(__name__)
 
 
@@ -78,6 +79,8 @@ class RemoteConversation:
         """Responses that the server has begun, by its id."""
         self._early: list[Json] = []
         """Events of a response to a turn that the server ended, before the session did."""
+        self._is_refused = False
+        """Whether a request was refused because another response was in progress: then it is sent again."""
         self._lost_ns: int | None = None
         """When the connection was lost; None while connected."""
         self._flow_steps: int | None = None
@@ -94,6 +97,7 @@ class RemoteConversation:
             self._uplink.choose_flow_steps(self._flow_steps)
         self._known.clear()
         self._early.clear()
+        self._is_refused = False
         for exchange in self._exchanges.values():
             exchange.user_items, exchange.reply_item = [], ""
             if exchange.is_answered:
@@ -310,16 +314,26 @@ class RemoteConversation:
             self._note_transcript(event)
         elif name == "error":
             self._on_error(event)
-        elif name == "response.created" and uplink.requested and (own_id := id_of(event.get("response"))):
-            begun = uplink.requested.popleft()
-            begun.response_id = own_id
-            self._known[own_id] = begun
+        elif name == "response.created" and uplink.requested:
+            self._begin(id_of(event.get("response")))
         elif name.startswith("response.") or name in (TIMINGS, TURN_END):
             response = self._response_of(event)
             if response is not None:
                 self._on_response(response, name, event)
             elif uplink.ends_turns and len(self._early) < MOST_EARLY:
                 self._early.append(event)
+            if name == "response.done" and self._is_refused and uplink.requested:
+                self._is_refused = False
+                uplink.ask(uplink.requested[0])
+
+    def _begin(self, response_id: str) -> RemoteResponse | None:
+        """The server has begun the next requested response."""
+        if not response_id:
+            return None
+        begun = self._uplink.requested.popleft()
+        begun.response_id = response_id
+        self._known[response_id] = begun
+        return begun
 
     def _name_speech(self, item_id: str) -> None:
         if not self._uplink.committed:
@@ -336,9 +350,14 @@ class RemoteConversation:
                 exchange.transcript = f"{exchange.transcript} {text}".strip()[:MOST_CHARACTERS]
 
     def _response_of(self, event: Json) -> RemoteResponse | None:
-        """The response that an event belongs to: the latest one where the event does not say."""
+        """The response that an event belongs to: the latest one where the event does not say, the next
+        requested one where the server has not announced it."""
         own_id = id_of(event.get("response")) or str(event.get("response_id") or "")
-        return self._known.get(own_id) if own_id else self._response
+        if not own_id:
+            return self._response
+        if own_id not in self._known and self._uplink.requested and not self._is_refused:
+            return self._begin(own_id)
+        return self._known.get(own_id)
 
     def _on_response(self, response: RemoteResponse, name: str, event: Json) -> None:
         if name == "response.output_item.added":
@@ -399,14 +418,20 @@ class RemoteConversation:
             self._flow_steps = None
             self._give(FlowStepsSet(self._uplink.session.flow_steps, read_problem(error)))
             return
-        event_id = error.get("event_id") or event.get("event_id")
+        code = str(error.get("code") or error.get("type"))
+        event_id = error.get("event_id")
+        named = event_id or event.get("event_id")
         for response in list(self._uplink.requested):
-            if response.event_id and event_id == response.event_id:
+            is_busy = code == _BUSY and event_id in (None, response.event_id)
+            if is_busy and not response.is_over:
+                self._is_refused = True
+                return
+            if response.event_id and named == response.event_id:
                 self._uplink.requested.remove(response)
                 if not response.is_over:
                     self._fail(response, error)
                 return
-        _log.info("the server refused an event: %s", str(error.get("code") or error.get("type"))[:80])
+        _log.info("the server refused an event: %s", code[:80])
 
     def _fail(self, response: RemoteResponse, error: Json) -> None:
         response.is_over = True

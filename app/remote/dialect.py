@@ -118,6 +118,17 @@ def session_update(session: ServerSession) -> Json:
     return {"type": "session.update", "session": changed}
 
 
+def transcription_update(session: ServerSession) -> Json:
+    """The session.update that asks for the words of the user. Apart from the one that begins a conversation:
+    a server that refuses it goes on without. The name of the model is the one that most servers know."""
+    asked = {"model": "whisper-1"}
+    if session.is_older:
+        changed: Json = {"input_audio_transcription": asked}
+    else:
+        changed = {"type": "realtime", "audio": {"input": {"transcription": asked}}}
+    return {"type": "session.update", "session": changed}
+
+
 def flow_steps_update(steps: int) -> Json:
     """The session.update that chooses the flow steps."""
     return {"type": "session.update", "session": {"type": "realtime", "moss_voice": {"flow_steps": steps}}}

@@ -78,6 +78,8 @@ class RemoteResponse:
         """Text that came before the first audio: it counts as output with that."""
         self._resampler: Resampler | None = None
         self._chunks = self._characters = 0
+        self._is_streamed = False
+        """Whether the text since the last complete one came in parts."""
         timing.emit("commit", exchange.turn_id, self._asked_ns, 0)
 
     @property
@@ -100,6 +102,7 @@ class RemoteResponse:
         """Add to the text or the transcript."""
         text = text[: MOST_CHARACTERS - self._characters]
         self._characters += len(text)
+        self._is_streamed = True
         if self.modality is Modality.SPEECH and self._first_ns is None:
             self._held.append(text)
             return
@@ -108,9 +111,11 @@ class RemoteResponse:
         self._say(text)
 
     def complete_text(self, text: str) -> None:
-        """Take the whole text, from a server that may not have sent it in parts."""
-        if text and not self.exchange.said and not self._held:
-            self.add_text(text)
+        """Take a complete text, which may not have come in parts; some servers send one for each sentence."""
+        if text and not self._is_streamed:
+            follows = bool(self.exchange.said or self._held) and not text[0].isspace()
+            self.add_text(f" {text}" if follows else text)
+        self._is_streamed = False
 
     def add_audio(self, data: object, known: AudioFormat) -> None:
         """Add base64 speech; what cannot be decoded is ignored."""

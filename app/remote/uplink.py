@@ -20,6 +20,7 @@ from app.remote.dialect import (
     message,
     response_create,
     session_update,
+    transcription_update,
 )
 from app.remote.exchange import RemoteExchange, new_item_id
 from app.remote.response import RemoteResponse
@@ -55,6 +56,7 @@ class Uplink:
         self.requested.clear()
         self.committed.clear()
         emit(session_update(session))
+        emit(transcription_update(session))
 
     def close(self) -> None:
         """Note that the connection is lost."""
@@ -132,7 +134,11 @@ class Uplink:
             turn.user_items = [new_item_id()]
             question = turn.text or turn.transcript
             self._send(message("user", question, turn.user_items[0], is_older=session.is_older))
-        asked = response_create(session, response.modality, finished=response.finished)
+        self.ask(response)
+
+    def ask(self, response: RemoteResponse) -> None:
+        """Send the request alone."""
+        asked = response_create(self.session, response.modality, finished=response.finished)
         response.event_id = self._send(asked)
 
     def confirm(self) -> None:
