@@ -23,6 +23,7 @@ SpeculationMode = Literal["auto", "on", "off"]
 OverlapMode = Literal["pause", "duck", "off"]
 """What happens to a reply when somebody speaks over it, until it is clear whether that is a turn: it is
 paused, its volume falls, or nothing."""
+DEFAULT_OVERLAP: OverlapMode = "pause"
 InputMode = Literal["voice", "push", "both"]
 """What opens a turn: voice activity, the push-to-talk button, or both."""
 EchoLibrary = Literal["pywebrtc", "livekit"]

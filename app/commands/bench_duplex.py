@@ -24,6 +24,7 @@ from app.commands.shared_options import (
 from app.duplex.scenario import ECHO_DB, GROUPS
 from app.duplex.segments import KINDS
 from app.progress import progress_bar
+from app.settings import DEFAULT_OVERLAP
 
 if TYPE_CHECKING:
     from app.duplex.scenario import RecordedScenario, Scenario
@@ -44,7 +45,7 @@ The JSON file annotates it, with times in seconds from the beginning of the file
    "room": {{"echo_db": 12, "delay_ms": 100, "skew_ppm": 50, "noise_dbfs": -45}}}}
 
 kind is one of {", ".join(KINDS)}. Segments come in the order of their start.
-Pauses, which may be left out, lie within their segment. group and room may be left out, too: without echo_db
+Pauses lie within their segment. They and text (what is said), group and room may be left out: without echo_db
 the user wears headphones, without noise_dbfs there is no noise. --duplex-out writes the same files, with the
 assistant's channel on the right and the decisions of the session.
 """
@@ -132,6 +133,7 @@ def run_duplex(arguments: argparse.Namespace) -> int:
         **hardware.environment(settings.engine.device, settings.engine.lm_dtype),
         "seed": arguments.duplex_seed,
         "eagerness": settings.eagerness or "balanced",
+        "overlap": settings.overlap or DEFAULT_OVERLAP,
         "clock": _clock_name(arguments),
     }
     with live_report("moss-voice bench --duplex", arguments) as report:
@@ -210,5 +212,5 @@ def _round(arguments: argparse.Namespace, place: int) -> Iterator[Scenario | Rec
         arguments.duplex_seed + place,
         counts=QUICK if arguments.quick else FULL,
         echo_db=arguments.echo_db[:1] if arguments.quick else arguments.echo_db,
-        users=1 if arguments.quick else 4,
+        **({"users": 1} if arguments.quick else {}),
     )

@@ -41,9 +41,9 @@ class Counts:
 
 FULL = {
     "pauses": Counts(turns=12),
-    "interruptions": Counts(turns=0, interruptions=8),
-    "backchannels": Counts(turns=0, backchannels=6, tics=7, asides=6),
-    "echo": Counts(turns=5, interruptions=5),
+    "interruptions": Counts(turns=0, interruptions=10),
+    "backchannels": Counts(turns=0, backchannels=10, tics=10, asides=10),
+    "echo": Counts(turns=2, interruptions=6, backchannels=6, tics=3, asides=3),
     "noise": Counts(turns=5, interruptions=3),
 }
 QUICK = {
@@ -62,7 +62,7 @@ def draw_scenarios(
     *,
     counts: dict[str, Counts] = FULL,
     echo_db: Sequence[float] = ECHO_DB,
-    users: int = 4,
+    users: int = 10,
 ) -> Iterator[Scenario]:
     """The scenarios of one round, `users` different speakers for each group without echo or noise. The
     speakers with echo or noise change with the seed."""
@@ -173,12 +173,12 @@ def utter(
     """A clip, with a pause at its first word end for pauses if `pause_s` is above 0."""
     pcm = gain * clip.pcm
     if not pause_s:
-        return Utterance(kind, pcm, clip.start_s, clip.end_s)
+        return Utterance(kind, pcm, clip.start_s, clip.end_s, text=clip.text)
     at = round(clip.pauses_s[0] * RATE)
     silence = np.zeros(round(pause_s * RATE), dtype=np.float32)
     pcm = np.concatenate([_fade_out(pcm[:at]), silence, _fade_out(pcm[at:][::-1])[::-1]])
     pause = (clip.pauses_s[0], clip.pauses_s[0] + pause_s)
-    return Utterance(kind, pcm, clip.start_s, clip.end_s + pause_s, (pause,))
+    return Utterance(kind, pcm, clip.start_s, clip.end_s + pause_s, (pause,), clip.text)
 
 
 def _fade_out(pcm: Pcm) -> Pcm:

@@ -21,6 +21,7 @@ from app.duplex.segments import (
     merge,
     overlap_s,
     sounding_at,
+    without,
 )
 from engine_runtime.bench.measuring import p50_p95
 
@@ -28,6 +29,10 @@ YIELD_S = 2.0
 """To yield to an interruption."""
 IGNORE_S, NO_ANSWER_S = 1.0, 2.0
 """Time limits within which the assistant yields to, or answers, speech that it should ignore."""
+LOWERED_S = 0.7
+"""A reply that is 10 dB down for longer than this has yielded to speech that it should ignore."""
+STOP = "stop"
+"""The interruption that is measured from its end: until then nobody can know the word."""
 ANSWER_S = 10.0
 """To answer a turn."""
 SHORTEST_REPLY_S = 1.0
@@ -44,7 +49,8 @@ DEFINITIONS = {
     "R_Y": f"interruptions, begun while the assistant speaks, after which it is silent within {YIELD_S:g} s",
     "I_A": "turns in which the assistant starts to speak before their end",
     "S_BC": f"backchannels that it neither yields to (silent within {IGNORE_S:g} s of their start; gaps up "
-    f"to {MODEL_GAP_S:g} s are none) nor answers (starts within {NO_ANSWER_S:g} s of their end)",
+    f"to {MODEL_GAP_S:g} s are none; 10 dB down for more than {LOWERED_S:g} s is silent) nor answers (starts "
+    f"within {NO_ANSWER_S:g} s of their end)",
     "S_VT": "the same of coughs and clicks",
     "S_ND": "the same of speech that is not directed at it",
     "pause TOR": f"pauses within a turn in which the assistant starts and speaks for at least "
@@ -55,6 +61,8 @@ DEFINITIONS = {
     "interruption TOR": f"interruptions after which it speaks for at least {SHORTEST_REPLY_S:g} s",
     "stop latency": f"time in which user and assistant speak at once, from the start of an interruption on; "
     f"gaps of the user up to 0.6 s and of the assistant up to {MODEL_GAP_S:g} s count as speech",
+    "silent after stop": f'end of "{STOP}", said alone -> the assistant is silent; 0 if it is before',
+    "silent after others": "start of any other interruption -> the assistant is silent",
     "response latency": "end of an interruption -> next start of the assistant",
 }
 
@@ -83,6 +91,8 @@ class InterruptionOutcome:
     stop_s: float
     takes_turn: bool
     response_s: float | None
+    stop_word_s: float | None = None
+    """From the end of a "stop" to silence; None for any other interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +127,23 @@ class Outcomes:
 
 
 def judge(
-    user: Sequence[UserSegment], model: Sequence[Segment], yielded_s: Sequence[float] | None = None
+    user: Sequence[UserSegment],
+    model: Sequence[Segment],
+    yielded_s: Sequence[float] | None = None,
+    lowered: Sequence[Segment] = (),
 ) -> Outcomes:
-    """The outcomes of one conversation. `model` are the unmerged segments of the assistant's channel. With
-    `yielded_s`, when the session gave up a reply, one that ends by itself has not yielded."""
+    """The outcomes of one conversation. `model` are the unmerged segments of the assistant's channel, and in
+    `lowered` it is 10 dB down: too long, that is silence for speech which it should ignore, and never for an
+    interruption. With `yielded_s`, when the session gave up a reply, one that ends by itself has not
+    yielded."""
     speech = merge(model, MODEL_GAP_S)
+    full = merge(without(model, (span for span in lowered if span.seconds > LOWERED_S)), MODEL_GAP_S)
     outcomes = Outcomes()
     for place, segment in enumerate(user):
         later = (other.start_s for other in user[place + 1 :] if other.kind not in IGNORED)
         until_s = min(next(later, np.inf), segment.end_s + ANSWER_S)
         if segment.kind in IGNORED:
-            outcomes.ignored.append(_judge_ignored(segment, speech, yielded_s))
+            outcomes.ignored.append(_judge_ignored(segment, full, yielded_s))
         elif segment.kind == "interruption" and sounding_at(speech, segment.start_s) is not None:
             outcomes.interruptions.append(_judge_interruption(segment, speech, until_s))
         else:
@@ -179,6 +195,7 @@ def _judge_interruption(
         stop_s=overlap_s(interruption, [reply]),
         takes_turn=_takes_turn(speech, response),
         response_s=None if response is None else response - interruption.end_s,
+        stop_word_s=max(reply.end_s - interruption.end_s, 0.0) if interruption.text == STOP else None,
     )
 
 
@@ -269,6 +286,8 @@ def summarize_outcomes(outcomes: Outcomes) -> Panel:
         "L_Y": _spread(event.yield_s for event in interruptions),
         "turn latency": _spread(turn.fdb_latency_s for turn in turns),
         "stop latency": _spread(event.stop_s for event in interruptions),
+        "silent after stop": _spread(event.stop_word_s for event in interruptions if event.is_yielded),
+        "silent after others": _spread(event.yield_s for event in interruptions if event.stop_word_s is None),
         "response latency": _spread(event.response_s for event in interruptions),
     }
     return Panel(shares, spreads)

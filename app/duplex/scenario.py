@@ -31,11 +31,12 @@ class Utterance:
     """Start of the speech."""
     end_s: float
     pauses: tuple[tuple[float, float], ...] = ()
+    text: str = ""
 
     def segment(self, at_s: float) -> UserSegment:
         """The annotation of the utterance, said from `at_s` on."""
         pauses = tuple((at_s + start, at_s + end) for start, end in self.pauses)
-        return UserSegment(self.kind, at_s + self.start_s, at_s + self.end_s, pauses)
+        return UserSegment(self.kind, at_s + self.start_s, at_s + self.end_s, pauses, self.text)
 
 
 @dataclass(frozen=True, slots=True)

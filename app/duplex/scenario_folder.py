@@ -131,10 +131,13 @@ def _segment(entry: Any, place: int, length_s: float) -> UserSegment:
     if not isinstance(pauses, list):
         raise _Defect(f"{where}: pauses is no list")
     spans = tuple(_span(pause, f"{where}: pauses[{number}]") for number, pause in enumerate(pauses))
+    text = entry.get("text", "")
+    if not isinstance(text, str):
+        raise _Defect(f"{where}: text is no text")
     edges = [start_s, *(edge for span in spans for edge in span), end_s]
     if edges != sorted(edges):
         raise _Defect(f"{where}: the pauses are not in order within the segment")
-    return UserSegment(kind, start_s, end_s, spans)
+    return UserSegment(kind, start_s, end_s, spans, text)
 
 
 def _span(given: Any, where: str) -> tuple[float, float]:

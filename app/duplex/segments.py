@@ -38,12 +38,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class UserSegment:
-    """What a user did, pauses included. `pauses` are (start, end), in order."""
+    """What a user did, pauses included. `pauses` are (start, end), in order; `text` is "" where nothing is
+    said, or it is not known."""
 
     kind: SegmentKind
     start_s: float
     end_s: float
     pauses: tuple[tuple[float, float], ...] = ()
+    text: str = ""
 
 
 def find_segments(pcm: Pcm, rate: int) -> list[Segment]:
@@ -79,6 +81,22 @@ def bridge(segments: Iterable[Segment], resumed_s: Sequence[float]) -> list[Segm
         else:
             bridged.append(segment)
     return bridged
+
+
+def without(segments: Iterable[Segment], spans: Iterable[Segment]) -> list[Segment]:
+    """What is left of the segments outside of the spans."""
+    left = list(segments)
+    for span in spans:
+        left = [
+            Segment(start_s, end_s)
+            for own in left
+            for start_s, end_s in (
+                (own.start_s, min(own.end_s, span.start_s)),
+                (max(own.start_s, span.end_s), own.end_s),
+            )
+            if start_s < end_s
+        ]
+    return left
 
 
 def sounding_at(segments: Iterable[Segment], at_s: float) -> Segment | None:

@@ -12,8 +12,8 @@ from math import inf
 import numpy as np
 
 from app.audio.levels import rms
-from app.audio.ring import FADE_S
-from app.duplex.measures import Spread
+from app.audio.ring import DUCK_S, FADE_S
+from app.duplex.measures import IGNORED, Spread
 from app.duplex.room import RATE
 from app.duplex.segments import Segment, UserSegment, find_segments, first_start
 from app.duplex.simulator import DuplexRecord
@@ -46,12 +46,15 @@ DEFINITIONS = {
     "TTFA": "commit of a turn to the engine, a speculative one included -> first PCM sample ready",
     "endpointing": "last speech sample -> commit",
     "confirmed to sound": "decision that a turn is over -> first sample of the reply",
-    "resume -> sound": "decision to resume a reply -> its sound continues, if it is not paused again before",
+    "ducked": "start of speech over a reply -> the reply is ducked or silent, where it is paused or ducked",
+    "undone": "start of a backchannel, cough or bystander's speech -> the reply is as loud as before",
+    "resume -> sound": "decision to resume a paused reply -> its sound continues, if it is not paused again "
+    "before",
     "lost at a resume": f"of the reply, by its sound as made, in ms beyond {TOLERANCE_MS:g} ms",
     "doubled at a resume": "the same, of what is heard twice; what was faded out is faded in again",
     "self-interruptions": f"replies paused or cut while no user had spoken for {_REACTION_S:g} s",
     "answers to itself": "committed turns during which no user spoke",
-    "interrupts": "replies paused because somebody spoke",
+    "interrupts": "replies paused or ducked because somebody spoke",
     "resumes": "of these, replies that continued",
     "cuts": "replies that ended because somebody spoke",
     "speculative replies": "replies begun at a candidate pause",
@@ -74,8 +77,11 @@ class SessionMeasures:
 
 def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
     """The sums over these conversations."""
+    clocks = [clock for recording in recordings for clock in overlap_clocks(recording)]
     shifts = [shift for recording in recordings for shift in _shifts(recording)]
     spreads = {name: _timed(recordings, event) for name, event in _TIMED.items()} | {
+        "ducked": Spread.of(clock.ducked_ms for clock in clocks),
+        "undone": Spread.of(clock.undone_ms for clock in clocks if clock.undone_ms is not None),
         "resume -> sound": Spread.of(late for recording in recordings for late in _resume_lags(recording)),
         "lost at a resume": Spread.of(max(shift - TOLERANCE_MS, 0.0) for shift in shifts),
         "doubled at a resume": Spread.of(max(-shift - TOLERANCE_MS, 0.0) for shift in shifts),
@@ -99,6 +105,69 @@ def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
     return SessionMeasures(spreads, counts)
 
 
+@dataclass(frozen=True, slots=True)
+class OverlapClock:
+    """Speech over a reply, from its start: when the reply was ducked or silent, and as loud as before again;
+    None where it is an interruption, or the reply did not come back."""
+
+    ducked_ms: float
+    undone_ms: float | None
+
+
+def overlap_clocks(recording: DuplexRecord) -> list[OverlapClock]:
+    """One for each utterance that paused or ducked a reply."""
+    spans = [span for span in overlaps(recording) if span.manner != "off"]
+    clocks = []
+    for segment in recording.segments:
+        until_s = segment.end_s + _REACTION_S
+        span = next((own for own in spans if segment.start_s <= own.start_s < until_s), None)
+        if span is None or segment.kind == "turn":
+            continue
+        undone_ms = None
+        if segment.kind in IGNORED and span.is_resumed:
+            undone_ms = (span.end_s + span.ramp_s - segment.start_s) * 1e3
+        clocks.append(OverlapClock((span.start_s + span.ramp_s - segment.start_s) * 1e3, undone_ms))
+    return clocks
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapSpan:
+    """From the decision that somebody speaks over a reply to the verdict."""
+
+    start_s: float
+    end_s: float
+    turn_id: int
+    manner: str
+    """What happened to the reply: an `OverlapMode`."""
+    is_resumed: bool
+
+    @property
+    def ramp_s(self) -> float:
+        """From a decision to its effect."""
+        return {"duck": DUCK_S, "pause": FADE_S}.get(self.manner, 0.0)
+
+
+def overlaps(recording: DuplexRecord) -> list[OverlapSpan]:
+    """Each time that somebody spoke over a reply, in order."""
+    spans, present = [], None
+    for event in sorted(_stops(recording), key=_at_s):
+        kind = event.attributes["kind"]
+        if kind != "interrupt" and present is not None:
+            manner = str(present.attributes.get("overlap", "pause"))
+            spans.append(OverlapSpan(_at_s(present), _at_s(event), present.turn_id, manner, kind == "resume"))
+        present = event if kind == "interrupt" else None
+    return spans
+
+
+def lowered(recording: DuplexRecord) -> list[Segment]:
+    """Where a reply was 10 dB down or more, and went on."""
+    return [
+        Segment(span.start_s + span.ramp_s, span.end_s + span.ramp_s)
+        for span in overlaps(recording)
+        if span.manner == "duck"
+    ]
+
+
 def resumed_s(recording: DuplexRecord) -> list[float]:
     """When replies were resumed."""
     return [_at_s(event) for event in recording.of("resume")]
@@ -120,23 +189,26 @@ def yielded_s(recording: DuplexRecord) -> list[float]:
 
 def _shifts(recording: DuplexRecord) -> list[float]:
     """The shift of each resumed reply whose sound is known."""
-    shifts = []
-    for turn_id, reply in recording.replies.items():
-        resumed = [_at_s(event) for event in recording.of("resume") if event.turn_id == turn_id]
-        stops = [
-            _at_s(event)
-            for event in recording.of("interrupt") + recording.of("cut")
-            if event.turn_id == turn_id
-        ]
-        for at_s in resumed:
-            paused_s = max((stop_s for stop_s in stops if stop_s < at_s), default=None)
-            if paused_s is None:
-                continue
-            since_s = max((other_s + FADE_S for other_s in resumed if other_s < paused_s), default=0.0)
-            until_s = min((stop_s for stop_s in stops if stop_s > at_s), default=inf)
-            shifts.append(
-                shift_ms(recording.assistant, paused_s, at_s, reply, since_s=since_s, until_s=until_s)
+    spans, shifts = overlaps(recording), []
+    for place, span in enumerate(spans):
+        reply = recording.replies.get(span.turn_id)
+        if reply is None or not span.is_resumed:
+            continue
+        before, after = spans[:place], spans[place + 1 :]
+        since_s = max((own.end_s + FADE_S for own in before if own.turn_id == span.turn_id), default=0.0)
+        until_s = min((own.start_s for own in after if own.turn_id == span.turn_id), default=inf)
+        pause_s = span.end_s - span.start_s if span.manner == "pause" else 0.0
+        shifts.append(
+            shift_ms(
+                recording.assistant,
+                span.start_s,
+                span.end_s,
+                reply,
+                pause_s=pause_s,
+                since_s=since_s,
+                until_s=until_s,
             )
+        )
     return [shift for shift in shifts if shift is not None]
 
 
@@ -150,7 +222,8 @@ def _resume_lags(recording: DuplexRecord) -> list[float]:
     """From each decision to resume to the next start of a sound, in milliseconds; none where the next
     decision about a reply comes first."""
     sounds = find_segments(recording.assistant, RATE)
-    resumed, decisions = resumed_s(recording), sorted(map(_at_s, _stops(recording)))
+    decisions = sorted(map(_at_s, _stops(recording)))
+    resumed = [span.end_s for span in overlaps(recording) if span.is_resumed and span.manner == "pause"]
     lags = []
     for at_s in resumed:
         next_s = min((other_s for other_s in decisions if other_s > at_s), default=inf)
@@ -199,11 +272,13 @@ def shift_ms(
     resumed_s: float,
     reply: Pcm,
     *,
+    pause_s: float | None = None,
     since_s: float = 0.0,
     until_s: float = np.inf,
 ) -> float | None:
     """How many milliseconds of a reply are missing in the assistant's channel where it was paused and resumed
-    (above 0), or played twice (below 0). None where a side is too short, too quiet or not found in the reply,
+    (above 0), or played twice (below 0). `pause_s` of silence are in between, by default all of that time.
+    None where a side is too short, too quiet or not found in the reply,
     which is played without another pause from `since_s` to `until_s`."""
     before_end = round(paused_s * RATE)
     after_start = round(resumed_s * RATE) + _MARGIN
@@ -214,7 +289,8 @@ def shift_ms(
     if before is None or after is None:
         return None
     # From the start of one piece to that of the other, without the pause.
-    in_record = after_start - (before_end - _PIECE) - (resumed_s - paused_s) * RATE
+    pause_s = resumed_s - paused_s if pause_s is None else pause_s
+    in_record = after_start - (before_end - _PIECE) - pause_s * RATE
     return float((after - before - in_record) * 1e3 / RATE)
 
 

@@ -102,7 +102,9 @@ class SimulatedUser:
         for segment in scenario.segments:
             pauses = tuple((start_s + begin, start_s + end) for begin, end in segment.pauses)
             self.segments.append(
-                UserSegment(segment.kind, start_s + segment.start_s, start_s + segment.end_s, pauses)
+                UserSegment(
+                    segment.kind, start_s + segment.start_s, start_s + segment.end_s, pauses, segment.text
+                )
             )
         self._end_s = start_s + len(scenario.pcm) / RATE
         yield from self._until(self._end_s)

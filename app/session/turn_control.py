@@ -53,6 +53,7 @@ from app.session.session_settings import SessionSettings
 from app.session.speculation import HeldReply
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, TurnResult, UserTurn
 from app.session.voice_stream import VadFrame
+from app.settings import DEFAULT_OVERLAP
 from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import ReplyEvent
@@ -352,7 +353,7 @@ class TurnControl:
 
     def pause_reply(self, event: TurnEvent) -> None:
         """Pause or duck the reply, or leave it alone; the engine continues with it."""
-        overlap = self.settings.overlap or "pause"
+        overlap = self.settings.overlap or DEFAULT_OVERLAP
         self._player.pause(overlap)
         onset_ns = self._capture.spoken_at_ns(self._stream.samples_of(event.speech_start_ms))
         self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9, overlap=overlap)

@@ -49,6 +49,11 @@ USERS = (
     Speaker("ked", "festival", "ked_diphone", "en-us+m7"),
     Speaker("slt", "festival", "cmu_us_slt_arctic_hts", "en-us+f2"),
     Speaker("f4", "espeak", "en-us+f4", "en-us+f4"),
+    Speaker("annie", "espeak", "en-us+Annie", "en-us+Annie"),
+    Speaker("andy", "espeak", "en-gb+Andy", "en-gb+Andy"),
+    Speaker("linda", "espeak", "en-029+linda", "en-029+linda"),
+    Speaker("mario", "espeak", "en-us-nyc+Mario", "en-us-nyc+Mario"),
+    Speaker("michael", "espeak", "en-gb-x-rp+Michael", "en-gb-x-rp+Michael"),
 )
 BYSTANDERS = (
     Speaker("kal", "flite", "kal16", "en-us"),
@@ -60,6 +65,11 @@ LONG = (
     ("count backwards from | twelve to six", "please count from four | to ten"),
     ("say the numbers from | two to eight", "count from thirteen | to nineteen"),
     ("please count from three to nine", "count down from seven to one"),
+    ("please count from one to seven", "count down from nine to three"),
+    ("please count from four to ten", "count from thirteen to nineteen"),
+    ("count up from ten to sixteen", "please count down from eight to two"),
+    ("say the numbers from two to eight", "please count from three to nine"),
+    ("count from twelve to eighteen", "please count from two to eight"),
 )
 SHORT = (
     ("what is the capital of | france", "how much is three | plus four", "what day comes after | monday"),
@@ -67,10 +77,16 @@ SHORT = (
     ("name the capital of | spain", "what is nine | minus five", "what month comes before | june"),
     ("can you tell me | the capital of japan", "what colour | is snow", "the opposite of | loud"),
     ("who are you", "what is the capital of italy", "add six and two"),
+    ("what is the capital of france", "how much is three plus four", "what day comes after monday"),
+    ("tell me the colour of grass", "what is the opposite of winter", "which number follows eleven"),
+    ("name the capital of spain", "what is nine minus five", "what month comes before june"),
+    ("can you tell me the capital of japan", "what colour is snow", "the opposite of loud"),
+    ("who are you", "what is the capital of italy", "add six and two"),
 )
-INTERRUPTIONS = ("stop, what is two plus two", "wait, what colour is coal")
-BACKCHANNELS = ("uh huh", "yeah", "okay", "right")
-MM_HM = "[[m,mh'Vm]]"
+INTERRUPTIONS = ("stop, what is two plus two", "wait, what colour is coal", "stop", "wait", "no no", "what")
+BACKCHANNELS = ("uh huh", "yeah", "okay", "right", "yeah exactly")
+NOISES = {"mm-hm": "[[m,mh'Vm]]", "laughter": "[[h'ah'ah'a]]"}
+"""What is no word, by the name that is shown, as phonemes."""
 ASIDES = (
     "did you remember to feed the cat",
     "i put your keys on the kitchen table",
@@ -88,8 +104,9 @@ def main() -> None:
         clips += _say(user, "short", SHORT[number])
         clips += _say(user, "interruption", INTERRUPTIONS)
         clips += _say(user, "backchannel", BACKCHANNELS)
-        hum = Speaker(user.name, "espeak", user.noises, user.noises)
-        clips += _say(hum, "backchannel", (MM_HM,), "mm-hm")
+        throat = Speaker(user.name, "espeak", user.noises, user.noises)
+        for shown, phonemes in NOISES.items():
+            clips += _say(throat, "backchannel", (phonemes,), shown)
     for bystander in BYSTANDERS:
         clips += _say(bystander, "not_directed", ASIDES)
     lines = ",\n".join("  " + json.dumps(clip) for clip in clips)

@@ -24,6 +24,7 @@ from app.gui.common.preference_file import ServerKey, holds_objects, is_damaged,
 from app.gui.common.themes import ThemeChoice
 from app.session.session_settings import Recording, SessionSettings
 from app.settings import (
+    DEFAULT_OVERLAP,
     FIXED_IN_AN_ENGINE,
     NAMES_AN_ENGINE,
     Eagerness,
@@ -82,7 +83,7 @@ class Preferences:
     endpointing_ms: int = setting(SessionSettings().turn_taking.end_ms, least=200, most=2000)
     eagerness: Eagerness = setting(DEFAULT_EAGERNESS, into=(TurnTakingSettings,))
     speculate: SpeculationMode = setting("auto", into=(SessionSettings,))
-    overlap: OverlapMode = setting("pause", into=(SessionSettings,))
+    overlap: OverlapMode = setting(DEFAULT_OVERLAP, into=(SessionSettings,))
     input_mode: InputMode = setting("voice", into=(TurnTakingSettings,))
     hotkey: str = setting("", matches=combination)
     interruption: Interruption = "at_once"

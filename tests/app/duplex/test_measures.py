@@ -130,6 +130,33 @@ def test_a_reply_that_ends_by_itself_has_not_yielded(yielded_s: list[float] | No
     assert outcome.is_ignored is is_ignored
 
 
+@pytest.mark.parametrize(("low_s", "is_ignored"), [(0.69, True), (0.71, False)])
+def test_a_reply_that_is_soft_for_too_long_has_yielded(low_s: float, is_ignored: bool) -> None:
+    said = UserSegment("backchannel", 3, 3.4)
+    (outcome,) = judge([said], [Segment(1, 8)], lowered=[Segment(3.2, 3.2 + low_s)]).ignored
+    assert outcome.is_ignored is is_ignored
+
+
+def test_to_an_interruption_softness_is_no_silence() -> None:
+    said = UserSegment("interruption", 3, 6)
+    (outcome,) = judge([said], [Segment(1, 8)], lowered=[Segment(3.2, 7.0)]).interruptions
+    assert not outcome.is_yielded
+
+
+def test_stop_is_timed_from_its_end_and_any_other_interruption_from_its_start() -> None:
+    outcomes = judge(
+        [
+            UserSegment("interruption", 3, 3.4, text="stop"),
+            UserSegment("interruption", 9, 11, text="what is it"),
+        ],
+        [Segment(1, 3.6), Segment(7, 9.5)],
+    )
+    spreads = summarize_outcomes(outcomes).spreads
+    stop, others = spreads["silent after stop"], spreads["silent after others"]
+    assert (stop.count, stop.p95) == (1, pytest.approx(0.2))
+    assert (others.count, others.p50) == (1, pytest.approx(0.5))
+
+
 def test_the_panel_sums_conversations_and_defines_what_it_shows() -> None:
     total = Outcomes()
     for _ in range(6):

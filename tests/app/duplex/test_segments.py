@@ -14,6 +14,7 @@ from app.duplex.segments import (
     merge,
     overlap_s,
     sounding_at,
+    without,
 )
 
 RATE = 16_000
@@ -59,3 +60,11 @@ def test_a_long_pause_of_the_user_is_no_overlap() -> None:
     assert overlap_s(user, [Segment(0.0, 10.0)]) == pytest.approx(2.0)  # 1.0-2.5 and 3.5-4.0
     assert overlap_s(user, [Segment(0.0, 1.2)]) == pytest.approx(0.2)
     assert overlap_s(user, [Segment(2.6, 3.4)]) == 0
+
+
+def test_spans_are_cut_out_of_segments() -> None:
+    sounds = [Segment(1, 3), Segment(4, 5)]
+    assert without(sounds, [Segment(2, 2.5)]) == [Segment(1, 2), Segment(2.5, 3), Segment(4, 5)]
+    assert without(sounds, [Segment(2.5, 4.5), Segment(0, 1.5)]) == [Segment(1.5, 2.5), Segment(4.5, 5)]
+    assert without(sounds, [Segment(3.2, 3.8)]) == sounds
+    assert without(sounds, [Segment(0, 9)]) == []

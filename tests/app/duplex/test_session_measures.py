@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.audio.ring import FADE_S
+from app.audio.ring import DUCK_S, FADE_S
 from app.duplex.room import RATE
 from app.duplex.segments import UserSegment
-from app.duplex.session_measures import TOLERANCE_MS, measure_sessions, shift_ms, yielded_s
+from app.duplex.session_measures import TOLERANCE_MS, lowered, measure_sessions, shift_ms, yielded_s
 from app.duplex.simulator import Committed, DuplexRecord
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
@@ -33,9 +33,17 @@ def recording(
 
 
 def test_lags_are_taken_from_the_record() -> None:
-    first, second = decision("resume", 1.0), decision("resume", 3.0)
-    never = decision("resume", 8.0)
-    found = measure_sessions([recording(first, second, never, sounds=((1.2, 2.0), (3.1, 4.0)))])
+    decisions = [
+        decision(kind, at_s, overlap=overlap)
+        for start_s, end_s, overlap in (
+            (0.5, 1.0, "pause"),
+            (2.5, 3.0, "pause"),
+            (5, 6, "duck"),
+            (7, 8, "pause"),
+        )
+        for kind, at_s in (("interrupt", start_s), ("resume", end_s))
+    ]
+    found = measure_sessions([recording(*decisions, sounds=((1.2, 2.0), (3.1, 4.0), (6.1, 6.5)))])
     resume = found.spreads["resume -> sound"]
     assert (resume.count, resume.p50) == (2, pytest.approx(150))
     assert measure_sessions([recording()]).spreads["resume -> sound"].count == 0
@@ -56,6 +64,39 @@ def test_a_resumed_reply_is_compared_with_its_sound() -> None:
     measured = measure_sessions([found]).spreads
     assert measured["lost at a resume"].p50 == pytest.approx(90, abs=1)
     assert measured["doubled at a resume"].p50 == 0
+
+
+def test_a_ducked_reply_is_compared_as_one_that_went_on() -> None:
+    made = (0.1 * np.random.default_rng(1).standard_normal(6 * RATE)).astype(np.float32)
+    found = recording(decision("interrupt", 2.0, overlap="duck"), decision("resume", 3.0))
+    found.assistant[RATE : 6 * RATE] = made[: 5 * RATE]
+    found.assistant[2 * RATE : 3 * RATE] *= 0.18
+    found.replies[1] = made
+    measured = measure_sessions([found]).spreads
+    assert measured["lost at a resume"].count == 1
+    assert measured["lost at a resume"].p50 == measured["doubled at a resume"].p50 == 0
+
+
+def test_the_clocks_of_speech_over_a_reply() -> None:
+    found = recording(
+        decision("interrupt", 1.1, overlap="duck"),
+        decision("resume", 1.6),
+        decision("interrupt", 5.2, overlap="pause"),
+        decision("cut", 6.0),
+        decision("interrupt", 9.0, overlap="off"),
+        decision("resume", 9.5),
+        segments=(
+            UserSegment("backchannel", 1.0, 1.3),
+            UserSegment("interruption", 5.0, 6.5),
+            UserSegment("tic", 8.9, 9.1),
+        ),
+    )
+    spreads = measure_sessions([found]).spreads
+    clocks = [(100 + DUCK_S * 1e3), (200 + FADE_S * 1e3)]
+    assert (spreads["ducked"].count, spreads["ducked"].p50) == (2, pytest.approx(np.mean(clocks)))
+    assert (spreads["undone"].count, spreads["undone"].p50) == (1, pytest.approx(600 + DUCK_S * 1e3))
+    (span,) = lowered(found)
+    assert (span.start_s, span.end_s) == pytest.approx((1.1 + DUCK_S, 1.6 + DUCK_S))
 
 
 def test_a_reply_is_given_up_when_it_is_paused_for_good_or_cut_at_once() -> None:
