@@ -14,6 +14,7 @@ import math
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,19 @@ def frames_of(path: Path) -> tuple[int, int]:
         return 0, 0
     finally:
         os.close(file)
+
+
+def blocks_of(path: Path, frames: int) -> Iterator[NDArray[np.int16]]:
+    """The samples [n, channels] of a file that this program wrote, in blocks of so many frames. ExportError
+    if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            _, channels = _layout(file.read(_HEADER_BYTES), path)
+            while block := file.read(frames * 2 * channels):
+                whole = len(block) // (2 * channels) * 2 * channels
+                yield np.frombuffer(bytearray(block[:whole]), "<i2").reshape(-1, channels)
+    except OSError as error:
+        raise in_words(path, error) from error
 
 
 def _header_of(file: int) -> bytes:

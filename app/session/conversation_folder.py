@@ -1,7 +1,8 @@
 """Recorded conversations on the disk: one private folder each, listed, read and deleted here.
 
 conversation.json: format, program, bundle, settings, when it began; a summary for the list.
-conversation.wav: stereo, left what the microphone captured, right what was played, on one time line.
+conversation.wav or .flac: stereo, left what the microphone captured, right what was played, on one time
+line.
 events.jsonl: commands, events and timings of the session, one JSON document a line, with `t` in seconds on
 that line. history.json: the engine's history, from which the conversation can be continued.
 
@@ -26,25 +27,34 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from app.export import ExportFile, in_words
 from app.process import take_lock
 from app.session.recorded_values import value_of
 from engine_runtime.errors import MossVoiceError
 from engine_runtime.renamed import IN_TIMINGS, with_new_names
 
 FORMAT = 1
-ABOUT, SOUND, EVENTS, HISTORY = "conversation.json", "conversation.wav", "events.jsonl", "history.json"
+ABOUT, EVENTS, HISTORY = "conversation.json", "events.jsonl", "history.json"
+SOUND = "conversation.wav"
+"""The sound while it grows, and for good where it is not packed."""
+PACKED_SOUND = "conversation.flac"
+"""The same sound after the conversation. Where both are there, the program was killed between them."""
 ERASED = "erased.json"
 """Turns that the user deleted and that are being erased; see erased_turns.py. Readers leave them out."""
-_FILES = (ABOUT, SOUND, EVENTS, HISTORY, ERASED)
+TITLE = "title.json"
+"""The title that the user gave; of its own, because conversation.json belongs to the window that writes the
+conversation."""
+_FILES = (ABOUT, SOUND, PACKED_SOUND, EVENTS, HISTORY, ERASED, TITLE)
 LONGEST_S = 30 * 86_400.0
 """Longest line of a recording; what claims to be later is damaged."""
 LARGEST_ID = 1_000_000_000
 """Largest turn id: Qt counts in 32 bits."""
-_LARGEST = {ABOUT: 1 << 20, HISTORY: 16 << 20, EVENTS: 128 << 20, ERASED: 1 << 20}
+_LARGEST = {ABOUT: 1 << 20, HISTORY: 16 << 20, EVENTS: 128 << 20, ERASED: 1 << 20, TITLE: 1 << 16}
 """Bytes that are read. Parsed, a document takes up to 25 times as much memory; of events one line at a time
 is held."""
 _LONGEST_LINE = 1 << 20
 _WORDS_SHOWN = 12
+LONGEST_TITLE = 200
 _STALE_S = 60.0
 _LOCK_TRIES, _LOCK_S = 20, 0.02
 _log = logging.getLogger(__name__)
@@ -63,6 +73,8 @@ class ConversationSummary:
     seconds: float
     turns: int
     first_words: str
+    title: str
+    """The one that the user gave, else the first words; "" for speech alone."""
     bundle: str
     size_bytes: int
     has_sound: bool
@@ -114,6 +126,24 @@ def is_being_written(folder: Path) -> bool:
     is_free = take_lock(descriptor)
     os.close(descriptor)
     return not is_free
+
+
+def sound_of(folder: Path) -> Path | None:
+    """The file with the sound of a conversation, None if there is none."""
+    return next((folder / name for name in (SOUND, PACKED_SOUND) if _is_file(folder / name)), None)
+
+
+def with_unpacked_sound(root: Path) -> list[Path]:
+    """The conversations whose sound can be packed: all but the one that would be continued, and those that
+    are being written."""
+    latest = latest_open(root)
+    return [
+        folder
+        for folder in _folders(root)
+        if _is_file(folder / SOUND)
+        and (latest is None or folder != latest.folder)
+        and not is_being_written(folder)
+    ]
 
 
 def size_bytes(folder: Path) -> int:
@@ -263,6 +293,22 @@ def open_regular(file: Path) -> BinaryIO:
         raise
 
 
+def rename_conversation(folder: Path, title: str) -> None:
+    """Give a conversation a title, or with "" its first words again; also one that is being written.
+    RecordError or ExportError if that cannot be done."""
+    if not _is_file(folder / ABOUT):
+        raise RecordError("{folder} is not a recorded conversation.", "Choose another folder.", folder=folder)
+    title = " ".join(title.split())[:LONGEST_TITLE]
+    if title:
+        with ExportFile(folder / TITLE, is_private=True) as file:
+            file.write(json.dumps({"title": title}, ensure_ascii=False).encode(errors="replace"))
+        return
+    try:
+        (folder / TITLE).unlink(missing_ok=True)
+    except OSError as error:
+        raise in_words(folder / TITLE, error) from error
+
+
 def delete_conversation(folder: Path) -> None:
     """Delete a conversation; files that are not of the program stay. RecordError if that cannot be done."""
     if not (folder / ABOUT).is_file():
@@ -375,11 +421,21 @@ def _summary(folder: Path, level: int = logging.DEBUG) -> ConversationSummary | 
         about["seconds"],
         about["turns"],
         about["first_words"],
+        _title(folder) or about["first_words"],
         about["bundle"],
         size_bytes(folder),
-        _is_file(folder / SOUND),
+        sound_of(folder) is not None,
         about["is_ended"],
     )
+
+
+def _title(folder: Path) -> str:
+    """The title that the user gave, "" for none; one that makes no sense is none."""
+    if not _is_file(folder / TITLE):
+        return ""
+    with contextlib.suppress(RecordError, ValueError):
+        return " ".join(value_of(str, _document(folder / TITLE).get("title")).split())[:LONGEST_TITLE]
+    return ""
 
 
 def _started(text: Any) -> datetime:

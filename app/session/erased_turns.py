@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.audio.flac import silence_flac
 from app.audio.growing_wav import Stretch, silence
 from app.export import ExportFile, in_words
 from app.session.conversation_folder import (
@@ -25,6 +26,7 @@ from app.session.conversation_folder import (
     ERASED,
     EVENTS,
     HISTORY,
+    PACKED_SOUND,
     SOUND,
     RecordError,
     entry_of,
@@ -33,6 +35,7 @@ from app.session.conversation_folder import (
     is_being_written,
     read_about,
     read_history,
+    sound_of,
     to_be_erased,
     without_turns,
 )
@@ -87,7 +90,11 @@ def finish(folder: Path) -> list[Stretch]:
     turns, removed = _scan(folder)
     turn_ids |= removed
     stretches = _stretches(turns, turn_ids)
-    silence(folder / SOUND, stretches)
+    if sound_of(folder) == folder / SOUND:
+        silence(folder / SOUND, stretches)
+        _remove(folder / PACKED_SOUND)
+    else:
+        silence_flac(folder / PACKED_SOUND, stretches)
     try:
         _replace(folder / HISTORY, without_turns(read_history(folder), turn_ids))
     except RecordError:  # there is none, or nothing can be continued from it

@@ -16,16 +16,18 @@ import contextlib
 import json
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.audio.flac import pack, unpack
 from app.audio.growing_wav import GrowingWav, Stretch
 from app.audio.stereo_track import StereoTrack
 from app.audio.streams import AudioOutput, PlayedTap
@@ -46,12 +48,15 @@ from app.session.conversation_folder import (
     EVENTS,
     FORMAT,
     HISTORY,
+    PACKED_SOUND,
     SOUND,
     RecordError,
     delete_conversation,
     first_words_of,
     lock,
     read_about,
+    sound_of,
+    with_unpacked_sound,
     without_turns,
 )
 from app.session.erased_turns import erase
@@ -86,6 +91,8 @@ _QUIET_NS = 2_000_000_000
 """The line of a recording without sound stands still when nothing has happened for this long."""
 _MOST_SILENCE_S = 600.0
 """Longest silence that is written to continue a file. Beyond, the conversation continues in a new folder."""
+_PACKING_PAUSE_S = 0.2
+"""Pause between two steps of packing, each of which takes some 50 ms."""
 _BEGINNINGS = (Start, AskText, PlaySample, RetryTurn)
 _LEFT_OUT = (Levels, PlaybackLevel, SampleProgress, EngineLoading, ContinueConversation, LoadEngine)
 _METER_TIMINGS = frozenset({"playback_buffer"})
@@ -151,6 +158,8 @@ class ConversationRecorder:
         if settings.recording != self._wanted:
             self.end(is_ended=False)
             self._wanted = settings.recording
+            if self._wanted is not None and self._wanted.packs_sound:
+                self._writer.submit(Pack(self._wanted.root))
 
     def service(self, now_ns: int) -> None:
         """Take what was played, hand over what is complete, report what the writer could not write."""
@@ -394,7 +403,14 @@ class Erase:
     is_recorded: bool
 
 
-WriteJob = Begin | Sound | Line | About | History | Erase | End | None
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The sound of the conversations in `root` becomes FLAC, as far as none of them may be continued."""
+
+    root: Path
+
+
+WriteJob = Begin | Sound | Line | About | History | Erase | End | Pack | None
 """None ends the thread."""
 
 
@@ -412,11 +428,19 @@ class RecordWriter:
         self._folder: _OpenFolder | None = None
         self._written: list[Path] = []
         """Folders with parts of this conversation."""
+        self._to_pack: deque[Path] = deque()
+        self._packing: _Packing | None = None
 
     def submit(self, job: WriteJob) -> None:
         """Put a job in the queue; never blocks. Any thread."""
         self._pending.begin()
         self._jobs.put(job)
+
+    @property
+    def sound(self) -> Path | None:
+        """The file with the sound of the conversation that is recorded now. Any thread."""
+        folder = self._folder
+        return None if folder is None else sound_of(folder.path)
 
     @property
     def backlog(self) -> int:
@@ -426,8 +450,10 @@ class RecordWriter:
     def run(self) -> None:
         """Body of the record thread."""
         while True:
-            job = self._jobs.get()
+            job = self._next()
             try:
+                if job is None or isinstance(job, Begin | Erase):  # which may be about the same files
+                    self._stop_packing()
                 if job is None:
                     self._close()
                     return
@@ -444,13 +470,42 @@ class RecordWriter:
             finally:
                 self._pending.end()
 
-    def _write(self, job: Begin | Sound | Line | About | History | Erase | End) -> None:
+    def _next(self) -> WriteJob:
+        """The next job. Sound is packed while none comes, with pauses that leave the processor to replies."""
+        while self._to_pack or self._packing is not None:
+            try:
+                return self._jobs.get(timeout=_PACKING_PAUSE_S)
+            except Empty:
+                self._pack()
+        return self._jobs.get()
+
+    def _pack(self) -> None:
+        try:
+            if self._packing is None:
+                self._packing = _Packing(self._to_pack.popleft())
+            if not self._packing.step():
+                return
+        except (MossVoiceError, OSError) as error:  # it stays a WAV file, which can be read as well
+            _log.warning("the sound of a conversation is not packed: %s", error)
+        if self._packing is not None:
+            self._packing.close()
+            self._packing = None
+
+    def _stop_packing(self) -> None:
+        if self._packing is not None:
+            self._packing.close()
+            self._to_pack.append(self._packing.folder)
+            self._packing = None
+
+    def _write(self, job: Begin | Sound | Line | About | History | Erase | End | Pack) -> None:
         if isinstance(job, Begin):
             self._close()
             self._folder = _OpenFolder(job)
             self._written = [*(self._written if job.is_same else ()), self._folder.path]
         elif isinstance(job, Erase):
             self._erase(job)
+        elif isinstance(job, Pack):
+            self._to_pack.extend(with_unpacked_sound(job.root))
         elif isinstance(job, Sound):
             if self._folder is not None:
                 self._folder.add_sound(job)
@@ -465,6 +520,8 @@ class RecordWriter:
         else:
             folder, self._folder = self._folder, None
             folder.end(job)
+            if job.is_ended and folder.packs_sound:
+                self._to_pack.append(folder.path)
 
     def _erase(self, job: Erase) -> None:
         """Erase in all folders; the error of one is raised after the others are done."""
@@ -498,12 +555,34 @@ class RecordWriter:
             self._folder = None
 
 
+class _Packing:
+    """The sound of a conversation on its way to FLAC; no other window continues it meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        """RecordError if another window writes it, OSError if it was deleted."""
+        self.folder = folder
+        self._lock = lock(folder)
+        self._steps = pack(folder / SOUND, folder / PACKED_SOUND)
+
+    def step(self) -> bool:
+        """Pack the next part; whether that was the last one."""
+        return next(self._steps, self) is self
+
+    def close(self) -> None:
+        """Leave the conversation to others. A folder that was deleted on the way goes, too."""
+        self._steps.close()
+        os.close(self._lock)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+
 class _OpenFolder:
     """The files of the conversation that is recorded."""
 
     def __init__(self, begin: Begin) -> None:
         recording = begin.recording
         self.path = begin.folder or _make_folder(recording)
+        self.packs_sound = recording.packs_sound
         self._sound: GrowingWav | None = None
         self._lines = -1
         self._committed: set[int] = set()
@@ -530,11 +609,19 @@ class _OpenFolder:
     def add_sound(self, sound: Sound) -> None:
         """More of both sides."""
         if self._sound is None:
+            self._unpack()
             self._sound = GrowingWav(self.path / SOUND, sound.sample_rate, 2)
             self._sound.pad_to(sound.first_frame)
         for stretch in self._silent:
             stretch.mute(sound.frames, self._sound.frames, self._sound.sample_rate)
         self._sound.append(sound.frames)
+
+    def _unpack(self) -> None:
+        """A packed file cannot grow. Of both, as after a kill, the WAV file is whole."""
+        packed = self.path / PACKED_SOUND
+        if packed.is_file() and not (self.path / SOUND).is_file():
+            unpack(packed, self.path / SOUND)
+        packed.unlink(missing_ok=True)
 
     def add_line(self, line: Line) -> None:
         """A command, an event or a timing."""

@@ -26,7 +26,8 @@ import numpy as np
 
 from app.audio.device_streams import DEVICE_RATE_HZ
 from app.audio.devices import DeviceList
-from app.audio.growing_wav import GrowingWav, frames_of
+from app.audio.flac import sound_frames
+from app.audio.growing_wav import GrowingWav
 from app.audio.ring import Ring
 from app.audio.wav import WavReader
 from app.audio.wav_streams import WavSpeaker
@@ -46,12 +47,12 @@ from app.session.commands import (
 )
 from app.session.conversation_folder import (
     HISTORY,
-    SOUND,
     RecordError,
     list_conversations,
     read_about,
     read_events,
     read_history,
+    sound_of,
 )
 from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_slot import EngineSource
@@ -120,7 +121,8 @@ def replay(
     """
     about = read_about(folder)
     commands = _commands(folder)
-    has_sound = frames_of(folder / SOUND)[0] > 0 and "hears_file" in about
+    sound = sound_of(folder) if "hears_file" in about else None
+    has_sound = sound is not None and sound_frames(sound)[0] > 0
     if not has_sound and not commands:
         raise ReplayError(
             "{folder} holds neither sound nor a question to replay.", "Choose another one.", folder=folder
@@ -131,12 +133,10 @@ def replay(
         settings = dataclasses.replace(settings, hear_samples=False, recording=recording)
         sample = Path(kept) / "microphone.wav"
         hears_file = has_sound and about["hears_file"]
-        if hears_file:
-            _write_captured(folder, sample)
+        if hears_file and sound is not None:
+            _write_captured(folder, sound, sample)
         late_s = 0.0 if hears_file else _late_s(about)
-        microphone = RecordedMicrophone(
-            folder / SOUND if has_sound and not hears_file else None, commands, late_s
-        )
+        microphone = RecordedMicrophone(sound if has_sound and not hears_file else None, commands, late_s)
         session = Session(
             engine_factory,
             settings,
@@ -207,13 +207,13 @@ def _commands(folder: Path) -> deque[tuple[float, Command]]:
     return found
 
 
-def _write_captured(folder: Path, target: Path) -> None:
+def _write_captured(folder: Path, sound: Path, target: Path) -> None:
     """The left side without the gaps in which the file waited."""
     found = (
         revived(CaptureGap, entry) for entry in read_events(folder) if entry.get("event") == "CaptureGap"
     )
     gaps = [(gap.frame, gap.frames) for gap in found if gap is not None and min(gap.frame, gap.frames) >= 0]
-    with WavReader(folder / SOUND, channel=0) as reader:
+    with WavReader(sound, channel=0) as reader:
         captured = GrowingWav(target, reader.sample_rate, 1)
         position = 0
         for frame, frames in [*gaps, (reader.frames, 0)]:

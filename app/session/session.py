@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -182,6 +183,11 @@ class Session:
         none or is not kept any more. For turns whose ReplyFinished or ReplyCut was polled."""
         turn = self._loop.turns.transcript.get(turn_id)
         return (turn.pcm, turn.sample_rate) if turn else (np.zeros(0, dtype=np.float32), 0)
+
+    def recorded_sound(self) -> Path | None:
+        """The file with both sides of the conversation, as far as it is written; None if it is not recorded,
+        or without sound."""
+        return self._writer.sound
 
     def note_loading(self, share: float) -> None:
         """An engine factory has loaded this share of its files; each percent is reported once. Engine

@@ -21,6 +21,8 @@ class Recording:
     with_sound: bool = True
     name: str = ""
     """Name of the folder; "" for the date and time."""
+    packs_sound: bool = False
+    """Whether sound becomes FLAC after its conversation, that of earlier ones in `root` as well."""
 
 
 @dataclass(frozen=True, slots=True)

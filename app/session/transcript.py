@@ -10,15 +10,23 @@ a file. Raises ExportError. Any thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from app.audio.growing_wav import frames_of
+from app.audio.flac import sound_frames
 from app.export import ExportFile
 from app.session.commands import ContinueConversation
-from app.session.conversation_folder import LARGEST_ID, LONGEST_S, SOUND, read_events, read_history
+from app.session.conversation_folder import (
+    LARGEST_ID,
+    LONGEST_S,
+    first_words_of,
+    read_events,
+    read_history,
+    sound_of,
+)
 from app.session.events import (
     Event,
     PlaybackFinished,
@@ -119,7 +127,8 @@ def how_to_continue(folder: Path) -> ContinueConversation:
         removed = gone.turn_ids if gone is not None else ()
         last_turn_id = max(last_turn_id, entry.get("turn_id") or 0, *removed)
         seconds = max(seconds, entry["t"])
-    frames, rate = frames_of(folder / SOUND)
+    sound = sound_of(folder)
+    frames, rate = sound_frames(sound) if sound is not None else (0, 0)
     sound_s = frames / rate if rate else 0.0
     seconds, last_turn_id = min(max(seconds, sound_s), LONGEST_S), min(last_turn_id, LARGEST_ID)
     return ContinueConversation(folder, read_history(folder), last_turn_id, seconds, rate, sound_s)
@@ -134,6 +143,8 @@ class TurnText:
     reply: str = ""
     reply_s: float = 0.0
     """Length of the reply; of one that was cut, the part that was heard."""
+    began_s: float | None = None
+    """When the question began, in seconds since the conversation did; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +156,16 @@ class Words:
     spoke: str
 
 
-def turn_texts(events: Iterable[Any]) -> list[TurnText]:
-    """The turns that were answered, from events of turns in their order."""
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What stands above a conversation in Markdown."""
+
+    title: str
+    started: datetime | None = None
+
+
+def turn_texts(events: Iterable[Any], began_s: Mapping[int, float] | None = None) -> list[TurnText]:
+    """The turns that were answered, from events of turns in their order; `began_s` as in `TurnText`."""
     turns: dict[int, TurnText] = {}
     answered: set[int] = set()
     for event in events:
@@ -162,27 +181,54 @@ def turn_texts(events: Iterable[Any]) -> list[TurnText]:
             turn = replace(turn, reply=event.heard_text, reply_s=event.heard_s)
             answered.add(event.turn_id)
         turns[event.turn_id] = turn
-    return [turn for turn_id, turn in turns.items() if turn_id in answered]
-
-
-def as_text(turns: Iterable[TurnText], words: Words, *, is_markdown: bool) -> str:
-    """One paragraph per question and reply."""
-    sides = [
-        side
-        for turn in turns
-        for side in (
-            (words.user, turn.question, turn.question_s),
-            (words.assistant, turn.reply, turn.reply_s),
-        )
+    known = began_s or {}
+    return [
+        replace(turn, began_s=known.get(turn_id)) for turn_id, turn in turns.items() if turn_id in answered
     ]
-    return "\n\n".join(_paragraph(*side, words.spoke, is_markdown=is_markdown) for side in sides) + "\n"
 
 
-def write_text(path: Path, turns: Iterable[TurnText], words: Words) -> None:
-    """Write a file, Markdown if its name ends in .md."""
-    text = as_text(turns, words, is_markdown=path.suffix.lower() == ".md")
+def beginnings_of(events: Iterable[RecordedEvent]) -> dict[int, float]:
+    """Where each turn begins on the line, in seconds."""
+    return {known.event.turn_id: known.t for known in events if isinstance(known.event, TurnOpened)}
+
+
+def title_of(turns: Iterable[TurnText]) -> str:
+    """The title of a conversation that has none: its first words, "" where nothing is known as text."""
+    return next((first_words_of(text) for turn in turns for text in (turn.question, turn.reply) if text), "")
+
+
+def searchable_text(folder: Path) -> str:
+    """All that was said in a conversation, as far as it is known as text, in small letters. RecordError."""
+    turns = turn_texts(known.event for known in read_transcript(folder))
+    return "\n".join(f"{turn.question}\n{turn.reply}" for turn in turns).casefold()
+
+
+def as_text(turns: Iterable[TurnText], words: Words, *, heading: Heading | None = None) -> str:
+    """One paragraph per question and reply; with a heading as Markdown, with the time of each question."""
+    paragraphs = []
+    if heading is not None and heading.title:
+        paragraphs.append(f"# {heading.title}")
+    if heading is not None and heading.started is not None:
+        paragraphs.append(f"{heading.started:%Y-%m-%d %H:%M}")
+    for turn in turns:
+        is_timed = heading is not None and turn.began_s is not None
+        user = f"{words.user}, {_clock(turn.began_s or 0.0)}" if is_timed else words.user
+        for side in ((user, turn.question, turn.question_s), (words.assistant, turn.reply, turn.reply_s)):
+            paragraphs.append(_paragraph(*side, words.spoke, is_markdown=heading is not None))
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def write_text(path: Path, turns: Iterable[TurnText], words: Words, heading: Heading) -> None:
+    """Write a file, Markdown with the heading and with times if its name ends in .md."""
+    text = as_text(turns, words, heading=heading if path.suffix.lower() == ".md" else None)
     with ExportFile(path) as file:
         file.write(text.encode(errors="replace"))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _paragraph(name: str, text: str, seconds: float, spoke: str, *, is_markdown: bool) -> str:

@@ -964,6 +964,10 @@
         <translation>有对话结束后即可加入。</translation>
     </message>
     <message>
+        <source>Try again.</source>
+        <translation>请重试。</translation>
+    </message>
+    <message>
         <source>Type a question first.</source>
         <translation>请先输入问题。</translation>
     </message>
@@ -1318,6 +1322,10 @@
     <message>
         <source>{path} was deleted while it was written.</source>
         <translation>{path} 在写入时被删除。</translation>
+    </message>
+    <message>
+        <source>{path} was not written completely.</source>
+        <translation>{path} 未能完整写入。</translation>
     </message>
     <message>
         <source>{path} was not written: a folder has that name.</source>

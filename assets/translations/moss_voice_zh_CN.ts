@@ -263,14 +263,6 @@
         <translation>该回答的声音已不再保留。</translation>
     </message>
     <message>
-        <source>Reply as WAV</source>
-        <translation>将回答保存为 WAV</translation>
-    </message>
-    <message>
-        <source>Recordings (*.wav)</source>
-        <translation>录音 (*.wav)</translation>
-    </message>
-    <message>
         <source>Start a new conversation?</source>
         <translation>开始新对话？</translation>
     </message>
@@ -283,6 +275,14 @@
         <translation>新对话</translation>
     </message>
     <message>
+        <source>Reply as audio</source>
+        <translation>将回答保存为声音</translation>
+    </message>
+    <message>
+        <source>FLAC (*.flac);;WAV (*.wav)</source>
+        <translation>FLAC (*.flac);;WAV (*.wav)</translation>
+    </message>
+    <message>
         <source>Conversation as text</source>
         <translation>对话文本</translation>
     </message>
@@ -291,12 +291,20 @@
         <translation>Markdown (*.md);;文本 (*.txt)</translation>
     </message>
     <message>
-        <source>Nothing has been said yet.</source>
-        <translation>还没有任何对话内容。</translation>
+        <source>Nothing has been heard yet.</source>
+        <translation>还没有任何声音。</translation>
     </message>
     <message>
-        <source>Saved as %1.</source>
-        <translation>已保存为 %1。</translation>
+        <source>Conversation as audio</source>
+        <translation>将对话保存为声音</translation>
+    </message>
+    <message>
+        <source>The sound is being written …</source>
+        <translation>正在写入声音……</translation>
+    </message>
+    <message>
+        <source>Nothing has been said yet.</source>
+        <translation>还没有任何对话内容。</translation>
     </message>
     <message>
         <source>Conversation copied.</source>
@@ -1048,10 +1056,6 @@
         <source>Latency view as PNG</source>
         <translation>延迟视图导出为 PNG</translation>
     </message>
-    <message>
-        <source>Saved as %1.</source>
-        <translation>已保存为 %1。</translation>
-    </message>
 </context>
 <context>
     <name>FileField</name>
@@ -1328,6 +1332,10 @@
         <translation>设置</translation>
     </message>
     <message>
+        <source>Conversation as audio …</source>
+        <translation>将对话保存为声音……</translation>
+    </message>
+    <message>
         <source>Timings as CSV …</source>
         <translation>计时导出为 CSV……</translation>
     </message>
@@ -1478,10 +1486,6 @@
         <translation>将对话保存为声音</translation>
     </message>
     <message>
-        <source>Recordings (*.wav)</source>
-        <translation>录音 (*.wav)</translation>
-    </message>
-    <message>
         <source>Conversations</source>
         <translation>对话记录</translation>
     </message>
@@ -1502,12 +1506,16 @@
         <translation>大小</translation>
     </message>
     <message>
-        <source>Begins with</source>
-        <translation>开头</translation>
-    </message>
-    <message>
         <source>Continue</source>
         <translation>继续</translation>
+    </message>
+    <message>
+        <source>Rename</source>
+        <translation>重命名</translation>
+    </message>
+    <message>
+        <source>Rename this conversation (F2)</source>
+        <translation>重命名此对话 (F2)</translation>
     </message>
     <message>
         <source>Open in player</source>
@@ -1534,8 +1542,24 @@
         <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
     </message>
     <message>
+        <source>FLAC (*.flac);;WAV (*.wav)</source>
+        <translation>FLAC (*.flac);;WAV (*.wav)</translation>
+    </message>
+    <message>
+        <source>The sound is being written …</source>
+        <translation>正在写入声音……</translation>
+    </message>
+    <message>
+        <source>Renamed.</source>
+        <translation>已重命名。</translation>
+    </message>
+    <message>
         <source>Delete</source>
         <translation>删除</translation>
+    </message>
+    <message>
+        <source>The conversation was deleted.</source>
+        <translation>已删除该对话。</translation>
     </message>
     <message>
         <source>Delete all</source>
@@ -1546,12 +1570,24 @@
         <translation>删除所有保留的对话？</translation>
     </message>
     <message>
-        <source>Delete this conversation?</source>
-        <translation>删除此对话？</translation>
+        <source>All conversations were deleted.</source>
+        <translation>已删除所有对话。</translation>
     </message>
     <message>
-        <source>Saved as %1.</source>
-        <translation>已保存为 %1。</translation>
+        <source>Title</source>
+        <translation>标题</translation>
+    </message>
+    <message>
+        <source>Search titles and texts</source>
+        <translation>搜索标题和文本</translation>
+    </message>
+    <message>
+        <source>Search</source>
+        <translation>搜索</translation>
+    </message>
+    <message>
+        <source>Delete this conversation?</source>
+        <translation>删除此对话？</translation>
     </message>
     <message>
         <source>This cannot be undone.</source>
@@ -1581,10 +1617,6 @@
         <translation>默认关闭。保留的对话在重新启动后继续，并列在“对话记录”中。声音以立体声录制，无人说话时也会录制。只有您的用户帐户可以读取这些文件，任何文件都不会离开本机。</translation>
     </message>
     <message>
-        <source>Folder</source>
-        <translation>文件夹</translation>
-    </message>
-    <message>
         <source>Size</source>
         <translation>大小</translation>
     </message>
@@ -1601,6 +1633,18 @@
         <translation>全部，包括声音</translation>
     </message>
     <message>
+        <source>Folder of the conversations</source>
+        <translation>对话的文件夹</translation>
+    </message>
+    <message>
+        <source>&amp;Folder</source>
+        <translation>文件夹(&amp;F)</translation>
+    </message>
+    <message>
+        <source>Conversations that are in another folder stay there.</source>
+        <translation>其他文件夹中的对话留在原处。</translation>
+    </message>
+    <message>
         <source>Open the folder</source>
         <translation>打开文件夹</translation>
     </message>
@@ -1615,6 +1659,18 @@
     <message>
         <source>A second window does not keep conversations.</source>
         <translation>第二个窗口不保留对话。</translation>
+    </message>
+    <message>
+        <source>Give the complete path of a folder.</source>
+        <translation>请输入文件夹的完整路径。</translation>
+    </message>
+    <message>
+        <source>%1 is not a folder.</source>
+        <translation>%1 不是文件夹。</translation>
+    </message>
+    <message>
+        <source>You may not write to %1.</source>
+        <translation>没有写入 %1 的权限。</translation>
     </message>
     <message>
         <source>Delete all</source>
@@ -1897,6 +1953,17 @@
     <message>
         <source>weights without a licence file (the code of MOSS-Speech is Apache-2.0)</source>
         <translation>权重没有许可证文件（MOSS-Speech 的代码为 Apache-2.0）</translation>
+    </message>
+</context>
+<context>
+    <name>NoticeLine</name>
+    <message>
+        <source>Saved as %1.</source>
+        <translation>已保存为 %1。</translation>
+    </message>
+    <message>
+        <source>Open the folder</source>
+        <translation>打开文件夹</translation>
     </message>
 </context>
 <context>
@@ -2692,8 +2759,8 @@
         <translation>删除问题和回答</translation>
     </message>
     <message>
-        <source>Save the reply as WAV …</source>
-        <translation>将回答保存为 WAV……</translation>
+        <source>Save the reply as audio …</source>
+        <translation>将回答保存为声音……</translation>
     </message>
 </context>
 <context>

@@ -50,6 +50,7 @@ class ScriptedSession(Session):
         self.events: list[Event] = []
         self.is_started = False
         self.is_stopped = False
+        self.sound: Path | None = None
 
     def start(self) -> None:
         """Note the call."""
@@ -68,6 +69,10 @@ class ScriptedSession(Session):
         """What was fed since the last call."""
         events, self.events = self.events, []
         return events
+
+    def recorded_sound(self) -> Path | None:
+        """The file of a test."""
+        return self.sound
 
     def feed(self, *events: Event) -> None:
         """Let the next poll return these."""

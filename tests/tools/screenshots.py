@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QApplication
 from app import paths
 from app.gui.common.preferences import Language, Preferences, PreferenceStore
 from app.gui.common.themes import ThemeChoice
+from app.gui.conversation.history_dialog import HistoryDialog
 from app.gui.latency.export import save_png
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
@@ -31,7 +32,7 @@ from tests.doubles.scripted_session import (
 
 
 def main(folder: Path) -> None:
-    """Save window-THEME-LANGUAGE.png, interrupted-, settings- and guideN-... for every combination."""
+    """Save window-THEME-LANGUAGE.png, interrupted-, history-, settings-, general- and guideN-... for each."""
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +62,15 @@ def main(folder: Path) -> None:
 
 
 def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
-    """Save the model page of the settings and the steps of the guide, with the devices of this computer."""
+    """Save the list of conversations, the model and general pages of the settings, and the steps of the
+    guide, with the devices of this computer."""
+    kept = Path(__file__).parents[1] / "data" / "version_0_1_0" / "conversations"
+    history = HistoryDialog(kept, window.look.theme, window.look.icons, window)
+    history.show()
+    history.notice.show_saved(Path.home() / "moss-voice.flac")
+    QApplication.processEvents()
+    save_png(history, folder / f"history-{end}")
+    history.close()
     tools, bundle = window.settings.tools, str(paths.default_bundle())
     loop = QEventLoop()
     tools.plans.found.connect(loop.quit)
@@ -72,6 +81,9 @@ def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
     dialog.show()
     QApplication.processEvents()
     save_png(dialog, folder / f"settings-{end}")
+    dialog.tabs.setCurrentIndex(dialog.tabs.count() - 1)
+    QApplication.processEvents()
+    save_png(dialog, folder / f"general-{end}")
     dialog.close()
     guide = window.settings.open_guide()
     for step in range(guide.stack.count()):

@@ -7,6 +7,7 @@ In: texts. Out: the remedy that was pressed. GUI thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
@@ -14,15 +15,18 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVB
 from app.gui.common.error_texts import cause_in_words, remedy_in_words
 from app.gui.common.icons import Icons
 from app.gui.common.plain_text import PlainLabel, set_tip
+from app.gui.common.question import open_outside
 from app.gui.common.themes import Theme
 from app.gui.common.translation import FollowsLanguage
 from engine_runtime.errors import Problem
 
 SHOWN_MS = 10_000
+SHOWN_SAVED_MS = 30_000
 
 
-class NoticeLine(PlainLabel):
-    """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one.
+class NoticeLine(FollowsLanguage, QWidget):
+    """Hidden until `show_notice`, and again `SHOWN_MS` after the latest one; longer for a file that was
+    saved, whose folder a button opens.
 
     Signals:
         noticed: a notice is shown; its text.
@@ -31,21 +35,53 @@ class NoticeLine(PlainLabel):
     noticed = Signal(str)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__(parent=parent)
-        self.setProperty("role", "muted")
-        self.setWordWrap(True)
+        super().__init__(parent)
+        self._file: Path | None = None
+        self._label = PlainLabel()
+        self._label.setProperty("role", "muted")
+        self._label.setWordWrap(True)
+        self.folder_button = QPushButton()
+        self.folder_button.setAutoDefault(False)
+        self.folder_button.clicked.connect(self._open_folder)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(self._label, 1)
+        layout.addWidget(self.folder_button, 0, Qt.AlignmentFlag.AlignTop)
         self._timer = QTimer(self)
         self._timer.setSingleShot(True)
         self._timer.timeout.connect(self.hide)
+        self.retranslate()
         self.hide()
+
+    def text(self) -> str:
+        """The latest notice."""
+        return self._label.text()
 
     def show_notice(self, text: str) -> None:
         """Show `text` in place of an earlier one."""
-        self.setText(text)
+        self._tell(text, None)
+
+    def show_saved(self, file: Path) -> None:
+        """Say where a file is that was saved, and offer its folder."""
+        self._tell(self.tr("Saved as %1.").replace("%1", str(file)), file)
+
+    def retranslate(self) -> None:
+        """Use the words of the current language."""
+        self.folder_button.setText(self.tr("Open the folder"))
+
+    def _tell(self, text: str, file: Path | None) -> None:
+        self._file = file
+        self.folder_button.setVisible(file is not None)
+        self._label.setText(text)
+        self._label.setAccessibleName(text)
         self.setAccessibleName(text)
         self.show()
-        self._timer.start(SHOWN_MS)
+        self._timer.start(SHOWN_MS if file is None else SHOWN_SAVED_MS)
         self.noticed.emit(text)
+
+    def _open_folder(self) -> None:
+        if self._file is not None:
+            open_outside(self, self.folder_button.text(), self._file.parent)
 
 
 class ErrorBanner(FollowsLanguage, QFrame):

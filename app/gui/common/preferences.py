@@ -125,6 +125,8 @@ class Preferences:
     """Interpreter of the environment that runs the engine, or empty for this program's own."""
     trt_codec: bool = setting(False, into=(EngineOptions,))
     keep: Keep = "nothing"
+    conversations: str = ""
+    """Folder of the conversations, or empty for the program's own."""
     latency_panel: bool = True
     latency_window: bool = False
     """Whether the latency view is in its own window."""
@@ -138,7 +140,7 @@ class Preferences:
         pause_ms = min(turns.pause_ms, self.endpointing_ms)
         speculate_ms = min(turns.speculate_ms, pause_ms)
         interruption_ms = INTERRUPTION_MS[self.interruption]
-        recording = Recording(paths.conversations_dir(), with_sound=self.keep == "sound")
+        recording = Recording(self.conversations_dir(), with_sound=self.keep == "sound", packs_sound=True)
         return dataclasses.replace(
             base,
             **self._handed_to(SessionSettings),
@@ -160,6 +162,11 @@ class Preferences:
                 barge_in_ms=interruption_ms or turns.barge_in_ms,
             ),
         )
+
+    def conversations_dir(self) -> Path:
+        """The folder of the conversations; one that is not an absolute path is not used."""
+        chosen = paths.user_path(self.conversations)
+        return chosen if chosen.is_absolute() else paths.conversations_dir()
 
     def start_settings(self, given: StartSettings) -> StartSettings:
         """The command line, completed by these preferences."""

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from PySide6.QtCore import QObject, QPoint, Signal
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QMenu, QWidget
 
-from app import paths
-from app.audio.wav import write_wav
+from app.audio.flac import export_sound, joined, write_sound
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.question import asked_file, is_confirmed
+from app.gui.common.steps import Steps
 from app.gui.common.themes import Theme
 from app.gui.conversation.bubbles import ReplyBubble, UserBubble
 from app.gui.conversation.history_dialog import HistoryDialog
@@ -30,11 +31,22 @@ from app.session.commands import (
     PlayRecording,
     RetryTurn,
 )
-from app.session.conversation_folder import SOUND, clear_remains, latest_open
+from app.session.conversation_folder import clear_remains, latest_open, read_about, sound_of
 from app.session.erased_turns import finish_all
 from app.session.events import ConversationContinued, TurnOpened
-from app.session.transcript import Words, as_text, how_to_continue, read_transcript, spans_of, write_text
+from app.session.transcript import (
+    Heading,
+    TurnText,
+    Words,
+    as_text,
+    how_to_continue,
+    read_transcript,
+    spans_of,
+    title_of,
+    write_text,
+)
 from engine_runtime.errors import MossVoiceError
+from engine_runtime.types import Pcm
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +86,7 @@ class TurnMenu(QObject):
         ).setEnabled(user.is_committed)
         menu.addSeparator()
         has_sound = reply is not None and reply.again.isVisibleTo(reply)
-        save = menu.addAction(self.tr("Save the reply as WAV …"), lambda: self.save_wanted.emit(turn_id))
+        save = menu.addAction(self.tr("Save the reply as audio …"), lambda: self.save_wanted.emit(turn_id))
         save.setEnabled(has_sound)
         return menu
 
@@ -99,10 +111,18 @@ class ConversationActions(QObject):
         transcript: Transcript,
         banner: ErrorBanner,
         notice: NoticeLine,
+        folder: Callable[[], Path],
     ) -> None:
+        """`folder` tells where conversations are kept."""
         super().__init__(window)
         self._window, self._bridge = window, bridge
         self._transcript, self._banner, self._notice = transcript, banner, notice
+        self._folder = folder
+        self._steps = Steps(self)
+        self._continued: Path | None = None
+        """Folder of the conversation on show, if it was begun in an earlier run of the program."""
+        self._started: datetime | None = None
+        """When the conversation on show began."""
         self._earlier: dict[int, PlayRecording] = {}
         """Turns of an earlier run of the program with recorded sound."""
         self.menu = TurnMenu(window)
@@ -114,6 +134,7 @@ class ConversationActions(QObject):
         transcript.menu_wanted.connect(self._show_menu)
         transcript.play_again.connect(self._play_again)
         bridge.conversation_continued.connect(self._show_continued)
+        bridge.turn_opened.connect(self._note_beginning)
 
     def start_new(self) -> None:
         """Forget the conversation, after a question if there is one; the figures stay."""
@@ -126,16 +147,18 @@ class ConversationActions(QObject):
             return
         self._bridge.send(NewConversation())
         self._transcript.clear()
+        self._continued = self._started = None
+        self._earlier = {}
 
     def finish_deletions(self) -> None:
         """Finish deletions that were interrupted when the program was killed."""
-        finish_all(paths.conversations_dir())
-        clear_remains(paths.conversations_dir())
+        finish_all(self._folder())
+        clear_remains(self._folder())
 
     def continue_latest(self) -> None:
         """Continue the conversation in progress when the program ended, if there is one; a notice says if
         that is not possible."""
-        latest = latest_open(paths.conversations_dir())
+        latest = latest_open(self._folder())
         if latest is None:
             return
         try:
@@ -146,7 +169,7 @@ class ConversationActions(QObject):
 
     def open_history(self, theme: Theme, icons: Icons) -> None:
         """Show the list of kept conversations."""
-        dialog = HistoryDialog(paths.conversations_dir(), theme, icons, self._window)
+        dialog = HistoryDialog(self._folder(), theme, icons, self._window)
         dialog.play_wanted.connect(self._bridge.send)
         dialog.continue_wanted.connect(self._continue)
         dialog.exec()
@@ -160,30 +183,58 @@ class ConversationActions(QObject):
                 lambda: (self.tr("The audio of this reply is no longer available."), "", "")
             )
             return
-        title, kinds = self.tr("Reply as WAV"), self.tr("Recordings (*.wav)")
-        file = asked_file(self._window, title, f"moss-voice-{turn_id}.wav", kinds)
+        title, kinds = self.tr("Reply as audio"), self.tr("FLAC (*.flac);;WAV (*.wav)")
+        file = asked_file(self._window, title, f"moss-voice-{turn_id}.flac", kinds)
         if file is not None:
-            self._save(file, lambda: write_wav(file, pcm, rate))
+            self._save(file, lambda: write_sound(file, pcm, rate))
 
     def save_text(self) -> None:
         """Ask for a file and save the conversation on show as text, also one that is not kept."""
-        turns = self._transcript.turn_texts()
-        if not turns:
-            self._notice.show_notice(self.tr("Nothing has been said yet."))
+        if not (turns := self._turns()):
             return
         title, kinds = self.tr("Conversation as text"), self.tr("Markdown (*.md);;Text (*.txt)")
         file = asked_file(self._window, title, "moss-voice.md", kinds)
         if file is not None:
-            self._save(file, lambda: write_text(file, turns, self._words()))
+            heading = Heading(title_of(turns), self._started)
+            self._save(file, lambda: write_text(file, turns, self._words(), heading))
+
+    def save_sound(self) -> None:
+        """Ask for a file and save the sound of the conversation on show: both sides if it is kept with its
+        sound, else the replies that are remembered."""
+        recorded = self._bridge.session.recorded_sound()
+        if recorded is None and self._continued is not None:
+            recorded = sound_of(self._continued)
+        replies = [] if recorded is not None else self._replies()
+        if recorded is None and not replies:
+            self._notice.show_notice(self.tr("Nothing has been heard yet."))
+            return
+        title, kinds = self.tr("Conversation as audio"), self.tr("FLAC (*.flac);;WAV (*.wav)")
+        file = asked_file(self._window, title, "moss-voice.flac", kinds)
+        if file is None:
+            return
+        if recorded is None:
+            rate = replies[0][1]
+            self._save(file, lambda: write_sound(file, joined(replies), rate))
+            return
+        self._notice.show_notice(self.tr("The sound is being written …"))
+        self._steps.run(export_sound(recorded, file), lambda: self._notice.show_saved(file), self._show_error)
 
     def copy_text(self) -> None:
         """Copy the conversation on show to the clipboard."""
-        turns = self._transcript.turn_texts()
-        if not turns:
+        if turns := self._turns():
+            QGuiApplication.clipboard().setText(as_text(turns, self._words()))
+            self._notice.show_notice(self.tr("Conversation copied."))
+
+    def _turns(self) -> list[TurnText]:
+        """The turns on show; a notice says if there are none."""
+        if not (turns := self._transcript.turn_texts()):
             self._notice.show_notice(self.tr("Nothing has been said yet."))
-            return
-        QGuiApplication.clipboard().setText(as_text(turns, self._words(), is_markdown=False))
-        self._notice.show_notice(self.tr("Conversation copied."))
+        return turns
+
+    def _replies(self) -> list[tuple[Pcm, int]]:
+        """The replies that are remembered, each with its rate."""
+        found = map(self._bridge.session.reply_audio, self._transcript.turn_ids)
+        return [(pcm, rate) for pcm, rate in found if len(pcm)]
 
     def _words(self) -> Words:
         return Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))
@@ -194,10 +245,14 @@ class ConversationActions(QObject):
         except MossVoiceError as error:
             self._show_error(error)
         else:
-            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))
+            self._notice.show_saved(file)
 
     def _show_error(self, error: MossVoiceError) -> None:
         self._banner.show_error(error.problem)
+
+    def _note_beginning(self) -> None:
+        if self._started is None:
+            self._started = datetime.now().astimezone()
 
     def _continue(self, folder: Path) -> None:
         try:
@@ -211,17 +266,21 @@ class ConversationActions(QObject):
     def _show_continued(self, event: ConversationContinued) -> None:
         try:
             events = read_transcript(event.folder)
+            self._started = datetime.fromisoformat(read_about(event.folder)["started"])
         except MossVoiceError as error:
             self._show_error(error)
             return
+        self._continued = event.folder
         self._transcript.show_recorded(events)
-        sound = event.folder / SOUND
+        sound = sound_of(event.folder)
         known = {found.event.turn_id for found in events if isinstance(found.event, TurnOpened)}
-        self._earlier = {
-            turn_id: PlayRecording(sound, start, end - start)
-            for turn_id, (start, end) in spans_of(events).items()
-            if turn_id in known and sound.is_file()
-        }
+        self._earlier = {}
+        if sound is not None:
+            self._earlier = {
+                turn_id: PlayRecording(sound, start, end - start)
+                for turn_id, (start, end) in spans_of(events).items()
+                if turn_id in known
+            }
 
     def _play_again(self, turn_id: int) -> None:
         self._bridge.send(self._earlier.get(turn_id) or PlayAgain(turn_id))

@@ -1,4 +1,4 @@
-"""The list of kept conversations: open one, play it back, export it as text or sound, delete it.
+"""The list of kept conversations: search, open, rename, play back, export as text or sound, delete.
 
 In: the folder with the conversations. Out: signals to play or continue; files. GUI thread.
 """
@@ -6,14 +6,18 @@ In: the folder with the conversations. Out: signals to play or continue; files. 
 from __future__ import annotations
 
 import contextlib
-import shutil
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
+from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QDialog,
     QHBoxLayout,
+    QHeaderView,
+    QLineEdit,
     QPushButton,
     QSplitter,
     QTreeWidget,
@@ -22,31 +26,98 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.export import check_target
-from app.export import in_words as file_error
+from app.audio.flac import export_sound
 from app.gui.common.error_texts import in_words
 from app.gui.common.icons import Icons
 from app.gui.common.notices import NoticeLine
-from app.gui.common.plain_text import PlainLabel
+from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.question import asked_file, is_confirmed, open_outside, warn
+from app.gui.common.steps import Steps
 from app.gui.common.themes import Theme
 from app.gui.conversation.transcript import Transcript
 from app.session.commands import PlayRecording
 from app.session.conversation_folder import (
-    SOUND,
+    LONGEST_TITLE,
+    PACKED_SOUND,
     ConversationSummary,
     count_damaged,
     count_damaged_events,
     delete_all,
     delete_conversation,
     list_conversations,
+    rename_conversation,
     size_bytes,
+    sound_of,
 )
-from app.session.transcript import RecordedEvent, Words, read_transcript, spans_of, turn_texts, write_text
+from app.session.transcript import (
+    Heading,
+    RecordedEvent,
+    Words,
+    beginnings_of,
+    read_transcript,
+    searchable_text,
+    spans_of,
+    turn_texts,
+    write_text,
+)
 from engine_runtime.errors import MossVoiceError
 
-_WORDS = 4
-"""The column with the first words, which takes the rest of the width."""
+_TITLE = 0
+"""The column that takes the rest of the width, and can be edited."""
+_SEARCH_DELAY_MS = 150
+"""Typing goes on within this time."""
+
+
+class _Search(QObject):
+    """Looks for words in the titles and texts of the listed conversations.
+
+    Texts are read when a search first needs them, one conversation between two events, and remembered while
+    the dialog is open.
+    """
+
+    def __init__(self, listed: QTreeWidget) -> None:
+        super().__init__(listed)
+        self._list = listed
+        self._words: list[str] = []
+        self._texts: dict[Path, str] = {}
+        self._unread: deque[Path] = deque()
+        self._reader = QTimer(self)
+        self._reader.timeout.connect(self._read_one)
+
+    def look_for(self, text: str) -> None:
+        """Hide what does not have all words of `text`."""
+        self._words = text.casefold().split()
+        folders = [found.folder for found in map(summary_of, self._items())]
+        self._unread = deque(folder for folder in folders if self._words and folder not in self._texts)
+        self._filter()
+        if self._unread:
+            self._reader.start(0)
+
+    def _items(self) -> list[QTreeWidgetItem]:
+        found = map(self._list.topLevelItem, range(self._list.topLevelItemCount()))
+        return [item for item in found if item is not None]
+
+    def _read_one(self) -> None:
+        if not self._unread:
+            self._reader.stop()
+            return
+        folder = self._unread.popleft()
+        self._texts[folder] = ""
+        with contextlib.suppress(MossVoiceError):  # it is reported when it is opened
+            self._texts[folder] = searchable_text(folder)
+        self._filter()
+
+    def _filter(self) -> None:
+        """Show what matches; of what is not read yet, the title alone counts."""
+        for item in self._items():
+            text = f"{item.text(_TITLE)}\n{self._texts.get(summary_of(item).folder, '')}".casefold()
+            item.setHidden(not all(word in text for word in self._words))
+
+
+def summary_of(item: QTreeWidgetItem) -> ConversationSummary:
+    """The conversation of a line of the list."""
+    found: ConversationSummary = item.data(0, Qt.ItemDataRole.UserRole)
+    return found
 
 
 class HistoryDialog(QDialog):
@@ -64,13 +135,20 @@ class HistoryDialog(QDialog):
         super().__init__(parent)
         self._root = root
         self._events: list[RecordedEvent] = []
+        self._steps = Steps(self)
+        self.search = QLineEdit()
         self.list = QTreeWidget()
+        self._found = _Search(self.list)
+        self._typing = QTimer(self)
+        self._typing.setSingleShot(True)
+        self._typing.setInterval(_SEARCH_DELAY_MS)
         self.transcript = Transcript(theme, icons, is_record=True)
         self.summary, self.damage = PlainLabel(), PlainLabel()
         self.summary.setProperty("role", "small")
         self.damage.setWordWrap(True)
         self.notice = NoticeLine()
         self.continue_button, self.play_button = QPushButton(), QPushButton()
+        self.rename_button = QPushButton()
         self.text_button, self.sound_button = QPushButton(), QPushButton()
         self.delete_button, self.delete_all_button = QPushButton(), QPushButton()
         self._lay_out()
@@ -81,19 +159,20 @@ class HistoryDialog(QDialog):
     def chosen(self) -> ConversationSummary | None:
         """The selected conversation."""
         item = self.list.currentItem()
-        found: ConversationSummary | None = item.data(0, Qt.ItemDataRole.UserRole) if item else None
-        return found
+        return summary_of(item) if item is not None else None
 
     def fill_list(self) -> None:
         """List the kept conversations, the latest first."""
+        self.list.blockSignals(True)  # no title is edited
         self.list.clear()
         for found in list_conversations(self._root):
             minutes, seconds = divmod(round(found.seconds), 60)
             size = self.locale().formattedDataSize(found.size_bytes)
             date = found.started.astimezone().strftime("%Y-%m-%d %H:%M")
-            words = found.first_words or self.tr("(speech)")
-            item = QTreeWidgetItem([date, f"{minutes}:{seconds:02d}", str(found.turns), size, words])
+            title = found.title or self.tr("(speech)")
+            item = QTreeWidgetItem([title, date, f"{minutes}:{seconds:02d}", str(found.turns), size])
             item.setData(0, Qt.ItemDataRole.UserRole, found)
+            item.setFlags(item.flags() | Qt.ItemFlag.ItemIsEditable)
             self.list.addTopLevelItem(item)
         total = self.locale().formattedDataSize(size_bytes(self._root))
         self.summary.setText(
@@ -103,10 +182,10 @@ class HistoryDialog(QDialog):
                 "No conversations are kept. Choose what to keep on the General page of the settings."
             )
         )
-        for column in range(_WORDS):
-            self.list.resizeColumnToContents(column)
         if (first := self.list.topLevelItem(0)) is not None:
             self.list.setCurrentItem(first)
+        self.list.blockSignals(False)
+        self._found.look_for(self.search.text())
         self._open()
 
     def _open(self) -> None:
@@ -117,7 +196,7 @@ class HistoryDialog(QDialog):
             self._attempt(lambda: self._events.extend(read_transcript(chosen.folder)))
         self.transcript.show_recorded(self._events)
         self._show_damage()
-        for button in (self.continue_button, self.text_button, self.delete_button):
+        for button in (self.continue_button, self.rename_button, self.text_button, self.delete_button):
             button.setEnabled(chosen is not None)
         for button in (self.play_button, self.sound_button):
             button.setEnabled(chosen is not None and chosen.has_sound)
@@ -136,14 +215,16 @@ class HistoryDialog(QDialog):
 
     def _play_turn(self, turn_id: int) -> None:
         span = spans_of(self._events).get(turn_id)
-        if self.chosen is not None and self.chosen.has_sound and span is not None:
+        sound = sound_of(self.chosen.folder) if self.chosen is not None else None
+        if sound is not None and span is not None:
             start, end = span
-            self.play_wanted.emit(PlayRecording(self.chosen.folder / SOUND, start, end - start))
+            self.play_wanted.emit(PlayRecording(sound, start, end - start))
 
     def _play_all(self) -> None:
         """In the player of the system, which has a position and both channels."""
         if self.chosen is not None:
-            open_outside(self, self.windowTitle(), self.chosen.folder / SOUND)
+            sound = sound_of(self.chosen.folder) or self.chosen.folder / PACKED_SOUND
+            open_outside(self, self.windowTitle(), sound)
 
     def _continue(self) -> None:
         if self.chosen is not None:
@@ -152,45 +233,77 @@ class HistoryDialog(QDialog):
 
     def _save_text(self) -> None:
         title, kinds = self.tr("Conversation as text"), self.tr("Markdown (*.md);;Text (*.txt)")
-        if (file := asked_file(self, title, "moss-voice.md", kinds)) is not None:
-            words = Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))
-            self._attempt(
-                lambda: write_text(file, turn_texts(known.event for known in self._events), words), file
-            )
+        chosen = self.chosen
+        if chosen is None or (file := asked_file(self, title, "moss-voice.md", kinds)) is None:
+            return
+        words = Words(self.tr("You"), "MOSS", self.tr("spoke %1 s"))
+        turns = turn_texts((known.event for known in self._events), beginnings_of(self._events))
+        if self._attempt(lambda: write_text(file, turns, words, Heading(chosen.title, chosen.started))):
+            self.notice.show_saved(file)
 
     def _save_sound(self) -> None:
-        title, kinds = self.tr("Conversation as audio"), self.tr("Recordings (*.wav)")
-        file = asked_file(self, title, "moss-voice.wav", kinds)
-        if file is not None and self.chosen is not None:
-            source = self.chosen.folder / SOUND
-            self._attempt(lambda: _copy(source, file), file)
+        title, kinds = self.tr("Conversation as audio"), self.tr("FLAC (*.flac);;WAV (*.wav)")
+        sound = sound_of(self.chosen.folder) if self.chosen is not None else None
+        if sound is None or (file := asked_file(self, title, "moss-voice.flac", kinds)) is None:
+            return
+        self.notice.show_notice(self.tr("The sound is being written …"))
+        self._steps.run(export_sound(sound, file), lambda: self.notice.show_saved(file), self._report)
+
+    def _edit_title(self) -> None:
+        if (item := self.list.currentItem()) is not None:
+            self.list.editItem(item, _TITLE)
+
+    def _rename(self, item: QTreeWidgetItem) -> None:
+        """Keep the title that was edited; without one the conversation has its first words again."""
+        found, title = summary_of(item), " ".join(item.text(_TITLE).split())
+        before = found.title or self.tr("(speech)")
+        if title != before and self._attempt(lambda: rename_conversation(found.folder, title)):
+            found = replace(found, title=title[:LONGEST_TITLE] or found.first_words)
+            self.notice.show_notice(self.tr("Renamed."))
+        self.list.blockSignals(True)
+        item.setData(0, Qt.ItemDataRole.UserRole, found)
+        item.setText(_TITLE, found.title or self.tr("(speech)"))
+        self.list.blockSignals(False)
 
     def _delete(self) -> None:
         chosen, question = self.chosen, self.tr("Delete this conversation?")
         if chosen is not None and self._is_sure(question, self.tr("Delete")):
-            self._attempt(lambda: delete_conversation(chosen.folder))
+            if self._attempt(lambda: delete_conversation(chosen.folder)):
+                self.notice.show_notice(self.tr("The conversation was deleted."))
             self.fill_list()
 
     def _delete_all(self) -> None:
         if self._is_sure(self.tr("Delete all kept conversations?"), self.tr("Delete all")):
-            self._attempt(lambda: delete_all(self._root))
+            if self._attempt(lambda: delete_all(self._root)):
+                self.notice.show_notice(self.tr("All conversations were deleted."))
             self.fill_list()
 
     def _is_sure(self, question: str, action: str) -> bool:
         return is_confirmed(self, question, self.tr("This cannot be undone."), action)
 
-    def _attempt(self, action: Callable[[], None], saved: Path | None = None) -> None:
-        """Run the action; report the error, or which file was `saved`."""
+    def _attempt(self, action: Callable[[], None]) -> bool:
+        """Run the action; False, and the error is reported, if it failed."""
         try:
             action()
         except MossVoiceError as error:
-            warn(self, self.windowTitle(), in_words(error.problem))
-        else:
-            if saved is not None:
-                self.notice.show_notice(self.tr("Saved as %1.").replace("%1", str(saved)))
+            self._report(error)
+            return False
+        return True
+
+    def _report(self, error: MossVoiceError) -> None:
+        warn(self, self.windowTitle(), in_words(error.problem))
 
     def _connect(self) -> None:
         self.list.currentItemChanged.connect(lambda: self._open())
+        self.list.itemChanged.connect(lambda item: self._rename(item))
+        self.search.textChanged.connect(self._typing.start)
+        self._typing.timeout.connect(lambda: self._found.look_for(self.search.text()))
+        self.rename_button.clicked.connect(self._edit_title)
+        for keys, action in (
+            (QKeySequence.StandardKey.Find, self.search.setFocus),
+            (QKeySequence(Qt.Key.Key_F2), self._edit_title),
+        ):
+            QShortcut(keys, self).activated.connect(action)
         self.transcript.play_again.connect(self._play_turn)
         self.continue_button.clicked.connect(self._continue)
         self.play_button.clicked.connect(self._play_all)
@@ -202,23 +315,44 @@ class HistoryDialog(QDialog):
     def _lay_out(self) -> None:
         self.setWindowTitle(self.tr("Conversations"))
         self.list.setHeaderLabels(
-            [self.tr("Date"), self.tr("Length"), self.tr("Turns"), self.tr("Size"), self.tr("Begins with")]
+            [self.tr("Title"), self.tr("Date"), self.tr("Length"), self.tr("Turns"), self.tr("Size")]
         )
+        header = self.list.header()
+        header.setStretchLastSection(False)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(_TITLE, QHeaderView.ResizeMode.Stretch)
+        self.list.setEditTriggers(QTreeWidget.EditTrigger.NoEditTriggers)  # _edit_title does, for one column
+        self.search.setPlaceholderText(self.tr("Search titles and texts"))
+        self.search.setAccessibleName(self.tr("Search"))
+        self.search.setClearButtonEnabled(True)
         self.list.setRootIsDecorated(False)
         self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
         self.list.setAccessibleName(self.windowTitle())
         self.continue_button.setText(self.tr("Continue"))
+        self.rename_button.setText(self.tr("Rename"))
+        set_tip(self.rename_button, self.tr("Rename this conversation (F2)"))
         self.play_button.setText(self.tr("Open in player"))
         self.text_button.setText(self.tr("Export text …"))
         self.sound_button.setText(self.tr("Export audio …"))
         self.delete_button.setText(self.tr("Delete …"))
         self.delete_all_button.setText(self.tr("Delete all …"))
         split = QSplitter(Qt.Orientation.Horizontal)
-        split.addWidget(self.list)
+        left = QWidget()
+        column = QVBoxLayout(left)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self.search)
+        column.addWidget(self.list, 1)
+        split.addWidget(left)
         split.addWidget(self.transcript)
-        split.setSizes([460, 540])
+        split.setSizes([520, 540])
         buttons = QHBoxLayout()
-        for button in (self.continue_button, self.play_button, self.text_button, self.sound_button):
+        for button in (
+            self.continue_button,
+            self.rename_button,
+            self.play_button,
+            self.text_button,
+            self.sound_button,
+        ):
             buttons.addWidget(button)
         buttons.addStretch(1)
         buttons.addWidget(self.delete_button)
@@ -230,12 +364,6 @@ class HistoryDialog(QDialog):
         layout.addWidget(self.notice)
         layout.addWidget(self.summary)
         layout.addLayout(buttons)
-        self.resize(1000, 620)
-
-
-def _copy(source: Path, target: Path) -> None:
-    check_target(target)
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise file_error(target, error) from error
+        for button in self.findChildren(QPushButton):
+            button.setAutoDefault(False)  # Enter in the search field presses none
+        self.resize(1060, 620)

@@ -5,6 +5,7 @@ User turns are on the right, replies on the left. The newest stays visible unles
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ from app.session.events import (
     TurnOpened,
     TurnsRemoved,
 )
-from app.session.transcript import RecordedEvent, TurnText, turn_texts
+from app.session.transcript import RecordedEvent, TurnText, beginnings_of, turn_texts
 
 MOST_TURNS = 300
 """Turns that can be scrolled to; older ones leave at the top."""
@@ -98,6 +99,10 @@ class Transcript(FollowsLanguage, QScrollArea):
         """Each bubble beside free space."""
         self._hearing: UserBubble | None = None
         self._sample_label, self._sample_seconds = "", 0.0
+        self._began_s: dict[int, float] = {}
+        """When each question began, in seconds since the conversation did."""
+        self._origin_s: float | None = None
+        """When the conversation began, by `time.monotonic`; None before its first turn."""
         self._follows = True
         self.welcome = Welcome(theme, icons)
         self._body = QWidget()
@@ -151,6 +156,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         bubble = UserBubble(event.source, event.text, label, self._theme, self._icons)
         self._turns[event.turn_id] = _Turn(bubble, shown=[event])
         self._hearing = bubble if event.source != "text" else None
+        self._began_s.setdefault(event.turn_id, self._elapsed_s())
         self._offer_menu(event.turn_id, bubble)
         self._add(bubble, Qt.AlignmentFlag.AlignRight)
         while self._follows and len(self._turns) > ON_SCREEN:
@@ -243,6 +249,8 @@ class Transcript(FollowsLanguage, QScrollArea):
         self._earlier.clear()
         for turn_id in list(self._turns):
             self._remove_turn(turn_id)
+        self._began_s.clear()
+        self._origin_s = None
         self._hearing = None
         self.welcome.setHidden(self._is_record)
 
@@ -258,7 +266,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         """The turns on show that were answered, as text; a sample question has that of its label."""
         turns = [(earlier.label, earlier.shown) for earlier in self._earlier.values()]
         turns += [(turn.user.body.text(), turn.shown) for turn in self._turns.values()]
-        found = [(label, text) for label, shown in turns for text in turn_texts(shown)]
+        found = [(label, text) for label, shown in turns for text in turn_texts(shown, self._began_s)]
         return [replace(text, question=text.question or label) for label, text in found]
 
     def show_recorded(self, events: Iterable[RecordedEvent]) -> None:
@@ -268,10 +276,24 @@ class Transcript(FollowsLanguage, QScrollArea):
         shown = set(
             [known.event.turn_id for known in events if isinstance(known.event, TurnOpened)][-MOST_TURNS:]
         )
+        self._began_s = beginnings_of(events)
+        if events:
+            self._origin_s = time.monotonic() - events[-1].t
         for recorded in events:
             if isinstance(recorded.event, _REPEATED) and recorded.event.turn_id in shown:
                 self._repeat(recorded.event)
         self._hearing = None
+
+    @property
+    def turn_ids(self) -> list[int]:
+        """The turns that can be seen by scrolling, in their order."""
+        return [*self._earlier, *self._turns]
+
+    def _elapsed_s(self) -> float:
+        now_s = time.monotonic()
+        if self._origin_s is None:
+            self._origin_s = now_s
+        return now_s - self._origin_s
 
     def _repeat(self, event: Any) -> None:
         """Show an event, or latencies, as if it had just arrived."""

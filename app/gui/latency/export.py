@@ -148,4 +148,4 @@ class Export(QObject):
         except MossVoiceError as error:
             self._banner.show_error(error.problem)
         else:
-            self._notice.show_notice(self.tr("Saved as %1.").replace("%1", str(file)))
+            self._notice.show_saved(file)

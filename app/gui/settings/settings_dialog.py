@@ -81,6 +81,7 @@ class SettingsDialog(QDialog):
         layout.addWidget(self.buttons)
         self.model.files_checked.connect(self._follow_check)
         self.server.checked.connect(self._follow_check)
+        self.keeping.checked.connect(self._follow_check)
         self.engine.checked.connect(self._follow_engine)
         self.model.files_checked.connect(lambda: self.engine.follow_bundle(self.model.bundle_name))
         self.model.resized.connect(self._fit_pages)
@@ -111,10 +112,11 @@ class SettingsDialog(QDialog):
         self._fit_pages()
 
     def _follow_check(self) -> None:
-        """Disable OK for a bundle, voice or engine that would not load, and for an invalid address."""
+        """Disable OK for a bundle, voice or engine that would not load, an invalid address or folder."""
         self._fit_pages()
         accept = self.buttons.button(QDialogButtonBox.StandardButton.Ok)
-        accept.setEnabled(self.model.is_usable and self.server.is_usable and self.engine.is_usable)
+        checked = (self.model, self.server, self.engine, self.keeping)
+        accept.setEnabled(all(page.is_usable for page in checked))
 
     def _follow_engine(self) -> None:
         self.model.device.follow_engine(uses_engine=self.engine.uses_engine)

@@ -25,8 +25,8 @@ class HeaderBar(FollowsLanguage, QFrame):
     Signals:
         new_conversation, history_wanted, panel_wanted, compact_wanted, theme_toggled, language_toggled,
             settings_wanted: a button was pressed.
-        text_wanted, copy_wanted, csv_wanted, trace_wanted, picture_wanted: an entry of the export menu was
-            chosen.
+        text_wanted, sound_wanted, copy_wanted, csv_wanted, trace_wanted, picture_wanted: an entry of the
+            export menu was chosen.
     """
 
     new_conversation = Signal()
@@ -37,6 +37,7 @@ class HeaderBar(FollowsLanguage, QFrame):
     panel_wanted = Signal()
     compact_wanted = Signal()
     text_wanted = Signal()
+    sound_wanted = Signal()
     copy_wanted = Signal()
     csv_wanted = Signal()
     trace_wanted = Signal()
@@ -82,10 +83,11 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.panel_button.addAction(self.detach_action)
         self.panel_button.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
         self.menu = QMenu(self)
-        self.text_action, self.copy_action = QAction(self), QAction(self)
+        self.text_action, self.sound_action, self.copy_action = (QAction(self) for _ in range(3))
         self.csv_action, self.trace_action, self.picture_action = (QAction(self) for _ in range(3))
         for action, signal in (
             (self.text_action, self.text_wanted),
+            (self.sound_action, self.sound_wanted),
             (self.copy_action, self.copy_wanted),
             (self.csv_action, self.csv_wanted),
             (self.trace_action, self.trace_wanted),
@@ -151,6 +153,7 @@ class HeaderBar(FollowsLanguage, QFrame):
             self.tr("%1 (F9); in its own window: Shift+F9 or right-click").replace("%1", self._panel_words()),
         )
         self.text_action.setText(self.tr("Conversation as text …"))
+        self.sound_action.setText(self.tr("Conversation as audio …"))
         self.copy_action.setText(self.tr("Copy the conversation"))
         self.csv_action.setText(self.tr("Timings as CSV …"))
         self.trace_action.setText(self.tr("Timings as Chrome trace …"))

@@ -120,7 +120,14 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.controls.show_reply(preferences.reply)
         self.controls.volume.show_volume(preferences.volume)
         self.ways = WaysToTalk(self, self.bridge, self.controls, self.header.badge, self.banner)
-        self.conversations = ConversationActions(self, self.bridge, self.transcript, self.banner, self.notice)
+        self.conversations = ConversationActions(
+            self,
+            self.bridge,
+            self.transcript,
+            self.banner,
+            self.notice,
+            lambda: self.applied.current.conversations_dir(),
+        )
         self._lay_out()
         compact = CompactWindow(self.bridge, self.controls, self.header.badge, theme, icons)
         detached = DetachedView(self, theme, icons)
@@ -329,6 +336,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.help.shortcuts_wanted.connect(self.shortcuts.show_list)
         self.help.guide_wanted.connect(self.settings.open_guide)
         header.text_wanted.connect(self.conversations.save_text)
+        header.sound_wanted.connect(self.conversations.save_sound)
         header.copy_wanted.connect(self.conversations.copy_text)
         header.csv_wanted.connect(self.export.save_csv)
         header.trace_wanted.connect(self.export.save_trace)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.session.conversation_folder import (
+    LONGEST_TITLE,
     RecordError,
     clear_remains,
     delete_all,
@@ -21,6 +22,7 @@ from app.session.conversation_folder import (
     lock,
     read_about,
     read_events,
+    rename_conversation,
     size_bytes,
 )
 
@@ -173,3 +175,24 @@ def test_a_conversation_that_is_going_on_elsewhere_is_not_continued(tmp_path: Pa
     found = latest_open(tmp_path)
     assert found is not None
     assert found.folder == folder
+
+
+def test_a_title_of_its_own_is_read_as_far_as_it_makes_sense(tmp_path: Path) -> None:
+    folder = make(tmp_path, "a")
+    (before,) = list_conversations(tmp_path)
+    assert before.title == before.first_words
+    rename_conversation(folder, "  Two\nlines ")
+    assert list_conversations(tmp_path)[0].title == "Two lines"
+    assert (folder / "title.json").stat().st_mode & 0o777 == 0o600
+    for content in (b"", b"{", b"[]", b'{"title": 5}', b'{"title": " "}', bytes(1 << 17)):
+        (folder / "title.json").write_bytes(content)
+        assert list_conversations(tmp_path)[0].title == before.first_words
+    rename_conversation(folder, "x" * 1_000)
+    assert len(list_conversations(tmp_path)[0].title) == LONGEST_TITLE
+    rename_conversation(folder, "")
+    assert not (folder / "title.json").exists()
+    with pytest.raises(RecordError):
+        rename_conversation(tmp_path, "no conversation")
+    rename_conversation(folder, "again")
+    delete_conversation(folder)
+    assert not folder.exists()

@@ -25,7 +25,17 @@ from app.session.conversation_folder import (
 from app.session.recorded_values import settings_of
 from app.session.replay import compare
 from app.session.session_settings import SessionSettings
-from app.session.transcript import Words, how_to_continue, read_transcript, spans_of, turn_texts, write_text
+from app.session.transcript import (
+    Heading,
+    Words,
+    beginnings_of,
+    how_to_continue,
+    read_transcript,
+    spans_of,
+    title_of,
+    turn_texts,
+    write_text,
+)
 from engine_runtime.conversation.snapshot import ConversationSnapshot
 from engine_runtime.errors import MossVoiceError
 from tests.tools.kept_conversations import ABOUT, CONTENTS, HISTORY, LINES, coded, write
@@ -65,9 +75,9 @@ def read_all(root: Path, folder: Path) -> None:
         assert len(entries) + damaged == sum(1 for _ in event_lines(folder))
         events = read_transcript(folder)
         assert all(0 <= start <= end for start, end in spans_of(events).values())
-        write_text(
-            root / "text.md", turn_texts(known.event for known in events), Words("You", "MOSS", "spoke %1 s")
-        )
+        turns = turn_texts((known.event for known in events), beginnings_of(events))
+        heading = Heading(title_of(turns), found[0].started if found else None)
+        write_text(root / "text.md", turns, Words("You", "MOSS", "spoke %1 s"), heading)
         command = how_to_continue(folder)
         assert 0 <= command.seconds <= conversation_folder.LONGEST_S
         assert 0 <= command.last_turn_id <= conversation_folder.LARGEST_ID

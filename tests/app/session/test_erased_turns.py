@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from app.audio.flac import pack, unpack
 from app.audio.growing_wav import GrowingWav, silence
 from app.export import ExportFile
 from app.session import erased_turns
@@ -115,6 +116,24 @@ def test_nothing_of_a_turn_is_left_and_the_others_stay(tmp_path: Path) -> None:
         ("conversation.json", "conversation.wav", "events.jsonl", "history.json")
     )
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir() if file.suffix != ".wav"} == {0o600}
+
+
+def test_packed_sound_is_silenced_as_well(tmp_path: Path) -> None:
+    """Also where the program was killed between the packed file and the one that it was made of."""
+    folder = make(tmp_path)
+    grown, packed = folder / "conversation.wav", folder / "conversation.flac"
+    list(pack(grown, packed))
+    shutil.copy(packed, tmp_path / "both")
+    erase(folder, [2])
+    sound, rate = soundfile.read(packed, dtype="int16")
+    assert (sound[7 * rate : 12 * rate] == 0).all()
+    assert (sound[: 6 * rate] != 0).all()
+    shutil.copy(tmp_path / "both", packed)
+    unpack(packed, grown)
+    shutil.copy(tmp_path / "both", packed)
+    erase(folder, [3])
+    assert not packed.exists()
+    assert silent_s(folder, 0)[0] == pytest.approx(12.5)
 
 
 def test_the_first_words_are_those_of_the_next_turn(tmp_path: Path) -> None:

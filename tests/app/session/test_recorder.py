@@ -28,7 +28,13 @@ from app.session.commands import (
     PlaySample,
     Start,
 )
-from app.session.conversation_folder import is_being_written, list_conversations, lock, read_events
+from app.session.conversation_folder import (
+    is_being_written,
+    list_conversations,
+    lock,
+    read_events,
+    sound_of,
+)
 from app.session.events import (
     ConversationContinued,
     ErrorRaised,
@@ -138,6 +144,45 @@ def test_texts_can_be_kept_without_sound(tmp_path: Path) -> None:
     (found,) = list_conversations(tmp_path)
     assert not found.has_sound
     assert not (found.folder / "conversation.wav").exists()
+
+
+@pytest.mark.slow
+def test_sound_is_packed_after_its_conversation_and_unpacked_to_be_continued(tmp_path: Path) -> None:
+    kept = SessionSettings(recording=Recording(tmp_path, packs_sound=True))
+    with running(ScriptedEngine(Script(chunks=1)), kept) as driver:
+        driver.session.send(AskText("one"))
+        driver.await_event(PlaybackFinished)
+        driver.until(lambda: bool(list_conversations(tmp_path)))
+        (found,) = list_conversations(tmp_path)
+        driver.session.send(NewConversation())
+        wav, packed = found.folder / "conversation.wav", found.folder / "conversation.flac"
+        driver.until(lambda: packed.is_file() and not wav.is_file())
+    assert sound_of(found.folder) == packed
+    first, _ = soundfile.read(packed, dtype="int16")
+    assert first[:, 1].any()
+    with running(ScriptedEngine(Script(chunks=1)), kept) as driver:
+        driver.session.send(how_to_continue(found.folder))
+        driver.await_event(ConversationContinued)
+        driver.session.send(AskText("two"))
+        driver.await_event(PlaybackFinished)
+    both, _ = soundfile.read(wav, dtype="int16")
+    assert not packed.exists()
+    assert np.array_equal(both[: len(first)], first)
+    assert both[len(first) :, 1].any()
+
+
+@pytest.mark.slow
+def test_sound_of_earlier_conversations_is_packed_when_the_program_starts(tmp_path: Path) -> None:
+    for name in ("earlier", "latest"):
+        recording = Recording(tmp_path, name=name)
+        with running(ScriptedEngine(Script(chunks=1)), SessionSettings(recording=recording)) as driver:
+            driver.session.send(AskText("hello"))
+            driver.await_event(PlaybackFinished)
+    packs = SessionSettings(recording=Recording(tmp_path, packs_sound=True))
+    with running(ScriptedEngine(), packs) as driver:
+        driver.until(lambda: (tmp_path / "earlier" / "conversation.flac").is_file())
+        driver.until(lambda: not (tmp_path / "earlier" / "conversation.wav").is_file())
+    assert (tmp_path / "latest" / "conversation.wav").is_file(), "it may be continued"
 
 
 @pytest.mark.slow

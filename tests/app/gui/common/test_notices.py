@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from PySide6.QtGui import QDesktopServices
 from pytestqt.qtbot import QtBot
 
 from app.gui.common import notices
@@ -17,3 +20,18 @@ def test_a_notice_goes_by_itself(qtbot: QtBot, monkeypatch: pytest.MonkeyPatch) 
     line.show_notice("The microphone is back.")
     assert (line.text(), line.isHidden()) == ("The microphone is back.", False)
     qtbot.waitUntil(line.isHidden)
+
+
+def test_a_saved_file_is_named_with_a_button_for_its_folder(
+    qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(url.toLocalFile()) or True)
+    line = NoticeLine()
+    qtbot.addWidget(line)
+    line.show_saved(tmp_path / "c.md")
+    assert line.text() == f"Saved as {tmp_path / 'c.md'}."
+    line.folder_button.click()
+    assert opened == [str(tmp_path)]
+    line.show_notice("The microphone is back.")
+    assert line.folder_button.isHidden()

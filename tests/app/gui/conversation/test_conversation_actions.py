@@ -15,6 +15,7 @@ from PySide6.QtWidgets import QFileDialog, QWidget
 from pytestqt.qtbot import QtBot
 
 from app import paths
+from app.audio.growing_wav import GrowingWav
 from app.gui.common.icons import Icons
 from app.gui.common.preferences import Keep, Preferences, PreferenceStore
 from app.gui.common.themes import Theme
@@ -133,9 +134,44 @@ def test_the_sound_of_a_reply_is_saved(
     feed_turn(window, session, 1, "one")
     sound = np.full(100, 0.5, np.float32)
     monkeypatch.setattr(session, "reply_audio", lambda _: (sound, 24_000))
-    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "r.wav"), ""))
-    trigger(window, 1, "Save the reply")
-    assert soundfile.info(tmp_path / "r.wav").frames == 100
+    for name in ("r.wav", "r.flac"):
+        monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, name=name: (str(tmp_path / name), ""))
+        trigger(window, 1, "Save the reply")
+        assert soundfile.info(tmp_path / name).frames == 100
+        assert window.notice.text() == f"Saved as {tmp_path / name}."
+
+
+@pytest.mark.slow
+def test_the_sound_of_the_conversation_on_show_is_saved(
+    qtbot: QtBot,
+    window: MainWindow,
+    session: ScriptedSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both sides of one that is kept with its sound, else the replies."""
+    file = tmp_path / "c.flac"
+    monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(file), ""))
+    window.header.sound_action.trigger()
+    assert window.notice.text() == "Nothing has been heard yet."
+    for turn_id, text in ((1, "one"), (2, "two")):
+        feed_turn(window, session, turn_id, text)
+    sounds = {1: (np.full(24_000, 0.5, np.float32), 24_000), 2: (np.full(8_000, 0.25, np.float32), 8_000)}
+    monkeypatch.setattr(session, "reply_audio", sounds.__getitem__)
+    window.header.sound_action.trigger()
+    saved, rate = soundfile.read(file)
+    assert (rate, saved.ndim) == (24_000, 1)
+    assert len(saved) == pytest.approx(3 * 24_000, abs=100), "two seconds, each with its gap"
+    assert saved[12_000] == pytest.approx(0.5, abs=1e-3)
+    assert saved[48_000] == pytest.approx(0.25, abs=1e-2)
+    recorded = GrowingWav(tmp_path / "conversation.wav", 8_000, 2)
+    recorded.append(np.full((4_000, 2), 0.5, np.float32))
+    recorded.close()
+    session.sound = recorded.path
+    window.header.sound_action.trigger()
+    qtbot.waitUntil(lambda: window.notice.text() == f"Saved as {file}.")
+    saved, rate = soundfile.read(file)
+    assert (rate, saved.shape) == (8_000, (4_000, 2))
 
 
 @pytest.mark.slow
@@ -161,7 +197,10 @@ def test_the_conversation_on_show_is_copied_and_saved(
     )
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "c"), ""))
     window.header.text_action.trigger()
-    assert (tmp_path / "c.md").read_text().endswith("**You (spoke 1.2 s)**\n\n**MOSS (spoke 3.0 s)**\n")
+    saved = (tmp_path / "c.md").read_text()
+    assert saved.startswith("# one\n\n20")
+    assert "**You, 0:00:** one\n\n**MOSS:** reply to one\n\n" in saved
+    assert saved.endswith("(spoke 1.2 s)**\n\n**MOSS (spoke 3.0 s)**\n")
     assert window.notice.text() == f"Saved as {tmp_path / 'c.md'}."
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "no" / "c.md"), ""))
     window.header.text_action.trigger()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import soundfile
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QDesktopServices
-from PySide6.QtWidgets import QFileDialog
+from PySide6.QtWidgets import QFileDialog, QLineEdit
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.icons import Icons
@@ -56,7 +59,7 @@ def dialog(qtbot: QtBot, root: Path, theme: Theme, icons: Icons) -> Iterator[His
 def choose(dialog: HistoryDialog, words: str) -> None:
     for row in range(dialog.list.topLevelItemCount()):
         item = dialog.list.topLevelItem(row)
-        if item is not None and item.text(4) == words:
+        if item is not None and item.text(0) == words:
             dialog.list.setCurrentItem(item)
             return
     raise AssertionError(f"no conversation begins with {words}")
@@ -89,17 +92,31 @@ def test_a_turn_is_played_from_the_record(qtbot: QtBot, dialog: HistoryDialog) -
 
 @pytest.mark.slow
 def test_text_and_sound_are_exported(
-    dialog: HistoryDialog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    qtbot: QtBot, dialog: HistoryDialog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def is_saved(file: Path) -> bool:
+        return dialog.notice.text() == f"Saved as {file}."
+
     choose(dialog, "who are you")
-    exports = {"c.md": dialog.text_button, "c.txt": dialog.text_button, "c.wav": dialog.sound_button}
+    exports = {
+        "c.md": dialog.text_button,
+        "c.txt": dialog.text_button,
+        "c.flac": dialog.sound_button,
+        "c.wav": dialog.sound_button,
+    }
     for name, button in exports.items():
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_, name=name: (str(tmp_path / name), ""))
         button.click()
-        assert dialog.notice.text() == f"Saved as {tmp_path / name}."
-    assert (tmp_path / "c.md").read_text() == "**You:** who are you\n\n**MOSS:** word0\n"
+        qtbot.waitUntil(partial(is_saved, tmp_path / name))
+    heading, date, question, reply = (tmp_path / "c.md").read_text().split("\n\n")
+    assert (heading, reply) == ("# who are you", "**MOSS:** word0\n")
+    assert dialog.chosen is not None
+    assert date == f"{dialog.chosen.started:%Y-%m-%d %H:%M}"
+    assert re.fullmatch(r"\*\*You, 0:\d\d:\*\* who are you", question)
     assert (tmp_path / "c.txt").read_text() == "You: who are you\n\nMOSS: word0\n"
-    assert soundfile.info(tmp_path / "c.wav").channels == 2
+    for name in ("c.wav", "c.flac"):
+        assert soundfile.info(tmp_path / name).channels == 2
+        assert soundfile.info(tmp_path / name).format == name[2:].upper()
 
 
 @pytest.mark.slow
@@ -150,3 +167,64 @@ def test_a_player_that_does_not_open_is_reported(
     sound.unlink()
     dialog.play_button.click()
     assert "no longer exists" in warnings[-1]
+
+
+@pytest.mark.slow
+def test_a_title_can_be_given_and_taken_back(qtbot: QtBot, dialog: HistoryDialog, root: Path) -> None:
+    choose(dialog, "who are you")
+    dialog.rename_button.click()
+    editor = dialog.list.findChild(QLineEdit)
+    assert isinstance(editor, QLineEdit)
+    editor.setText("  About the\tassistant ")
+    qtbot.keyClick(editor, Qt.Key.Key_Return)
+    qtbot.waitUntil(lambda: dialog.notice.text() == "Renamed.")
+    assert {found.title for found in list_conversations(root)} == {
+        "About the assistant",
+        "what is two plus three",
+    }
+    choose(dialog, "About the assistant")
+    item = dialog.list.currentItem()
+    assert item is not None
+    item.setText(0, "")
+    assert item.text(0) == "who are you"
+    assert {found.title for found in list_conversations(root)} == {"who are you", "what is two plus three"}
+    item.setText(1, "a date cannot be edited")
+    assert len(list(root.glob("*/title.json"))) == 0
+
+
+@pytest.mark.slow
+def test_a_title_that_cannot_be_kept_is_reported(
+    dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(
+        "app.gui.conversation.history_dialog.warn", lambda _parent, _title, text: warnings.append(text)
+    )
+    choose(dialog, "who are you")
+    item, found = dialog.list.currentItem(), dialog.chosen
+    assert item is not None
+    assert found is not None
+    (found.folder / "conversation.json").unlink()
+    item.setText(0, "another")
+    assert "not a recorded conversation" in warnings[-1]
+    assert item.text(0) == "who are you"
+
+
+@pytest.mark.slow
+def test_titles_and_texts_are_searched(qtbot: QtBot, dialog: HistoryDialog) -> None:
+    def shown() -> set[str]:
+        items = map(dialog.list.topLevelItem, range(dialog.list.topLevelItemCount()))
+        return {item.text(0) for item in items if item is not None and not item.isHidden()}
+
+    everything = {"who are you", "what is two plus three"}
+    assert shown() == everything
+    dialog.search.setText("TWO plus")
+    qtbot.waitUntil(lambda: shown() == {"what is two plus three"})
+    dialog.search.setText("word0")  # of the replies
+    qtbot.waitUntil(lambda: shown() == everything)
+    dialog.search.setText("word0 who")
+    qtbot.waitUntil(lambda: shown() == {"who are you"})
+    dialog.search.setText("nothing of it")
+    qtbot.waitUntil(lambda: shown() == set())
+    dialog.search.clear()
+    qtbot.waitUntil(lambda: shown() == everything)

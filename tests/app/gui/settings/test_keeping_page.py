@@ -8,6 +8,7 @@ import pytest
 from pytestqt.qtbot import QtBot
 
 from app import paths
+from app.gui.common.preferences import Preferences
 from app.gui.settings import keeping_page
 from app.gui.settings.keeping_page import KeepingPage
 
@@ -20,7 +21,8 @@ def test_folder_and_size_are_shown_and_one_button_deletes_all(
     page = KeepingPage()
     qtbot.addWidget(page)
     assert page.keep == "nothing"
-    assert page.folder.text() == str(root)
+    assert page.folder.path == ""
+    assert page.folder.line.placeholderText() == str(root)
     assert not page.delete_button.isEnabled()
     (root / "a").mkdir(parents=True)
     (root / "a" / "conversation.json").write_text(
@@ -50,3 +52,27 @@ def test_a_second_window_leaves_the_conversations_alone(qtbot: QtBot) -> None:
     assert not page.keep_box.isEnabled()
     assert not page.delete_button.isEnabled()
     assert "second window" in page.total.text()
+
+
+def test_another_folder_is_checked_and_shown(qtbot: QtBot, tmp_path: Path) -> None:
+    page = KeepingPage()
+    qtbot.addWidget(page)
+    (tmp_path / "file").write_text("")
+    for folder, is_usable in (
+        (str(tmp_path / "not" / "there" / "yet"), True),
+        ("~/Talks", True),
+        ("Talks", False),
+        (str(tmp_path / "file"), False),
+        (str(tmp_path / "file" / "below"), False),
+        ("", True),
+    ):
+        with qtbot.waitSignal(page.checked, timeout=0, raising=False):
+            page.folder.path = folder
+        assert page.is_usable == is_usable
+        assert bool(page.folder.note.text()) != is_usable
+    page.folder.path = str(tmp_path)
+    assert page.edited(Preferences()).conversations_dir() == tmp_path
+    assert page.total.text().startswith("0 kept")
+    page.show_preferences(Preferences(conversations="~/Talks"))
+    assert page.edited(Preferences()).conversations_dir() == Path.home() / "Talks"
+    assert Preferences(conversations="Talks").conversations_dir() == paths.conversations_dir()
