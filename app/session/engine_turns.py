@@ -47,7 +47,7 @@ from app.session.engine_jobs import (
     UseContext,
     UseFlowSteps,
 )
-from engine_runtime.errors import MossVoiceError, Problem
+from engine_runtime.errors import MossVoiceError, Problem, ToolCallError
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import (
     CancelScope,
@@ -267,15 +267,24 @@ class ReplyRun:
         self._finished = finished
         self._kept = kept
         self._is_unfinished = False
+        self._failure: ToolCallError | None = None
+        """Why a speculative reply cannot be given. It may be that the user has not finished."""
 
     def step(self, give: Callable[[Result], None]) -> Task[bool]:
         """Make the next event, as a task; returns whether there is more to make now: False at the end, and as
         far as a speculative reply goes."""
         if self._is_enough:
             return False
+        if self._failure is not None:
+            raise self._failure
         began_ns = self._clock_ns()
         try:
             event = yield from self._events.next_event()
+        except ToolCallError as error:
+            if not self.is_speculative:
+                raise
+            self._failure = error
+            return False
         finally:
             self.work_ns += self._clock_ns() - began_ns
         if event is None or self.scope.is_cancelled:
@@ -296,6 +305,8 @@ class ReplyRun:
     def _is_enough(self) -> bool:
         if not self.is_speculative:
             return False
+        if self._failure is not None:
+            return True
         return self._is_unfinished or self._audio_s >= HELD_S or self._deltas >= HELD_DELTAS
 
     def _count(self, event: ReplyEvent) -> None:

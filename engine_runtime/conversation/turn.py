@@ -17,7 +17,8 @@ Policies:
     up to the point that was heard: `truncate` sets that point, also for a complete reply; `cancel` assumes
     that everything delivered was heard. If nothing was heard, the exchange is removed. After an error the
     turn is dropped and the conversation is restored to its state before the turn, unless `truncate` reports
-    that part of the reply was heard.
+    that part of the reply was heard. Only after a ToolCallError, which may have come of an unfinished
+    question, the turn remains, without its reply, to be reopened or cancelled.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from engine_runtime.conversation.reply_events import ReplyEvents
 from engine_runtime.conversation.reply_tokens import ReplyPosition, ReplyTokens
 from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.gpu_memory import too_little_memory
+from engine_runtime.errors import ToolCallError
 from engine_runtime.lm.block_manager import Sequence
 from engine_runtime.lm.chat_template import Prompt
 from engine_runtime.lm.generation import Token
@@ -518,6 +520,10 @@ class Turn:
         except torch.OutOfMemoryError as error:
             self._drop()
             raise too_little_memory(error, self._stages.bundle.lm, self._stages.options) from None
+        except ToolCallError:
+            self._stop_reply()
+            self._reply = None
+            raise
         except BaseException:
             self._drop()
             raise

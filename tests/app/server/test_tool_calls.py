@@ -15,7 +15,24 @@ from typing import Any
 import pytest
 
 from app.server.realtime_session import EngineFacts, RealtimeSession
+from app.session.engine_jobs import (
+    Ask,
+    Commit,
+    Confirm,
+    Job,
+    OpenTurn,
+    Reopen,
+    ReplyResult,
+    Result,
+    TurnFailed,
+    UseContext,
+)
+from app.session.engine_turns import EngineHistory, EngineTurns
+from engine_runtime.bundle.tools import ToolUse
 from engine_runtime.engine import Engine
+from engine_runtime.timing import TimingBus
+from engine_runtime.types import CancelScope, Modality, ReplyDone, ToolCall
+from engine_runtime.work import run_alone
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import LoudnessVad
 from tests.tools.tool_server import WEATHER, call, load
@@ -301,6 +318,39 @@ def test_a_refused_tool_leaves_the_rest_of_the_update_in_force(client: Client) -
     client.type("Hello.")
     (refused,) = client.send("response.create", response={"tools": session["tools"]})
     assert refused["error"]["param"] == "response.tools[0]"
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_call_that_cannot_be_run_counts_once_the_user_has_finished(
+    loaded: Engine, is_confirmed: bool
+) -> None:
+    engine, results, commit = Engine(loaded.stages), list[Result](), CancelScope()
+    turns = EngineTurns(EngineHistory(engine, results.append), results.append)
+
+    def do(*jobs: Job) -> None:
+        for job in jobs:
+            run_alone(turns.carry_out(job))
+        while run_alone(turns.advance()):
+            pass
+
+    do(
+        UseContext("", 0.5, ToolUse(engine.bundle.card.tools)),
+        OpenTurn(1, Modality.TEXT, CancelScope()),
+        Ask(1, "What is the weather in Paris for 9 days?"),
+        Commit(1, Modality.TEXT, None, commit, timings=TimingBus()),
+    )
+    assert not [result for result in results if isinstance(result, TurnFailed)]
+    if is_confirmed:
+        do(Confirm(1))
+        assert [result.code for result in results if isinstance(result, TurnFailed)] == ["invalid_tool_call"]
+    else:
+        again = Commit(1, Modality.TEXT, None, CancelScope())
+        do(Reopen(1, commit), Ask(1, QUESTION), again)
+        last = [result.event for result in results if isinstance(result, ReplyResult)][-1]
+        assert isinstance(last, ReplyDone)
+        assert last.call == ToolCall("get_weather", PARIS)
+    check(engine)
+    engine.close()
 
 
 @pytest.mark.slow
