@@ -43,6 +43,7 @@ RUN_LIBRARIES = {
 PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 FONTS = ("fonts-dejavu-core", "fonts-noto-cjk")
 TEST_PROGRAMS = {
+    "chromium": "chromium",
     "pulseaudio": "pulseaudio",
     "pulseaudio-utils": "pactl",
     "strace": "strace",
@@ -60,25 +61,30 @@ def install_system_libraries(with_tests: bool, gpu: bool = False) -> None:
     if not required and not optional:
         return
     missing = [*required, *optional]
-    command = ["apt-get", "install", "-y", "--no-install-recommends", *missing]
+    command = ["apt-get", "install", "-y", "--no-install-recommends"]
+    shown = " ".join([*command, *missing])
     if shutil.which("apt-get") is None:
         words = f"This is not Debian or Ubuntu. Install what these packages hold: {' '.join(missing)}."
     elif (prefix := _root_prefix()) is not None:
-        _install([*prefix, *command], [*prefix, "apt-get", "update", "-q"])
+        _install([*prefix, *command], missing, [*prefix, "apt-get", "update", "-q"])
         return
     else:
-        words = f"Libraries of the system are missing, which only root can install: sudo {' '.join(command)}"
+        words = f"Libraries of the system are missing, which only root can install: sudo {shown}"
     if required:
         raise MissingLibrariesError(words)
     print(f"{words}\nIt goes without them: they are fonts, or programs that tests use.", flush=True)
 
 
-def _install(install: list[str], update: list[str]) -> None:
-    print(f"Installing system libraries: {' '.join(install[install.index('install') + 1 :])}", flush=True)
+def _install(install: list[str], packages: list[str], update: list[str]) -> None:
+    print(f"Installing system libraries: {' '.join(packages)}", flush=True)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     subprocess.run(update, env=environment, check=False)
-    if subprocess.run(install, env=environment, check=False).returncode != 0:
-        print("Not all of them could be installed; `moss-voice doctor` shows the consequences.", flush=True)
+    if subprocess.run([*install, *packages], env=environment, check=False).returncode == 0:
+        return
+    # apt-get installs nothing if it does not know one of them: Ubuntu has no chromium.
+    for package in packages:
+        if subprocess.run([*install, package], env=environment, check=False).returncode != 0:
+            print(f"{package} could not be installed; `moss-voice doctor` shows what is missing.", flush=True)
 
 
 def missing_system_packages(with_tests: bool, gpu: bool = False) -> tuple[list[str], list[str]]:

@@ -74,6 +74,24 @@ def test_root_installs_them(libraries: ModuleType, monkeypatch: pytest.MonkeyPat
     assert ran[1][-2:] == ["libegl1", "fonts-noto-cjk"]
 
 
+def test_a_package_that_the_archive_does_not_have_keeps_no_other_one_out(
+    libraries: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed: list[str] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        if is_unknown := "fonts-noto-cjk" in command:
+            return subprocess.CompletedProcess(command, 100 * is_unknown)
+        installed.extend(command[4:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(libraries, "_root_prefix", lambda: [])
+    monkeypatch.setattr(libraries.subprocess, "run", run)
+    libraries.install_system_libraries(with_tests=False)
+    assert installed == ["libegl1"]
+    assert "fonts-noto-cjk could not be installed" in capsys.readouterr().out
+
+
 def test_started_by_itself_it_installs_or_names_what_is_missing(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
