@@ -171,9 +171,13 @@ export function encoded(bytes) {
 
 /** Samples of PCM16 in base64. */
 export function decoded(text) {
-  const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-  const view = new DataView(bytes.buffer);
-  return Float32Array.from({ length: bytes.length >> 1 }, (_, at) => view.getInt16(2 * at, true) / 32_768);
+  const bytes = atob(text);
+  const pcm = new Float32Array(bytes.length >> 1);
+  for (let at = 0; at < pcm.length; at += 1) {
+    const sample = bytes.charCodeAt(2 * at) | (bytes.charCodeAt(2 * at + 1) << 8);
+    pcm[at] = (sample > 32_767 ? sample - 65_536 : sample) / 32_768;
+  }
+  return pcm;
 }
 
 /**
@@ -541,8 +545,9 @@ class Conversation {
         return;
       }
       await this.openMicrophone();
-      this.poller = setInterval(() => this.server.poll(this.view).catch(() => {}), POLL_MS);
       this.connect();
+      const poll = () => this.server.poll(this.view).catch(() => {}); // lose() says what is wrong
+      this.poller = setInterval(poll, POLL_MS);
     } catch (error) {
       this.end(error instanceof TypeError ? "The server cannot be reached." : error.message);
     }
