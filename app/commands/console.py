@@ -25,6 +25,7 @@ from app.commands.shared_options import (
     add_microphone_options,
     add_reply_option,
     add_server_options,
+    add_transcribe_option,
     add_turn_options,
     number,
     start_settings,
@@ -34,6 +35,7 @@ from app.process import Stopped
 from app.session.commands import Command, HoldToTalk, Start
 from app.session.engine_jobs import EngineNotice
 from app.session.events import (
+    CaptionsNoticed,
     DeviceNoticed,
     DevicesChanged,
     EngineReady,
@@ -50,6 +52,7 @@ from app.session.events import (
     TurnCancelled,
     TurnCommitted,
     TurnExtended,
+    TurnTranscribed,
 )
 from app.session.report import ConversationReport
 from engine_runtime.errors import MossVoiceError
@@ -150,6 +153,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--input", metavar="NAME", help="microphone (default: that of the system)")
     parser.add_argument("--output", metavar="NAME", help="loudspeaker (default: that of the system)")
+    add_transcribe_option(parser)
     add_reply_option(parser)
     parser.add_argument(
         "--json", action="store_true", help="end the output with one JSON document, like that of `talk`"
@@ -260,7 +264,9 @@ class Terminal:
                 return f"{turn_id}. {_REASONS[reason]}"
             case Timing(timing):
                 return _decision(timing.name, timing.turn_id, timing.duration_ms, timing.attributes)
-            case DeviceNoticed(problem) | EngineNotice(problem):
+            case TurnTranscribed(turn_id, text):
+                return f"{turn_id}. you      {text}"
+            case DeviceNoticed(problem) | EngineNotice(problem) | CaptionsNoticed(problem):
                 return str(problem)
             case RecordingStopped(_, problem):
                 return str(problem)

@@ -16,6 +16,7 @@ from app.commands.shared_options import (
     add_engine_options,
     add_reply_option,
     add_server_options,
+    add_transcribe_option,
     add_turn_options,
     start_settings,
 )
@@ -57,6 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--text", help="a typed question instead of a recording")
     parser.add_argument("--out", type=paths.user_path, metavar="WAV", help="write the replies alone")
+    add_transcribe_option(parser)
     add_reply_option(parser)
     parser.add_argument(
         "--record",
@@ -144,7 +146,7 @@ def print_conversation(result: dict[str, Any], questions: Sequence[str]) -> None
         user, reply, timings = turn["user"], turn["reply"], turn["timings"]
         codes = f", {user['codes']} codes" if user["codes"] else ""
         spoken = f"{user['start_s']:.2f}-{user['end_s']:.2f} s{codes}"
-        print(f"{number}. you      {asked or '(speech)'}")
+        print(f"{number}. you      {asked or user['text'] or '(speech)'}")
         print(f"            {spoken if user['end_s'] > user['start_s'] else 'typed'}")
         print(f"   reply    {reply['text'] or '(speech)'}")
         print(f"            {_how_much(reply)}")

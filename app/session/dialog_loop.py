@@ -19,6 +19,7 @@ from app.audio.devices import DeviceList
 from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
 from app.heap import FreedMemory
+from app.session.captions import Captions
 from app.session.capture import Capture
 from app.session.clocks import Clock, PendingWork, Standstill
 from app.session.commands import (
@@ -72,6 +73,7 @@ from app.session.recorder import ConversationRecorder
 from app.session.session_settings import SessionSettings
 from app.session.sound_check import SoundCheck
 from app.session.sources import Sources
+from app.session.transcriber import Transcriber
 from app.session.turn_control import TurnControl
 from engine_runtime.errors import AudioInputError, MossVoiceError, Problem
 
@@ -96,6 +98,7 @@ class DialogLoop:
         settings: SessionSettings,
         find_devices: Callable[[], DeviceList],
         recorder: ConversationRecorder,
+        transcriber: Transcriber,
     ) -> None:
         """`pending` is all that the engine, whose answers are `results`, and `end_of_turn` have to do."""
         self.stopping = threading.Event()
@@ -109,7 +112,9 @@ class DialogLoop:
         self._emit = emit
         self._recorder = recorder
         recorder.apply(settings)
-        self.turns = TurnControl(slot, end_of_turn, capture, self._playback, clock, emit, settings)
+        self._captions = Captions(slot, transcriber, emit)
+        self._captions.use(settings.captions)
+        self.turns = TurnControl(self._captions, end_of_turn, capture, self._playback, clock, emit, settings)
         self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
         self._sound_check = SoundCheck(capture, self._playback, clock, emit)
@@ -150,6 +155,7 @@ class DialogLoop:
         if self._recorder.is_on:
             self._pending.idle.wait(_LAST_WORK_S)  # what was heard of the last reply
             self._take_results()
+        self._captions.service()
         self._recorder.close()
 
     def step(self) -> None:
@@ -164,6 +170,7 @@ class DialogLoop:
         self._go_on(self._standstill.check(with_devices=True))
         self._take_results()
         turns.take_ratings()
+        self._captions.service()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._sound_check.is_active:
                 self._sound_check.hear(frame.probability)
@@ -344,6 +351,8 @@ class DialogLoop:
         self.turns.apply(settings)
         self._recorder.apply(settings)
         self._capture.apply(settings.audio_processing)
+        if settings.captions != before.captions:
+            self._captions.use(settings.captions)
         self._audio_out.gain = gain_of(settings.volume)
         self._sources.hears_samples = settings.hear_samples
         if _device_choice(before) != _device_choice(settings):

@@ -48,6 +48,7 @@ from app.session.events import (
     TurnCommitted,
     TurnOpened,
     TurnsRemoved,
+    TurnTranscribed,
 )
 from app.session.recorded_values import revived
 from engine_runtime.errors import MossVoiceError
@@ -186,7 +187,7 @@ def _until(line: list[tuple[float, int]], start: float, end: float, margin: floa
 def _first_words(folder: Path, turn_ids: set[int]) -> str:
     for line in event_lines(folder):
         entry = entry_of(line) or {}
-        if entry.get("event") in (TurnOpened.__name__, ReplyFinished.__name__):
+        if entry.get("event") in (TurnOpened.__name__, TurnTranscribed.__name__, ReplyFinished.__name__):
             text = entry.get("text")
             if entry.get("turn_id") not in turn_ids and isinstance(text, str) and text.split():
                 return first_words_of(text)

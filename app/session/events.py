@@ -8,7 +8,8 @@
 
 TurnCancelled may come at any point and is then the last event of the turn; ReplyCut comes right before it if
 the turn was committed. TurnExtended may also come after TurnCommitted (the user continued): the reply so far
-is discarded, and a new TurnCommitted follows.
+is discarded, and a new TurnCommitted follows. TurnTranscribed comes any time after the TurnCommitted whose
+speech it has in words.
 """
 
 from __future__ import annotations
@@ -129,6 +130,22 @@ class TurnCommitted:
     turn_id: int
     seconds: float
     start_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTranscribed:
+    """What the user said in a committed turn, in words: a moment after TurnCommitted, or long after the
+    reply."""
+
+    turn_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionsNoticed:
+    """Why the user's speech has no words at present. The conversation continues."""
+
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +382,8 @@ Event = (
     | TurnOpened
     | TurnExtended
     | TurnCommitted
+    | TurnTranscribed
+    | CaptionsNoticed
     | TurnCancelled
     | TurnsRemoved
     | ConversationContinued

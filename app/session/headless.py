@@ -34,6 +34,7 @@ from app.session.end_of_turn_worker import DetectorFactory
 from app.session.engine_jobs import EngineNotice
 from app.session.engine_slot import EngineSource
 from app.session.events import (
+    CaptionsNoticed,
     ErrorRaised,
     Event,
     Levels,
@@ -55,6 +56,7 @@ from engine_runtime.types import Pcm
 _GAP_S = 0.5
 """Silence between two replies in the file of reply speech."""
 _POLL_S = 0.005
+_CAPTIONS_S = 60.0
 _STOP_S, _STOP_AT_ONCE_S = 5.0, 0.3
 """Time limits for the threads to end: usually, and while a user waits for the end of the process."""
 _LOUD_DBFS = -30.0
@@ -181,6 +183,7 @@ class _Conversation:
                 time.sleep(_POLL_S)
                 for event in self._session.poll():
                     self._take(event)
+            self._session.wait_for_captions(_CAPTIONS_S)
         except KeyboardInterrupt:
             stop_s = _STOP_AT_ONCE_S
             raise
@@ -198,7 +201,7 @@ class _Conversation:
                 self._progress(min(seconds / self._length_s, 1.0))
             case Levels(input_dbfs=level):
                 self.loudest_dbfs = max(self.loudest_dbfs, level)
-            case EngineNotice(problem) if self._notice is not None:
+            case EngineNotice(problem) | CaptionsNoticed(problem) if self._notice is not None:
                 self._notice(str(problem))
             case ReplyFinished(turn_id=turn_id):
                 self._keep_speech(turn_id)

@@ -73,6 +73,7 @@ from app.session.events import (
     TurnCommitted,
     TurnOpened,
     TurnsRemoved,
+    TurnTranscribed,
 )
 from app.session.recorded_values import plain
 from app.session.session_settings import Recording, SessionSettings
@@ -686,7 +687,7 @@ class _OpenFolder:
         if isinstance(event, TurnCommitted) and event.turn_id not in self._committed:
             self._committed.add(event.turn_id)
             self.note({"turns": self._about["turns"] + 1})
-        elif isinstance(event, TurnOpened | ReplyFinished):
+        elif isinstance(event, TurnOpened | TurnTranscribed | ReplyFinished):
             words = self._about["first_words"] or first_words_of(event.text)
             self.note({"seconds": round(line.t, 3), "first_words": words})
 

@@ -130,7 +130,7 @@ def replay(
     with tempfile.TemporaryDirectory(prefix="moss-voice-") as kept:
         recording = Recording(Path(kept), name="now")
         settings = settings_of(about.get("settings"), SessionSettings())
-        settings = dataclasses.replace(settings, hear_samples=False, recording=recording)
+        settings = dataclasses.replace(settings, hear_samples=False, recording=recording, captions=None)
         sample = Path(kept) / "microphone.wav"
         hears_file = has_sound and about["hears_file"]
         if hears_file and sound is not None:

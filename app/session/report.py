@@ -30,6 +30,7 @@ from app.session.events import (
     SpeculationStats,
     Timing,
     TurnCommitted,
+    TurnTranscribed,
 )
 from engine_runtime.timing import TimingEvent
 
@@ -58,6 +59,7 @@ class ConversationReport:
         self._echo = EchoMeasurement()
         self._speculation = SpeculationStats()
         self._committed: dict[int, TurnCommitted] = {}
+        self._texts: dict[int, str] = {}
         self._finished: dict[int, ReplyFinished] = {}
         self._cut: dict[int, ReplyCut] = {}
         self._of_turn: dict[int, list[TimingEvent]] = defaultdict(list)
@@ -74,6 +76,8 @@ class ConversationReport:
                 self._bundle = bundle
             case TurnCommitted(turn_id=turn_id):
                 self._committed[turn_id] = event
+            case TurnTranscribed(turn_id, text):
+                self._texts[turn_id] = text
             case ReplyFinished(turn_id=turn_id):
                 self._finished[turn_id] = event
             case ReplyCut(turn_id=turn_id):
@@ -94,10 +98,10 @@ class ConversationReport:
 
         echo: the latest EchoMeasurement of the microphone; "off" for a file, which is not processed.
         user: `start_s`, `end_s` in the file (0 for a typed question), `codes` = number of complete speech
-        codes. reply: `modality`, `text` (subtitle of a spoken reply, if the
-        bundle has them), `codes` = number of speech codes, `audio_s`, `finish_reason`, and `cut`, which is
-        null for a reply that was fully played. For a cut reply the other values describe the heard part, from
-        which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
+        codes, `text` = its caption, "" for none. reply: `modality`, `text` (subtitle of a spoken reply, if
+        the bundle has them), `codes` = number of speech codes, `audio_s`, `finish_reason`, and `cut`, which
+        is null for a reply that was fully played. For a cut reply the other values describe the heard part,
+        from which the conversation continues; `cut` has the `reason`, the `unheard_text`, and the generated
         seconds (`made_s`). timings, in ms, null where there is none: `prefill_ms` and `prefill_tokens` of all
         prefill calls together, `prefill_speaking_ms` the median of a call while the user spoke,
         `prefill_at_commit_ms` of all calls since the commit together, `tokens_at_commit` = tokens left to
@@ -143,6 +147,7 @@ class ConversationReport:
                 "start_s": round(committed.start_s, 3),
                 "end_s": round(committed.start_s + committed.seconds, 3),
                 "codes": reply.user_codes,
+                "text": self._texts.get(committed.turn_id, ""),
             },
             "reply": _heard(reply),
             "timings": _timings(self._of_turn[committed.turn_id]),

@@ -36,6 +36,7 @@ from app.session.event_log import EventLog
 from app.session.events import EngineLoading, Event, Timing
 from app.session.recorder import ConversationRecorder, RecordWriter
 from app.session.session_settings import SessionSettings
+from app.session.transcriber import Transcriber
 from engine_runtime.timing import TimingBus, TimingEvent
 from engine_runtime.types import Pcm
 
@@ -70,6 +71,7 @@ class Session:
         end_of_turn: DetectorFactory | None = None,
         find_devices: Callable[[], DeviceList] | None = None,
         look_for_devices: Callable[[], None] = rescan,
+        transcriber: Transcriber | None = None,
     ) -> None:
         """Make a session; no device is opened and no thread runs before `start`.
 
@@ -78,7 +80,8 @@ class Session:
         `audio_in` and `audio_out` the sound devices named in `settings` are used; app.audio.wav_streams has
         files that take their place.
         `find_devices` and `look_for_devices` list them and look again; by default a thread follows those of
-        the sound server. MossVoiceError if speech cannot be detected on this machine.
+        the sound server. `transcriber` makes the captions that `settings` ask for. MossVoiceError if speech
+        cannot be detected on this machine.
         """
         settings = settings or SessionSettings()
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
@@ -104,6 +107,7 @@ class Session:
         capture = Capture(vad, keep_ms, processor)
         clock = clock or RealClock()
         self._writer = RecordWriter(pending)
+        self._transcriber = transcriber or Transcriber()
         self._recorder = ConversationRecorder(self._writer, capture, supervisor.audio_out, clock, self._emit)
         self._loop = DialogLoop(
             self._host.open_slot(results.put),
@@ -117,11 +121,13 @@ class Session:
             settings,
             find_devices,
             self._recorder,
+            self._transcriber,
         )
         self._threads = [
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),
             threading.Thread(target=self._host.run, name="engine", daemon=True),
             threading.Thread(target=self._writer.run, name="record", daemon=True),
+            threading.Thread(target=self._transcriber.run, name="transcription", daemon=True),
         ]
         if self._sound_server is not None:
             server = threading.Thread(target=self._sound_server.run, name="sound server", daemon=True)
@@ -152,6 +158,7 @@ class Session:
             self._loop.stopping.set()
             self._threads[0].join(timeout_s)  # the dialog thread has last jobs for the others
             self._host.close()
+            self._transcriber.close()
             if self._end_of_turn is not None:
                 self._end_of_turn.close()
             if self._sound_server is not None:
@@ -177,6 +184,10 @@ class Session:
     def poll(self) -> list[Event]:
         """All events since the last call, oldest first; never blocks. Timings come here as Timing events."""
         return [self._events.popleft() for _ in range(len(self._events))]
+
+    def wait_for_captions(self, limit_s: float) -> None:
+        """Wait until all that was said is written down, at most so long. The last events come with `stop`."""
+        self._transcriber.wait(limit_s)
 
     def reply_audio(self, turn_id: int) -> tuple[Pcm, int]:
         """The speech of a finished reply and its rate in Hz, of a cut one the heard part; empty if it has

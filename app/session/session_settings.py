@@ -61,6 +61,8 @@ class SessionSettings:
     beginning are what the engine is loaded with."""
     recording: Recording | None = None
     """Where the conversation is recorded, None if it is not."""
+    captions: Path | None = None
+    """Folder of the Whisper model that writes down what the user says; None for no captions."""
     max_text_chars: int = setting(2_000, least=1)
     """A typed question longer than this is refused with an explanation."""
 
@@ -84,6 +86,7 @@ class SessionSettings:
             audio_processing=AudioProcessing(library=start.echo_library),
             overlap=start.overlap,
             speculate=start.speculate,
+            captions=start.transcribe,
         )
 
     def __post_init__(self) -> None:

@@ -39,6 +39,7 @@ from app.session.events import (
     TurnExtended,
     TurnOpened,
     TurnsRemoved,
+    TurnTranscribed,
 )
 from app.session.recorded_values import LONGEST_TEXT, revived
 
@@ -53,6 +54,7 @@ _KINDS: dict[str, type[Event]] = {
         TurnOpened,
         TurnExtended,
         TurnCommitted,
+        TurnTranscribed,
         TurnCancelled,
         ReplyTextDelta,
         ReplyCut,
@@ -174,6 +176,8 @@ def turn_texts(events: Iterable[Any], began_s: Mapping[int, float] | None = None
             turn = replace(turn, question=event.text)
         elif isinstance(event, TurnCommitted):
             turn = replace(turn, question_s=event.seconds)
+        elif isinstance(event, TurnTranscribed):
+            turn = replace(turn, question=event.text)
         elif isinstance(event, ReplyFinished):
             turn = replace(turn, reply=event.text, reply_s=event.seconds)
             answered.add(event.turn_id)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from app.audio.wav import WavReader
 from app.dialog.conversation import ConversationRecord, TranscriptTurn
 from app.dialog.turn_events import TurnEvent
+from app.session.captions import Captions
 from app.session.capture import Capture
 from app.session.clocks import Clock
 from app.session.commands import ContinueConversation, PlayRecording, RetryTurn
@@ -22,7 +23,6 @@ from app.session.engine_jobs import (
     Ask,
     AskAgain,
     Forget,
-    JobQueue,
     Load,
     Loaded,
     Remove,
@@ -67,7 +67,7 @@ class TurnControl:
 
     def __init__(
         self,
-        jobs: JobQueue,
+        captions: Captions,
         end_of_turn: EndOfTurnWorker | None,
         capture: Capture,
         playback: Playback,
@@ -77,7 +77,7 @@ class TurnControl:
     ) -> None:
         self.settings = settings
         self.transcript = ConversationRecord()
-        self._jobs = jobs
+        self._jobs = self._captions = captions
         self._end_of_turn = end_of_turn
         self._capture = capture
         self._stream = capture.stream
@@ -87,7 +87,7 @@ class TurnControl:
         self._cut: ReplyCut | None = None
         """The cut of the reply that is being stopped."""
         ask = None if end_of_turn is None else end_of_turn.submit
-        self._driver = TurnDriver(self._stream, jobs, self, clock.now_ns, _driver_settings(settings), ask)
+        self._driver = TurnDriver(self._stream, captions, self, clock.now_ns, _driver_settings(settings), ask)
 
     # ---- state for the loop ----
 
@@ -121,6 +121,7 @@ class TurnControl:
 
     def use_engine(self, engine: Loaded) -> None:
         """The engine is ready."""
+        self._captions.use_engine(engine.input_sample_rate)
         self._driver.use_engine(engine.input_sample_rate, can_speculate=engine.can_speculate)
         self._player.use_engine(engine)
 
@@ -301,6 +302,7 @@ class TurnControl:
         if known is not None:
             known.user_s = seconds
         self._emit(TurnCommitted(turn.turn_id, seconds, capture.place_s(start)))
+        self._captions.commit(turn.turn_id)
         self.timing.emit(
             "endpointing",
             turn.turn_id,

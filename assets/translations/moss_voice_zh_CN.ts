@@ -33,6 +33,37 @@
     </message>
 </context>
 <context>
+    <name>CaptionsPage</name>
+    <message>
+        <source>Show what I say in words</source>
+        <translation>用文字显示我说的话</translation>
+    </message>
+    <message>
+        <source>Whisper model</source>
+        <translation>Whisper 模型</translation>
+    </message>
+    <message>
+        <source>a folder with model.bin and tokenizer.json</source>
+        <translation>包含 model.bin 和 tokenizer.json 的文件夹</translation>
+    </message>
+    <message>
+        <source>C&amp;aptions</source>
+        <translation>字幕(&amp;A)</translation>
+    </message>
+    <message>
+        <source>&amp;Whisper model</source>
+        <translation>Whisper 模型(&amp;W)</translation>
+    </message>
+    <message>
+        <source>In CTranslate2&apos;s format, such as whisper-base. The words appear a second or more after you spoke; replies do not wait for them. Nothing is downloaded or sent.</source>
+        <translation>CTranslate2 格式，例如 whisper-base。文字会在您说完一秒或更久之后出现；回答不会等待它们。不会下载或发送任何内容。</translation>
+    </message>
+    <message>
+        <source>Folder of the Whisper model</source>
+        <translation>Whisper 模型所在的文件夹</translation>
+    </message>
+</context>
+<context>
     <name>CodecPage</name>
     <message>
         <source>bundle default</source>

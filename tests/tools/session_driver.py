@@ -19,6 +19,7 @@ from app.session.clocks import Clock
 from app.session.events import Event
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
+from app.session.transcriber import Transcriber
 from engine_runtime.errors import AudioDeviceError, Problem
 from engine_runtime.types import Pcm
 from tests.doubles.scripted_engine import LoudnessVad, ScriptedEngine
@@ -107,6 +108,7 @@ def running(
     speaker: AudioOutput | None = None,
     microphone: AudioInput | None = None,
     detector: EndOfTurnDetector | None = None,
+    transcriber: Transcriber | None = None,
 ) -> Iterator[Driver]:
     """A started session without sound devices. The engine works on its clock."""
     engine.clock = clock or SteppedClock()
@@ -120,6 +122,7 @@ def running(
         end_of_turn=(lambda: detector) if detector is not None else None,
         find_devices=lambda: DeviceList((), (), Problem("none here")),
         look_for_devices=lambda: None,
+        transcriber=transcriber,
     )
     session.start()
     try:

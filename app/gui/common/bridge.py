@@ -14,6 +14,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.session.commands import Command
 from app.session.engine_jobs import EngineNotice, FlowStepsSet
 from app.session.events import (
+    CaptionsNoticed,
     ConversationContinued,
     Counters,
     DeviceNoticed,
@@ -44,6 +45,7 @@ from app.session.events import (
     TurnExtended,
     TurnOpened,
     TurnsRemoved,
+    TurnTranscribed,
 )
 from engine_runtime.timing import TimingEvent
 
@@ -63,7 +65,7 @@ class SessionBridge(QObject):
         devices: the latest devices, likewise.
 
     Signals:
-        noticed: a device or the engine needs no action: DeviceNoticed, EngineNotice.
+        noticed: what needs no action: DeviceNoticed, EngineNotice, CaptionsNoticed.
         timings: a list of timing events, once per tick that had any.
         lost: the session could not be polled; a text. Polling has stopped.
     """
@@ -76,6 +78,7 @@ class SessionBridge(QObject):
     turn_opened = Signal(object)
     turn_extended = Signal(object)
     turn_committed = Signal(object)
+    turn_transcribed = Signal(object)
     turn_cancelled = Signal(object)
     turns_removed = Signal(object)
     conversation_continued = Signal(object)
@@ -114,6 +117,7 @@ class SessionBridge(QObject):
             TurnOpened: self.turn_opened,
             TurnExtended: self.turn_extended,
             TurnCommitted: self.turn_committed,
+            TurnTranscribed: self.turn_transcribed,
             TurnCancelled: self.turn_cancelled,
             TurnsRemoved: self.turns_removed,
             ConversationContinued: self.conversation_continued,
@@ -133,6 +137,7 @@ class SessionBridge(QObject):
             DevicesChanged: self.devices_changed,
             DeviceNoticed: self.noticed,
             EngineNotice: self.noticed,
+            CaptionsNoticed: self.noticed,
             SampleStarted: self.sample_started,
             SampleProgress: self.sample_progress,
             SampleFinished: self.sample_finished,

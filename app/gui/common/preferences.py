@@ -124,6 +124,9 @@ class Preferences:
     engine_python: str = setting("", into=(StartSettings,))
     """Interpreter of the environment that runs the engine, or empty for this program's own."""
     trt_codec: bool = setting(False, into=(EngineOptions,))
+    captions: bool = False
+    whisper: str = ""
+    """Folder of the Whisper model that makes them."""
     keep: Keep = "nothing"
     conversations: str = ""
     """Folder of the conversations, or empty for the program's own."""
@@ -145,6 +148,7 @@ class Preferences:
             base,
             **self._handed_to(SessionSettings),
             recording=None if self.keep == "nothing" else recording,
+            captions=paths.user_path(self.whisper) if self.captions and self.whisper else None,
             device_latency_s=self.latency_ms / 1e3,
             volume=self.volume / 100,
             audio_processing=AudioProcessing(**self._handed_to(AudioProcessing), library=self.echo_library),

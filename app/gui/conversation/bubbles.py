@@ -194,7 +194,8 @@ def set_up_text(label: PlainLabel) -> None:
 
 
 class UserBubble(Bubble):
-    """A spoken question (with its length) or a typed one. `label` is the text of a sample question."""
+    """A spoken question (with its length, later in words) or a typed one. `label` is the text of a sample
+    question."""
 
     def __init__(
         self,
@@ -207,7 +208,9 @@ class UserBubble(Bubble):
     ) -> None:
         super().__init__("user", theme, icons, parent)
         self.source = source
-        self.typed_text = text
+        self.said = text
+        """What was typed or, once that is known, said; "" before."""
+        self.label = label
         self.seconds: float | None = None
         self._progress: tuple[float, float] | None = None
         self._cancelled: CancelReason | None = None
@@ -225,8 +228,16 @@ class UserBubble(Bubble):
         self.strip.trim()
         self.retranslate()
 
+    def show_caption(self, text: str) -> None:
+        """The turn in words; a sample question has its own."""
+        if not self.label:
+            self.said = text
+            self.set_body(text)
+            self.retranslate()
+
     def show_reopened(self) -> None:
         """The user continues the turn."""
+        self.show_caption("")
         self.seconds = None
         self.retranslate()
 

@@ -55,7 +55,7 @@ class TurnMenu(QObject):
     """Shows the menu, one at a time.
 
     Signals:
-        retry_wanted: ask the question again; the turn's id, its source and its typed text.
+        retry_wanted: ask the question again; the turn's id, its source and what is known of its words.
         delete_wanted: the turn's id.
         save_wanted: save the sound of the reply; the turn's id.
     """
@@ -71,7 +71,7 @@ class TurnMenu(QObject):
     def menu_for(self, turn_id: int, user: UserBubble, reply: ReplyBubble | None) -> QMenu:
         """The menu for a turn. An incomplete reply cannot be requested again yet."""
         menu = QMenu(self._parent)
-        said = user.typed_text
+        said = user.said
         answer = reply.body.text() if reply is not None else ""
         menu.addAction(self.tr("Copy the question"), lambda: self._copy(said)).setEnabled(bool(said))
         menu.addAction(self.tr("Copy the reply"), lambda: self._copy(answer)).setEnabled(bool(answer))

@@ -36,6 +36,7 @@ from app.session.events import (
     TurnExtended,
     TurnOpened,
     TurnsRemoved,
+    TurnTranscribed,
 )
 from app.session.transcript import RecordedEvent, TurnText, beginnings_of, turn_texts
 
@@ -47,7 +48,7 @@ _SHARE = 0.86
 _NEAR = 24
 """Distance in pixels from the top or bottom that still counts as being there."""
 _REPEATED = (
-    *(TurnOpened, TurnExtended, TurnCommitted, TurnCancelled),
+    *(TurnOpened, TurnExtended, TurnCommitted, TurnTranscribed, TurnCancelled),
     *(ReplyTextDelta, ReplyFinished, ReplyCut),
 )
 """Events of a record that are shown."""
@@ -127,6 +128,7 @@ class Transcript(FollowsLanguage, QScrollArea):
         bridge.turn_opened.connect(self.open_turn)
         bridge.turn_extended.connect(self.extend_turn)
         bridge.turn_committed.connect(self.commit_turn)
+        bridge.turn_transcribed.connect(self.caption_turn)
         bridge.turn_cancelled.connect(self.cancel_turn)
         bridge.turns_removed.connect(self.remove_turns)
         bridge.reply_text.connect(self.add_reply_text)
@@ -182,6 +184,14 @@ class Transcript(FollowsLanguage, QScrollArea):
         turn.user.show_committed(event.seconds)
         self._drop_reply(turn)
         self._reply(event.turn_id)
+
+    def caption_turn(self, event: TurnTranscribed) -> None:
+        """A spoken turn in words, which may come when its bubbles are gone."""
+        if (turn := self._turns.get(event.turn_id)) is not None:
+            turn.user.show_caption(event.text)
+            turn.shown.append(event)
+        elif (earlier := self._earlier.get(event.turn_id)) is not None:
+            earlier.shown.append(event)
 
     def cancel_turn(self, event: TurnCancelled) -> None:
         """Mark the turn as dropped; one that was too short is removed."""
@@ -265,9 +275,9 @@ class Transcript(FollowsLanguage, QScrollArea):
     def turn_texts(self) -> list[TurnText]:
         """The turns on show that were answered, as text; a sample question has that of its label."""
         turns = [(earlier.label, earlier.shown) for earlier in self._earlier.values()]
-        turns += [(turn.user.body.text(), turn.shown) for turn in self._turns.values()]
+        turns += [(turn.user.label, turn.shown) for turn in self._turns.values()]
         found = [(label, text) for label, shown in turns for text in turn_texts(shown, self._began_s)]
-        return [replace(text, question=text.question or label) for label, text in found]
+        return [replace(text, question=label or text.question) for label, text in found]
 
     def show_recorded(self, events: Iterable[RecordedEvent]) -> None:
         """Show a conversation that was recorded, the latest `MOST_TURNS` turns of it."""
@@ -301,6 +311,7 @@ class Transcript(FollowsLanguage, QScrollArea):
             TurnOpened: self.open_turn,
             TurnExtended: self.extend_turn,
             TurnCommitted: self.commit_turn,
+            TurnTranscribed: self.caption_turn,
             TurnCancelled: self.cancel_turn,
             ReplyTextDelta: self.add_reply_text,
             ReplyFinished: self.finish_reply,
@@ -379,7 +390,7 @@ class Transcript(FollowsLanguage, QScrollArea):
     def _put_away(self, turn_id: int) -> None:
         """Drop the bubbles of the oldest turn on screen, and keep its events."""
         turn = self._turns.pop(turn_id)
-        label = turn.user.body.text() if turn.user.source == "sample" else ""
+        label = turn.user.label
         is_whole = any(isinstance(event, ReplyFinished | ReplyCut) for event in turn.shown)
         if turn.reply is not None and not is_whole and (text := turn.reply.body.text()):
             turn.shown.append(ReplyTextDelta(turn_id, text, False))

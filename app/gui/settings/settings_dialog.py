@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTabWidget, QVBoxLayout
 
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.preferences import Preferences
+from app.gui.settings.captions_page import CaptionsPage
 from app.gui.settings.engine_page import EnginePage
 from app.gui.settings.gpu_page import GpuInstaller, GpuPage
 from app.gui.settings.keeping_page import KeepingPage
@@ -51,7 +52,7 @@ class SettingsDialog(QDialog):
         groups: tuple[tuple[str, tuple[SettingsPage, ...]], ...] = (
             (self.tr("Sound"), (SoundPage(devices),)),
             (self.tr("Conversation"), (ConversationPage(),)),
-            (self.tr("Talking"), (TalkPage(parent), self.sound_check)),
+            (self.tr("Talking"), (TalkPage(parent), self.sound_check, CaptionsPage())),
             (self.tr("Model"), (self.model,)),
             (self.tr("Engine"), (self.engine, self.server)),
             (self.tr("Codec"), (CodecPage(),)),

@@ -28,6 +28,7 @@ from app.session.events import (
     TurnCommitted,
     TurnExtended,
     TurnOpened,
+    TurnTranscribed,
 )
 
 _SPEECH_PROBABILITY = 0.5
@@ -146,6 +147,10 @@ class CompactWindow(FollowsLanguage, QWidget):
         if event.turn_id == self._turn_id and event.seconds:
             self._show_question(event.seconds)
 
+    def _caption(self, event: TurnTranscribed) -> None:
+        if event.turn_id == self._turn_id:
+            self._show_question(event.text)
+
     def _take_back(self, event: TurnExtended | TurnCancelled) -> None:
         if event.turn_id == self._turn_id and (isinstance(event, TurnExtended) or not self._reply):
             self._show_question(0.0 if isinstance(event, TurnExtended) else "")
@@ -186,6 +191,7 @@ class CompactWindow(FollowsLanguage, QWidget):
         bridge.levels.connect(self._show_levels)
         bridge.turn_opened.connect(self._open)
         bridge.turn_committed.connect(self._commit)
+        bridge.turn_transcribed.connect(self._caption)
         bridge.turn_extended.connect(self._take_back)
         bridge.turn_cancelled.connect(self._take_back)
         bridge.reply_text.connect(self._add)

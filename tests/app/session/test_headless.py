@@ -66,7 +66,8 @@ def test_the_report_has_every_turn(two_questions: Path) -> None:
     first, second = document["turns"]
     assert list(first) == ["user", "reply", "timings"]
     assert first["user"] == {
-        "start_s": pytest.approx(0.5, abs=0.04), "end_s": pytest.approx(1.5, abs=0.04), "codes": 18
+        "start_s": pytest.approx(0.5, abs=0.04), "end_s": pytest.approx(1.5, abs=0.04), "codes": 18,
+        "text": "",
     }  # fmt: skip
     assert second["user"]["start_s"] == pytest.approx(2.5, abs=0.04)
     assert first["reply"] == {
@@ -143,7 +144,7 @@ def test_a_typed_question(tmp_path: Path, modality: Modality) -> None:
     given: dict[str, Any] = {"out": out} if modality is Modality.SPEECH else {}
     document = hold(text="what is it?", settings=SessionSettings(reply=modality, seed=3), **given)
     (turn,) = document["turns"]
-    assert turn["user"] == {"start_s": 0.0, "end_s": 0.0, "codes": 0}
+    assert turn["user"] == {"start_s": 0.0, "end_s": 0.0, "codes": 0, "text": ""}
     assert turn["reply"]["modality"] == modality.value
     assert turn["timings"]["endpointing_ms"] is None
     assert out.exists() == (modality is Modality.SPEECH)

@@ -75,7 +75,7 @@ def test_timings_of_a_turn_that_was_reopened() -> None:
         "bundle": "nano",
         "turns": [
             {
-                "user": {"start_s": 1.0, "end_s": 2.5, "codes": 20},
+                "user": {"start_s": 1.0, "end_s": 2.5, "codes": 20, "text": ""},
                 "reply": {
                     "modality": "speech", "text": "five", "codes": 12, "audio_s": 1.0,
                     "finish_reason": "stop", "cut": None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from app.session.events import ReplyCut, ReplyFinished, TurnCommitted, TurnOpened
+from app.session.events import ReplyCut, ReplyFinished, TurnCommitted, TurnOpened, TurnTranscribed
 from app.session.transcript import (
     Heading,
     TurnText,
@@ -29,12 +29,13 @@ def test_turns_are_those_that_were_answered() -> None:
             ReplyFinished(1, Modality.SPEECH, 2.5, "yes", 3, 4, "stop"),
             TurnOpened(2, "text", "and  you?"),
             TurnCommitted(2, 0.0),
+            TurnTranscribed(1, "Is it so?"),
             ReplyFinished(2, Modality.SPEECH, 2.5, "well then", 3, 4, "stop"),
             ReplyCut(2, "barge_in", Modality.SPEECH, "well", "then", 0.8, 2.5, 3, 2),
             TurnOpened(3, "text", "never answered"),
         )
     )
-    assert found == [TurnText("", 1.24, "yes", 2.5), TurnText("and  you?", 0.0, "well", 0.8)]
+    assert found == [TurnText("Is it so?", 1.24, "yes", 2.5), TurnText("and  you?", 0.0, "well", 0.8)]
 
 
 def test_speech_without_a_text_says_how_long_it_was(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ def test_a_turn_that_is_being_spoken_offers_nothing(qtbot: QtBot, theme: Theme, 
     menu = TurnMenu(parent).menu_for(1, bubble, None)
     enabled = [action.text() for action in menu.actions() if action.isEnabled() and not action.isSeparator()]
     assert len(enabled) == 2  # ask again, delete
+    bubble.show_caption("what is two")
+    menu = TurnMenu(parent).menu_for(1, bubble, None)
+    menu.actions()[0].trigger()
+    assert QGuiApplication.clipboard().text() == "what is two"
 
 
 @pytest.fixture(autouse=True)

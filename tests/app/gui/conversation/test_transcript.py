@@ -29,6 +29,7 @@ from app.session.events import (
     TurnExtended,
     TurnOpened,
     TurnsRemoved,
+    TurnTranscribed,
 )
 from engine_runtime.types import Modality
 from tests.tools.widgets import question_of, reply_of
@@ -246,10 +247,47 @@ def test_a_sample_is_named_and_its_progress_shown(transcript: Transcript) -> Non
     assert "0.7 of 1.5 s" in user.caption.text()
 
 
+def test_words_of_a_spoken_turn_take_their_place_in_bubble_text_and_copy(transcript: Transcript) -> None:
+    transcript.open_turn(TurnOpened(1, "voice"))
+    transcript.commit_turn(TurnCommitted(1, 1.2))
+    user = question_of(transcript, 1)
+    assert not user.body.isVisible()
+    transcript.caption_turn(TurnTranscribed(1, "what is <b>two</b>"))
+    assert (user.body.text(), user.said) == ("what is <b>two</b>", "what is <b>two</b>")
+    assert user.body.isVisible()
+    assert "1.2 s" in user.caption.text()
+    answer(transcript, 1, "two")
+    assert [text.question for text in transcript.turn_texts()] == ["what is <b>two</b>"]
+    transcript.extend_turn(TurnExtended(1))
+    assert (user.body.text(), user.said) == ("", ""), "they were those of its first part"
+
+
+def test_a_sample_keeps_its_own_words(transcript: Transcript) -> None:
+    transcript.announce_sample("Who are you?", 1.5)
+    transcript.open_turn(TurnOpened(1, "sample"))
+    transcript.commit_turn(TurnCommitted(1, 1.2))
+    transcript.caption_turn(TurnTranscribed(1, "Love you."))
+    answer(transcript, 1, "moss")
+    assert question_of(transcript, 1).body.text() == "Who are you?"
+    assert [text.question for text in transcript.turn_texts()] == ["Who are you?"]
+
+
+def test_words_that_come_late_find_their_turn(transcript: Transcript) -> None:
+    transcript.open_turn(TurnOpened(1, "voice"))
+    transcript.commit_turn(TurnCommitted(1, 1.2))
+    answer(transcript, 1, "first")
+    for turn_id in range(2, ON_SCREEN + 3):
+        ask(transcript, turn_id, "?")
+    assert transcript.bubbles(1) == (None, None)
+    transcript.caption_turn(TurnTranscribed(1, "long ago"))
+    assert transcript.turn_texts()[0].question == "long ago"
+
+
 def test_events_of_unknown_turns_are_passed_over(transcript: Transcript) -> None:
     transcript.add_reply_text(ReplyTextDelta(9, "stale", True))
     transcript.commit_turn(TurnCommitted(9, 1.0))
     transcript.extend_turn(TurnExtended(9))
+    transcript.caption_turn(TurnTranscribed(9, "stale"))
     transcript.cancel_turn(TurnCancelled(9, "user"))
     transcript.start_playback(PlaybackStarted(9))
     transcript.finish_playback(PlaybackFinished(9))

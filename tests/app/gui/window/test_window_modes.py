@@ -21,6 +21,7 @@ from app.session.events import (
     TurnCommitted,
     TurnExtended,
     TurnOpened,
+    TurnTranscribed,
 )
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
@@ -139,6 +140,8 @@ def test_the_compact_window_shows_the_last_exchange(window: MainWindow, session:
     cut = ReplyCut(2, "barge_in", Modality.SPEECH, "the sky", " is blue", 0.6, 1.2, 20, 8)
     said = after(TurnCommitted(2, 2.5), ReplyTextDelta(2, "the sky is blue", True), cut)
     assert said == ("You spoke 2.5 s", "the sky …")
+    assert after(TurnTranscribed(1, "stale"))[0] == "You spoke 2.5 s"
+    assert after(TurnTranscribed(2, "What colour is the sky?"))[0] == "What colour is the sky?"
     assert after(TurnOpened(3, "voice"), TurnCancelled(3, "too_short")) == ("", "")
 
 

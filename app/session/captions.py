@@ -1,0 +1,81 @@
+"""Captions of the user's speech in the window: what was said in a committed turn, in words.
+
+In: the jobs of the turn driver, which pass through; transcripts, from the transcription thread. Out: a
+`TurnTranscribed` for each committed turn, whenever it comes; nothing waits for it. `CaptionsNoticed` says why
+there is none, once for each reason. Dialog thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from app.session.engine_jobs import Cancel, Forget, Hear, Job, JobQueue, OpenTurn, Remove, Reopen, Restore
+from app.session.events import CaptionsNoticed, Event, TurnTranscribed
+from app.session.transcriber import Speech, Transcriber, Transcript
+from engine_runtime.errors import Problem
+from engine_runtime.types import Pcm
+
+
+class Captions:
+    """The `JobQueue` of a turn driver."""
+
+    def __init__(self, jobs: JobQueue, transcriber: Transcriber, emit: Callable[[Event], None]) -> None:
+        self._jobs, self._transcriber, self._emit = jobs, transcriber, emit
+        self._answers: SimpleQueue[tuple[int, Speech, Transcript]] = SimpleQueue()
+        self._is_on = False
+        self._rate = 0
+        self._said: list[Pcm] = []
+        """Speech of the open turn."""
+        self._wanted: dict[int, Speech] = {}
+        """Turn -> what was said in it when it was committed, until its words are there."""
+        self._noticed: Problem | None = None
+
+    def use(self, model: Path | None) -> None:
+        """Transcribe with the Whisper model in this folder from the next turn on; None for no captions."""
+        self._is_on, self._noticed = model is not None, None
+        self._transcriber.use(model)
+
+    def use_engine(self, sample_rate: int) -> None:
+        """Speech has this rate from now on."""
+        self._rate = sample_rate
+
+    def submit(self, job: Job) -> None:
+        """Pass a job on, and remember the speech in it."""
+        self._jobs.submit(job)
+        match job:
+            case OpenTurn():
+                self._said = []
+            case Hear(pcm=pcm):
+                self._said.append(pcm)
+            case Reopen(turn_id) | Cancel(turn_id) | Remove(turn_id):
+                self._wanted.pop(turn_id, None)
+            case Forget() | Restore():
+                self._wanted.clear()
+
+    def commit(self, turn_id: int) -> None:
+        """The turn has all of its speech."""
+        if self._is_on and self._said:
+            speech = self._wanted[turn_id] = Speech(np.concatenate(self._said), self._rate)
+            self._transcriber.submit(
+                speech, lambda transcript: self._answers.put((turn_id, speech, transcript))
+            )
+
+    def service(self) -> None:
+        """Report the transcripts that have come; those of turns that were taken back are dropped."""
+        while True:
+            try:
+                turn_id, speech, transcript = self._answers.get_nowait()
+            except Empty:
+                return
+            if self._wanted.get(turn_id) is not speech:
+                continue
+            del self._wanted[turn_id]
+            if transcript.text:
+                self._emit(TurnTranscribed(turn_id, transcript.text))
+            if transcript.problem not in (None, self._noticed):
+                self._noticed = transcript.problem
+                self._emit(CaptionsNoticed(transcript.problem))
