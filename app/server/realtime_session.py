@@ -610,13 +610,14 @@ class RealtimeSession:
             )
         if action.content_index != 0:
             raise invalid("content_index", action.content_index, "0")
-        samples = action.audio_end_ms * rate // 1000
-        if samples > item.samples:
+        # A client may round the length of the sound up.
+        whole_ms = -(-item.samples * 1000 // rate)
+        if action.audio_end_ms > whole_ms:
             raise ProtocolError(
                 "invalid_value",
                 "Audio content of {audio_ms}ms is already shorter than {audio_end_ms}ms.",
                 param="audio_end_ms",
-                audio_ms=item.samples * 1000 // rate,
+                audio_ms=whole_ms,
                 audio_end_ms=action.audio_end_ms,
             )
         if item.turn_id is None or item.turn_id not in self._cuttable:
@@ -624,6 +625,7 @@ class RealtimeSession:
         active = self._responses.active
         if active is not None and active.item is item:
             self._driver.stop("user")
+        samples = min(action.audio_end_ms * rate // 1000, item.samples)
         item.truncate(samples)
         self._jobs.submit(Interrupt(item.turn_id, samples, 0))
         self._responses.end_playback()

@@ -816,6 +816,19 @@ def test_truncate_cuts_the_history_to_what_was_heard() -> None:
     assert only(client.send("conversation.item.truncate", **whole), "conversation.item.truncated")
 
 
+def test_a_truncation_at_the_end_of_the_sound_may_be_rounded_up() -> None:
+    client = Client(Script(chunks=3, chunk_s=9_607 / 24_000))  # 1,200.9 ms, which a client rounds as it likes
+    item = only(client.ask(), "response.done")["response"]["output"][0]
+    place = {"item_id": item["id"], "content_index": 0}
+    beyond = client.send("conversation.item.truncate", **place, audio_end_ms=1_202)
+    assert error_of(beyond) == "invalid_value"
+    assert beyond[-1]["error"]["message"].startswith("Audio content of 1201ms ")
+    events = client.send("conversation.item.truncate", **place, audio_end_ms=1_201)
+    assert only(events, "conversation.item.truncated")["audio_end_ms"] == 1_201
+    client.work()
+    assert ("truncate", 1, 28_821, 0) in client.engine.engine.calls, "all of it was heard"
+
+
 def test_history_is_replayed() -> None:
     client = Client()
     question = {"role": "user", "id": "q", "content": [{"type": "input_text", "text": "two plus three"}]}
