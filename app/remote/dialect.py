@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat, pcm_at
+from app.before_ga import GA_FORMATS, GA_NAMES
 from app.session.engine_jobs import FlowSteps
 from engine_runtime.errors import Problem
 from engine_runtime.options import MOST_FLOW_STEPS
@@ -18,17 +19,6 @@ from engine_runtime.types import Modality
 
 Json = dict[str, Any]
 
-_GA_NAMES = {
-    "response.audio.delta": "response.output_audio.delta",
-    "response.audio.done": "response.output_audio.done",
-    "response.audio_transcript.delta": "response.output_audio_transcript.delta",
-    "response.audio_transcript.done": "response.output_audio_transcript.done",
-    "response.text.delta": "response.output_text.delta",
-    "response.text.done": "response.output_text.done",
-    "conversation.item.created": "conversation.item.added",
-}
-"""Event types that the older dialect names differently."""
-_OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _RATES = range(8_000, 48_001)
 _LONGEST_NAME = 200
 _LONGEST_PROBLEM = 2_000
@@ -57,7 +47,7 @@ class ServerSession:
 def event_name(event: Json) -> str:
     """The type of an event, under its GA name."""
     kind = str(event.get("type", ""))
-    return _GA_NAMES.get(kind, kind)
+    return GA_NAMES.get(kind, kind)
 
 
 def id_of(described: object) -> str:
@@ -186,7 +176,7 @@ def _format(value: Any, rate: int | None, before: AudioFormat) -> AudioFormat:
         return before
     named = _object(value)
     kind = named.get("type") if named else value
-    known = FORMATS.get(_OLDER_FORMATS.get(str(kind), str(kind)), PCM16)
+    known = FORMATS.get(GA_FORMATS.get(str(kind), str(kind)), PCM16)
     own = named.get("rate", rate)
     if known is not PCM16 or not isinstance(own, int) or own not in _RATES or own == PCM16.sample_rate:
         return known

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import WebSocket, WebSocketDisconnect
 
+from app.before_ga import event_before_ga
 from app.dialog.vad import Vad
 from app.server.metrics import Metrics
 from app.server.protocol import Json, ProtocolError
@@ -64,11 +65,15 @@ class Connection:
         metrics: Metrics,
         seed: int | None,
         transcriber: Transcriber | None = None,
+        *,
+        speaks_beta: bool = False,
     ) -> None:
-        """`seed` is that of the sampling, None for the bundle's or else one for each conversation."""
+        """`seed` is that of the sampling, None for the bundle's or else one for each conversation.
+        `speaks_beta`: the client wants events as they were before GA."""
         self._transcriber = transcriber
         self._socket = socket
         self._seed = seed
+        self._speaks_beta = speaks_beta
         self._facts, self._vad, self._detector = facts, vad, detector
         self._limits, self._metrics = limits, metrics
         self._loop = asyncio.get_running_loop()
@@ -219,8 +224,11 @@ class Connection:
             self._metrics.responses.labels(event["response"]["status"]).inc()
         elif event["type"] == "error":
             self._metrics.errors.labels(event["error"]["code"]).inc()
+        sent = event_before_ga(event) if self._speaks_beta else event
+        if sent is None:
+            return
         try:
-            self._outgoing.put_nowait(event)
+            self._outgoing.put_nowait(sent)
         except asyncio.QueueFull:
             self._is_stuck = True
             self.finish(_POLICY, "slow_client")

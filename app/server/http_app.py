@@ -28,6 +28,8 @@ from app.session.transcriber import Transcriber
 PATH = "/v1/realtime"
 _AZURE_PATHS = ("/openai/v1/realtime", "/openai/realtime")
 _SUBPROTOCOL = "realtime"
+_BETA_HEADER, _BETA_SUBPROTOCOL = "realtime=v1", "openai-beta.realtime-v1"
+"""How a client asks for the events of before GA."""
 _WRONG_PATH = f"There is nothing at this path. Conversations are WebSockets at {PATH}; there is a page at /."
 _OWNER = "moss-voice"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -170,6 +172,7 @@ class RealtimeApp:
         facts = self._host.facts
         if facts is None:
             raise RuntimeError("the engine is not loaded")
+        offered = socket.scope.get("subprotocols", [])
         connection = Connection(
             socket,
             facts,
@@ -179,6 +182,7 @@ class RealtimeApp:
             self._metrics,
             self._seed,
             self._transcriber,
+            speaks_beta=_BETA_SUBPROTOCOL in offered or _BETA_HEADER in socket.headers.get("openai-beta", ""),
         )
         try:
             slot = self._host.open_slot(connection.deliver)
@@ -188,7 +192,6 @@ class RealtimeApp:
         end, began_s = "failed", time.monotonic()
         self._connections.add(connection)
         try:
-            offered = socket.scope.get("subprotocols", [])
             await socket.accept(_SUBPROTOCOL if _SUBPROTOCOL in offered else None)
             _log.info("session_opened", extra={"fields": {"conversations": self._host.conversations}})
             end = await connection.run(slot, self._host.flow_steps, self._host.timing, self._host.turn_room)

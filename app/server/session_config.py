@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, field_validator, model_validator
 
 from app.audio.wire_format import FORMATS, PCM16, AudioFormat
+from app.before_ga import GA_FORMATS
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.server.protocol import (
     Document,
@@ -153,7 +154,6 @@ class _Retention(Document):
 
 
 _OlderFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"] | None
-_OLDER_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
 _Tokens = Annotated[int, Field(ge=1, le=4_096)] | Literal["inf"] | None
 
 
@@ -520,7 +520,7 @@ def _transcription_of(
 def _format_of(given: _Format | None, older: str | None) -> AudioFormat | None:
     if given is not None:
         return FORMATS[given.type]
-    return None if older is None else FORMATS[_OLDER_FORMATS[older]]
+    return None if older is None else FORMATS[GA_FORMATS[older]]
 
 
 def _detected(change: _Detection | None, before: TurnDetection | None, param: str) -> TurnDetection | None:

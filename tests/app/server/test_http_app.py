@@ -123,6 +123,25 @@ def test_a_conversation_and_what_is_counted() -> None:
         assert 'moss_voice_client_errors_total{code="invalid_event"} 1.0' in metrics
 
 
+@pytest.mark.parametrize(
+    "asks", [{"headers": {"openai-beta": "realtime=v1"}}, {"subprotocols": ["openai-beta.realtime-v1"]}]
+)
+def test_a_client_of_before_ga_gets_the_events_of_its_time(asks: dict[str, Any]) -> None:
+    with server() as rig, rig.client.websocket_connect(PATH, **asks) as socket:
+        session = until(socket, "session.created")["session"]
+        assert (session["modalities"], session["input_audio_format"]) == (["audio", "text"], "pcm16")
+        ask(socket)
+        assert until(socket, "conversation.item.created")["item"]["role"] == "user"
+        assert until(socket, "conversation.item.created")["item"]["role"] == "assistant"
+        kinds = set()
+        while (event := json.loads(socket.receive_text()))["type"] != "response.done":
+            kinds.add(event["type"])
+        assert {"response.audio.delta", "response.audio_transcript.delta"} <= kinds
+        assert not {kind for kind in kinds if "output_audio" in kind} | kinds & {"conversation.item.done"}
+        (item,) = event["response"]["output"]
+        assert item["content"][0]["type"] == "audio"
+
+
 def test_who_does_not_fit_or_has_no_key_is_refused_before_the_socket_opens() -> None:
     with server(most=1, access=Access((KEY,))) as rig:
         headers = {"authorization": f"Bearer {KEY}"}
