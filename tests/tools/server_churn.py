@@ -64,8 +64,11 @@ class Row:
 
 
 @contextmanager
-def served(clients: int) -> Iterator[tuple[str, psutil.Process]]:
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--conversations", str(clients)]
+def served(
+    clients: int, *options: str, program: tuple[str, ...] = ("app", "serve")
+) -> Iterator[tuple[str, psutil.Process]]:
+    """A server with a session slot for each client: its address without the scheme, and its process."""
+    command = [sys.executable, "-m", *program, "--port", "0", "--conversations", str(clients), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "listening on" in line)

@@ -38,6 +38,9 @@ from engine_runtime.whisper import WhisperError
 from tests.doubles.remote_client import RemoteClient
 from tests.doubles.scripted_engine import ScriptedEngine
 from tests.factories.certificates import self_signed
+from tests.tools.client_conformance.__main__ import OK, Ends, converse
+from tests.tools.client_conformance.clients import CACHE, CLIENTS
+from tests.tools.client_conformance.script import FEATURES
 from tests.tools.server_faults import answer_to, await_quiet, failed_sessions, half_open, kv_blocks, misbehave
 
 KEY = "a-key-of-the-tests"
@@ -177,19 +180,14 @@ def test_history_is_replayed_after_a_reconnect(shared: tuple[str, subprocess.Pop
 def test_the_agents_package_holds_a_conversation_with_nano(
     repository: Path, nano_bundle: Path, tmp_path: Path
 ) -> None:
-    folder = repository / "tests" / "tools" / "agents"
-    if shutil.which("node") is None or not (folder / "node_modules").is_dir():
-        pytest.skip("@openai/agents is not installed (npm install --prefix tests/tools/agents)")
-    question = tmp_path / "question.pcm"
-    question.write_bytes(_spoken(repository / "assets" / "samples" / "03-three-plus-four.wav"))
-    with served(repository, key=KEY) as (address, _):
-        command = ["node", "client.mjs", f"ws://{address}/v1/realtime", KEY, str(question)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=True)
-    found = json.loads(done.stdout)
-    assert found["replies"] == ["Three plus four is seven.", "Seven plus two is nine."]
-    assert found["bytes"] > 2 * PCM16.sample_rate
-    assert found["heardMs"] >= 0, "it interrupted a reply, which was cut"
-    assert found["errors"] == []
+    client = next(client for client in CLIENTS if client.driver == "openai_agents.mjs")
+    if shutil.which("node") is None or not client.is_installed(CACHE):
+        pytest.skip(f"not installed (python -m tests.tools.client_conformance --clients '{client.name}')")
+    features = ("second turn", "typed message", "barge-in, truncation")
+    with served(repository, "--conversations", "2", key=KEY) as (address, _):
+        ends = Ends(client.command(CACHE), tmp_path / "stderr.txt", f"ws://{address}", KEY)
+        cells = asyncio.run(converse(ends, {name: FEATURES[name] for name in features}))
+    assert cells == dict.fromkeys(features, (OK, ""))
 
 
 @pytest.mark.slow
