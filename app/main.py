@@ -95,7 +95,7 @@ def engine_source(settings: StartSettings, *, progress: Progress | None = None) 
     from app.remote.server_engine import remote_source
 
     _log.info("the engine is the server %s", address.name)
-    return remote_source(address)
+    return remote_source(address, settings.server_voice)
 
 
 def server_address(text: str, key: str) -> ServerAddress:

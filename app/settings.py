@@ -104,6 +104,12 @@ class StartSettings:
     )
     server_key: str = field(default="", repr=False)
     """Key for it, "" if it wants none."""
+    server_voice: str = setting(
+        "",
+        option="--server-voice",
+        metavar="NAME",
+        help="voice of the server's replies, where it has several, such as marin (default: its own choice)",
+    )
     engine_python: Path | None = setting(
         None,
         option="--engine-python",

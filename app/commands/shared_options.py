@@ -172,7 +172,7 @@ def add_server_options(parser: argparse.ArgumentParser, of_subcommand: bool = Tr
         default=argparse.SUPPRESS if of_subcommand else None,
         help="file with the key of the server (default: $MOSS_VOICE_SERVER_KEY)",
     )
-    _add(parser, options(StartSettings, ("engine_python",)), of_subcommand)
+    _add(parser, options(StartSettings, ("server_voice", "engine_python")), of_subcommand)
 
 
 def add_turn_options(parser: argparse.ArgumentParser, of_subcommand: bool = True) -> None:

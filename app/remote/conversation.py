@@ -15,7 +15,15 @@ import logging
 from collections.abc import Callable
 
 from app.dialog.conversation import SpokenText
-from app.remote.dialect import Json, ServerSession, event_name, id_of, read_problem, read_session
+from app.remote.dialect import (
+    Json,
+    ServerSession,
+    event_name,
+    id_of,
+    read_problem,
+    read_session,
+    said_in,
+)
 from app.remote.exchange import RemoteExchange, forget_old_speech, held_elsewhere
 from app.remote.response import MOST_CHARACTERS, TIMINGS, TURN_END, RemoteResponse, figure_of
 from app.remote.uplink import Uplink
@@ -25,6 +33,7 @@ from app.session.engine_jobs import (
     Cancel,
     Commit,
     Confirm,
+    EngineNotice,
     FlowStepsSet,
     Forget,
     Hear,
@@ -61,11 +70,13 @@ class RemoteConversation:
         timing: TimingBus,
         renew: Callable[[], None],
         round_trip_s: Callable[[], float | None],
+        voice: str = "",
     ) -> None:
         """`session` has the rates that hold for the whole conversation; `connect` follows. `renew` asks for
-        another connection, for a new conversation. `round_trip_s` is that of the latest ping."""
+        another connection, for a new conversation. `round_trip_s` is that of the latest ping. `voice` is that
+        of the replies, "" for the server's choice."""
         self._in_rate, self._out_rate = session.input_format.sample_rate, session.output_format.sample_rate
-        self._uplink = Uplink(session, self._in_rate)
+        self._uplink = Uplink(session, self._in_rate, voice)
         self._give, self._pending = port.give, port.pending
         self._timing, self._renew = timing, renew
         self._round_trip_s = round_trip_s
@@ -418,6 +429,9 @@ class RemoteConversation:
             self._flow_steps = None
             self._give(FlowStepsSet(self._uplink.session.flow_steps, read_problem(error)))
             return
+        if self._uplink.voice and error.get("event_id") == self._uplink.voice_event_id:
+            self._refuse_voice(error)
+            return
         code = str(error.get("code") or error.get("type"))
         event_id = error.get("event_id")
         named = event_id or event.get("event_id")
@@ -433,6 +447,17 @@ class RemoteConversation:
                 return
         _log.info("the server refused an event: %s", code[:80])
 
+    def _refuse_voice(self, error: Json) -> None:
+        """The server does not have the voice: it is not asked for again."""
+        refused = Problem(
+            "The server does not have the voice {voice}: {said}.",
+            "It replies with another one. Choose one that it has in the settings.",
+            voice=self._uplink.voice,
+            said=said_in(error),
+        )
+        self._uplink.voice = ""
+        self._give(EngineNotice(refused))
+
     def _fail(self, response: RemoteResponse, error: Json) -> None:
         response.is_over = True
         self._pending.end()
@@ -440,7 +465,7 @@ class RemoteConversation:
             failed = TurnFailed(response.exchange.turn_id, read_problem(error), LanguageError.code)
             self._give(failed)
             return  # the question alone is dropped; the conversation goes on
-        said = str(error.get("message") or error.get("code") or "no reason given")[:500].rstrip(".")
+        said = said_in(error)
         problem = Problem(
             "The server could not answer: {said}.",
             "Ask again; if it happens again, check the log of the server.",

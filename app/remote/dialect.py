@@ -119,6 +119,14 @@ def transcription_update(session: ServerSession) -> Json:
     return {"type": "session.update", "session": changed}
 
 
+def voice_update(session: ServerSession, voice: str) -> Json:
+    """The session.update that chooses the voice of the replies."""
+    if session.is_older:
+        return {"type": "session.update", "session": {"voice": voice}}
+    changed = {"type": "realtime", "audio": {"output": {"voice": voice}}}
+    return {"type": "session.update", "session": changed}
+
+
 def flow_steps_update(steps: int) -> Json:
     """The session.update that chooses the flow steps."""
     return {"type": "session.update", "session": {"type": "realtime", "moss_voice": {"flow_steps": steps}}}
@@ -190,3 +198,9 @@ def read_problem(error: Json) -> Problem:
         with contextlib.suppress(ValueError):
             return Problem.from_json(described)
     return Problem("{said}", said=str(error.get("message"))[:_LONGEST_TEXT])
+
+
+def said_in(error: Json) -> str:
+    """What the `error` of an event says, as a part of a sentence."""
+    said = str(error.get("message") or error.get("code") or "no reason given")
+    return said[:_LONGEST_TEXT].rstrip(".")

@@ -39,11 +39,13 @@ class ServerEngine:
         self,
         address: ServerAddress,
         *,
+        voice: str = "",
         give_up_s: float = GIVE_UP_S,
         after_jobs: Callable[[], None] = lambda: None,
     ) -> None:
-        """`after_jobs` is called in the engine thread whenever jobs were carried out; it must not block."""
-        self._address = address
+        """`voice` is that of the replies, "" for the server's choice. `after_jobs` is called in the engine
+        thread whenever jobs were carried out; it must not block."""
+        self._address, self._voice = address, voice
         self._give_up_s = give_up_s
         self._after_jobs = after_jobs
 
@@ -51,7 +53,7 @@ class ServerEngine:
         """Raises LinkError without a connection."""
 
         async def hold() -> None:
-            line = _Line(self._address, port, self._give_up_s, self._after_jobs)
+            line = _Line(self._address, self._voice, port, self._give_up_s, self._after_jobs)
             await line.hold(keeps_history=not has_history)
 
         asyncio.run(hold())
@@ -61,9 +63,14 @@ class _Line:
     """One conversation, over as many connections as it takes."""
 
     def __init__(
-        self, address: ServerAddress, port: SlotPort, give_up_s: float, after_jobs: Callable[[], None]
+        self,
+        address: ServerAddress,
+        voice: str,
+        port: SlotPort,
+        give_up_s: float,
+        after_jobs: Callable[[], None],
     ) -> None:
-        self._address, self._port, self._give_up_s = address, port, give_up_s
+        self._address, self._voice, self._port, self._give_up_s = address, voice, port, give_up_s
         self._after_jobs = after_jobs
         self._loop = asyncio.get_running_loop()
         self._timing = TimingBus()
@@ -83,7 +90,7 @@ class _Line:
         link = await Link.open(self._address)
         session = link.session
         self._conversation = RemoteConversation(
-            session, self._port, self._timing, self._renewal.set, self._round_trip_s
+            session, self._port, self._timing, self._renewal.set, self._round_trip_s, self._voice
         )
         loaded = Loaded(
             session.model or self._address.name,
@@ -217,6 +224,6 @@ class _Line:
         return None if self._link is None else self._link.round_trip_s
 
 
-def remote_source(address: ServerAddress) -> Callable[[], ServerEngine]:
-    """The server as the engine of a session."""
-    return lambda: ServerEngine(address)
+def remote_source(address: ServerAddress, voice: str = "") -> Callable[[], ServerEngine]:
+    """The server as the engine of a session, with this voice, "" for its own choice."""
+    return lambda: ServerEngine(address, voice=voice)

@@ -21,6 +21,7 @@ from app.remote.dialect import (
     response_create,
     session_update,
     transcription_update,
+    voice_update,
 )
 from app.remote.exchange import RemoteExchange, new_item_id
 from app.remote.response import RemoteResponse
@@ -31,9 +32,13 @@ _SILENCE_S = 2.0
 
 
 class Uplink:
-    def __init__(self, session: ServerSession, in_rate: int) -> None:
-        """`in_rate` is that of the user's speech, in Hz."""
+    def __init__(self, session: ServerSession, in_rate: int, voice: str = "") -> None:
+        """`in_rate` is that of the user's speech, in Hz; `voice` that of the replies, "" for the server's
+        choice."""
         self.session = session
+        self.voice = voice
+        self.voice_event_id = ""
+        """Id of the event that asked for the voice."""
         self.ends_turns = False
         """Whether the server ends the turns of the user itself."""
         self.requested: deque[RemoteResponse] = deque()
@@ -57,6 +62,8 @@ class Uplink:
         self.committed.clear()
         emit(session_update(session))
         emit(transcription_update(session))
+        if self.voice:
+            self.voice_event_id = self._send(voice_update(session, self.voice))
 
     def close(self) -> None:
         """Note that the connection is lost."""

@@ -388,6 +388,10 @@
         <translation>下一次发言时会重新启动。</translation>
     </message>
     <message>
+        <source>It replies with another one. Choose one that it has in the settings.</source>
+        <translation>服务器会使用其他音色回复。请在设置中选择它提供的音色。</translation>
+    </message>
+    <message>
         <source>It was removed. Start again; the other files are kept.</source>
         <translation>它已被删除；请重新开始，其他文件会保留。</translation>
     </message>
@@ -830,6 +834,10 @@
     <message>
         <source>The server could not answer: {said}.</source>
         <translation>服务器无法回答：{said}。</translation>
+    </message>
+    <message>
+        <source>The server does not have the voice {voice}: {said}.</source>
+        <translation>服务器没有音色 {voice}：{said}。</translation>
     </message>
     <message>
         <source>The server is shutting down.</source>

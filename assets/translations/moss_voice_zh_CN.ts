@@ -2141,6 +2141,14 @@
         <translation>服务器密钥(&amp;K)</translation>
     </message>
     <message>
+        <source>Server &amp;voice</source>
+        <translation>服务器音色(&amp;V)</translation>
+    </message>
+    <message>
+        <source>A voice that the server has, such as “marin”. Leave this empty for its own choice.</source>
+        <translation>服务器提供的音色名称，例如“marin”。留空则由服务器决定。</translation>
+    </message>
+    <message>
         <source>A server that speaks OpenAI&apos;s Realtime protocol, such as “moss-voice serve”, generates the replies, and no model is loaded. It hears what you say. Leave this empty to use the model of the Model page.</source>
         <translation>由支持 OpenAI Realtime 协议的服务器（例如“moss-voice serve”）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
     </message>

@@ -20,6 +20,7 @@ from app.audio.wire_format import PCM16
 Event = dict[str, Any]
 REPLY_S = 0.6
 WORDS = ("It is", " Paris", ".")
+VOICES = ("cedar", "marin")
 _LEAST_COMMIT_S = 0.1
 _FIELDS = {
     "": {"type", "output_modalities", "audio", "instructions", "tools", "tool_choice", "max_output_tokens"},
@@ -110,6 +111,11 @@ class OpenAiSession:
             case kind:
                 self._refuse("invalid_value", f"Invalid value: '{kind}'.", "type", event)
 
+    @property
+    def voice(self) -> str:
+        """The voice of the replies."""
+        return str(self._session["audio"]["output"]["voice"])
+
     def settle(self) -> None:
         """Make the rest of the response in progress, or end the cancelled one."""
         if self._active is not None:
@@ -142,6 +148,11 @@ class OpenAiSession:
                 name = ".".join(filter(None, ("session", path, others[0])))
                 self._refuse("unknown_parameter", f"Unknown parameter: '{name}'.", name, event)
                 return
+        voice = given.get("audio", {}).get("output", {}).get("voice", VOICES[0])
+        if voice not in VOICES:
+            message = f"Invalid value: '{voice}'. Supported values are: {VOICES}."
+            self._refuse("invalid_value", message, "session.audio.output.voice", event)
+            return
         _merge(self._session, given)
         self._emit("session.updated", session=self._session)
 

@@ -109,6 +109,7 @@ class Preferences:
         "", repr=False, is_kept=False, into=(StartSettings,), decides=("server", "server_key")
     )
     """Kept in a file of its own."""
+    server_voice: str = setting("", into=(StartSettings,))
     bundle: str = setting("", into=(StartSettings,))
     voice: str = setting("", into=(StartSettings,))
     vocoder: str = setting("", into=(EngineOptions,))
@@ -245,7 +246,7 @@ class Preferences:
         if is_other_bundle or is_on_cpu or given.given & (FIXED_IN_AN_ENGINE | {"random_weights"}):
             changed |= {"backend": "torch", "engine_python": ""}
         if given.given & NAMES_AN_ENGINE:
-            changed |= {"server": "", "server_key": ""}
+            changed |= {"server": "", "server_key": "", "server_voice": ""}
         if given.server:
             changed["engine_python"] = ""
         for own in _SETTINGS.values():

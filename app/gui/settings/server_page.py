@@ -29,7 +29,8 @@ class ServerPage(SettingsPage):
 
     def __init__(self) -> None:
         self.is_usable = True
-        self.address, self.key, self.note = QLineEdit(), QLineEdit(), PlainLabel()
+        self.address, self.key, self.voice = QLineEdit(), QLineEdit(), QLineEdit()
+        self.note = PlainLabel()
         self.address.setPlaceholderText(_PLACEHOLDER)
         self.key.setEchoMode(QLineEdit.EchoMode.Password)
         self.note.setWordWrap(True)
@@ -51,6 +52,11 @@ class ServerPage(SettingsPage):
                     "this computer only."
                 ),
             ),
+            (
+                self.tr("Server &voice"),
+                self.voice,
+                self.tr("A voice that the server has, such as “marin”. Leave this empty for its own choice."),
+            ),
             ("", self.note, ""),
         )
         for line in (self.address, self.key):
@@ -60,12 +66,14 @@ class ServerPage(SettingsPage):
         """Fill the page."""
         self.address.setText(preferences.server)
         self.key.setText(preferences.server_key)
+        self.voice.setText(preferences.server_voice)
         self._check()
 
     def edited(self, preferences: Preferences) -> Preferences:
         """`preferences` with the values of the page."""
         server, key = self._entered()
-        return dataclasses.replace(preferences, server=server, server_key=key)
+        voice = self.voice.text().strip()
+        return dataclasses.replace(preferences, server=server, server_key=key, server_voice=voice)
 
     def _entered(self) -> tuple[str, str]:
         """Address and key; a key is that of an address."""

@@ -17,6 +17,7 @@ from app.session.engine_jobs import (
     Ask,
     Commit,
     Confirm,
+    EngineNotice,
     Hear,
     Interrupt,
     OpenTurn,
@@ -40,7 +41,9 @@ RATE = 24_000
 class Talk:
     """A conversation with one server; what the server sends waits for `deliver`."""
 
-    def __init__(self, make_server: type[OpenAiSession] | type[SpeechToSpeechSession]) -> None:
+    def __init__(
+        self, make_server: type[OpenAiSession] | type[SpeechToSpeechSession], voice: str = ""
+    ) -> None:
         self.sent: list[Event] = []
         self.received: list[Event] = []
         self.results: list[Result] = []
@@ -55,7 +58,7 @@ class Talk:
         port = SlotPort(slot, changed, self.pending, self.results.append, lambda timing: None)
         session = read_session(self._next())
         self.session = session
-        self.client = RemoteConversation(session, port, bus, lambda: None, lambda: None)
+        self.client = RemoteConversation(session, port, bus, lambda: None, lambda: None, voice)
         self.client.connect(session, self._send)
         self._scope = CancelScope()
 
@@ -108,8 +111,8 @@ class Talk:
         return [error.get("code") or error["type"] for error in errors]
 
 
-def openai() -> tuple[Talk, OpenAiSession]:
-    talk = Talk(OpenAiSession)
+def openai(voice: str = "") -> tuple[Talk, OpenAiSession]:
+    talk = Talk(OpenAiSession, voice)
     assert isinstance(talk.server, OpenAiSession)
     talk.deliver()
     return talk, talk.server
@@ -133,6 +136,27 @@ def test_a_session_with_openai_has_nothing_that_it_refuses() -> None:
     assert list(server.items.values()) == ["user", "assistant"] * 2
     assert talk.errors() == []
     assert talk.pending.idle.is_set()
+
+
+def test_openai_replies_in_the_voice_that_was_chosen() -> None:
+    talk, server = openai("cedar")
+    assert server.voice == "cedar"
+    assert talk.results == []
+
+
+def test_a_voice_that_openai_does_not_have_is_said_once() -> None:
+    talk, server = openai("nano")
+    (notice,) = talk.results
+    assert isinstance(notice, EngineNotice)
+    assert "does not have the voice nano: Invalid value: 'nano'" in str(notice.problem)
+    assert server.voice == "marin"
+    talk.say(1)
+    talk.deliver()
+    assert len(talk.replies(ReplyDone)) == 1
+    talk.sent.clear()
+    talk.client.lose()
+    talk.client.connect(talk.session, talk.sent.append)
+    assert "nano" not in str(talk.sent), "another connection does not ask for it again"
 
 
 def test_what_openai_does_not_measure_is_absent() -> None:

@@ -51,6 +51,7 @@ EVERYTHING = Preferences(
     exact_encoding=True,
     server="wss://voice.example.org",
     server_key="a-key-of-mine",
+    server_voice="marin",
     bundle="/somewhere/else",
     voice="/somewhere/me.wav",
     vocoder="/somewhere/vocoder",
@@ -371,6 +372,7 @@ def test_the_next_start_uses_what_was_chosen() -> None:
         StartSettings(),
         server="wss://voice.example.org",
         server_key="a-key-of-mine",
+        server_voice="marin",
         bundle=Path("/somewhere/else"),
         voice=Path("/somewhere/me.wav"),
         engine=EngineOptions(
@@ -400,6 +402,7 @@ def test_the_engine_that_runs_is_shown() -> None:
         EVERYTHING,
         server="",
         server_key="",
+        server_voice="",
         bundle="/given",
         voice="",
         vocoder="",

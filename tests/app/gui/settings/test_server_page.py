@@ -19,8 +19,11 @@ def make(qtbot: QtBot, preferences: Preferences | None = None) -> ServerPage:
     return page
 
 
-def test_address_and_key_are_returned(qtbot: QtBot) -> None:
-    page = make(qtbot, Preferences(server="wss://a.example.org", server_key="old"))
+def test_address_key_and_voice_are_returned(qtbot: QtBot) -> None:
+    page = make(qtbot, Preferences(server="wss://a.example.org", server_key="old", server_voice="marin"))
+    assert page.voice.text() == "marin"
+    page.voice.setText("cedar ")
+    assert page.edited(Preferences()).server_voice == "cedar"
     assert page.key.echoMode() is QLineEdit.EchoMode.Password
     page.key.setText(" new ")
     edited = page.edited(Preferences(volume=50))
