@@ -91,6 +91,7 @@ def describe(bundle: Bundle) -> dict[str, Any]:
         "description": bundle.description,
         "licence": bundle.licence,
         "languages": list(bundle.card.languages),
+        "tools": [tool.name for tool in bundle.card.tools],
         "unknown_keys": list(bundle.unknown_keys),
         "bytes": bundle.total_bytes,
         "files": {name: entry.size for name, entry in bundle.files.items()},

@@ -67,7 +67,8 @@ class Tool:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def takes(self, parameters: Schema | None) -> bool:
-        """Whether a schema demands the same arguments: descriptions and defaults may differ."""
+        """Whether a schema names the same arguments: descriptions and defaults may differ, and whether others
+        would be allowed, which the model does not give."""
         declared, given = _meaning(self.parameters), _meaning(parameters or {"type": "object"})
         return declared == given
 
@@ -221,10 +222,11 @@ def _is_of(value: object, kind: str) -> bool:
 
 
 def _meaning(schema: Schema) -> dict[str, Any]:
-    """A schema without what says nothing about which values are valid, in a comparable order."""
+    """A schema without what says nothing about which values are valid, in a comparable order. Whether it has
+    additional properties is left out, too: some clients have to allow them, others to forbid them."""
     found: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _ANNOTATIONS or (key == "additionalProperties" and value is False):
+        if key in _ANNOTATIONS or key == "additionalProperties":
             continue
         if key == "properties" and isinstance(value, dict):
             if value:

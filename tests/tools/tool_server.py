@@ -2,14 +2,14 @@
 
 No network of this project is trained to call tools, so a scripted language model takes the place of one
 (tests/doubles/answering_lm.py); engine, server and protocol are the real ones. Its bundle, of tiny random
-networks, declares `get_weather` (city: a text; days: an integer from 1 to 7, may be left out):
+networks, declares `get_weather` (city: a text) and `set_timer` (minutes: an integer from 1 to 60):
 
-    What is the weather in Paris?             says "Let me look." and calls get_weather {"city": "Paris"}
-    the result, such as sunny                 "It is sunny."
-    What is the weather in Paris for 9 days?  calls it with arguments that it does not take
-    Repeat: ANY TEXT                          says that text, also one that looks like a call
-    Restart the machine.                      calls a tool that there is not
-    anything else, and all speech             "I heard you."
+    What is the weather in Paris?   says "Let me look." and calls get_weather {"city": "Paris"}
+    the result, such as sunny       "It is sunny."
+    Set a timer for 9 minutes.      calls set_timer {"minutes": 9}; 90 is an argument that it does not take
+    Restart the machine.            calls a tool that there is not
+    Repeat: ANY TEXT                says that text, also one that looks like a call
+    anything else, and all speech   "I heard you."
 
 A text reply has the same words. The sound is noise. It ends with Ctrl-C.
 """
@@ -41,9 +41,17 @@ WEATHER: dict[str, Any] = {
         "type": "object",
         "required": ["city"],
         "properties": {
-            "city": {"type": "string", "minLength": 1, "description": "Name of the city"},
-            "days": {"type": "integer", "minimum": 1, "maximum": 7},
+            "city": {"type": "string", "description": "Name of the city"},
         },
+    },
+}
+TIMER: dict[str, Any] = {
+    "name": "set_timer",
+    "description": "Rings after some minutes",
+    "parameters": {
+        "type": "object",
+        "required": ["minutes"],
+        "properties": {"minutes": {"type": "integer", "minimum": 1, "maximum": 60}},
     },
 }
 
@@ -59,7 +67,7 @@ def _declare(manifest: dict[str, Any]) -> None:
     manifest["bundle"]["name"] = "tools"
     manifest["lm"]["subtitles"] = True
     manifest["lm"]["sampling"] = {"speech": {"max_new": 200}, "text": {"max_new": 200}}
-    manifest["tools"] = [WEATHER]
+    manifest["tools"] = [WEATHER, TIMER]
     manifest["card"] = {
         "languages": ["en"],
         "examples": ["What is the weather in Paris?"],
@@ -79,13 +87,12 @@ def answer(turns: list[ContextTurn]) -> Answer:
     last = turns[-1]
     if last.role == "tool":
         return Answer(f"It is {last.text.removeprefix(RESULT).removesuffix(RESULT_END)}.")
-    if found := re.search(r"weather in ([\w ]+?)(?: for (\d+) days)?\W*$", last.text):
+    if found := re.search(r"weather in ([\w ]+)\W*$", last.text):
         if WEATHER["name"] not in turns[0].text:
             return Answer("I cannot look.")
-        city, days = found.groups()
-        return Answer(
-            "Let me look.", call("get_weather", {"city": city} | ({"days": int(days)} if days else {}))
-        )
+        return Answer("Let me look.", call("get_weather", {"city": found[1]}))
+    if found := re.search(r"timer for (\d+) minutes", last.text):
+        return Answer("", call("set_timer", {"minutes": int(found[1])}))
     if last.text.startswith("Repeat: "):
         return Answer(last.text.removeprefix("Repeat: "))
     if last.text.startswith("Restart"):

@@ -35,11 +35,12 @@ from engine_runtime.types import CancelScope, Modality, ReplyDone, ToolCall
 from engine_runtime.work import run_alone
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import LoudnessVad
-from tests.tools.tool_server import WEATHER, call, load
+from tests.tools.tool_server import TIMER, WEATHER, call, load
 from tests.tools.turns import check
 
 Event = dict[str, Any]
 GIVEN: Event = {"type": "function", **WEATHER}
+BOTH: list[Event] = [GIVEN, {"type": "function", **TIMER}]
 PARIS = '{"city": "Paris"}'
 QUESTION = "What is the weather in Paris?"
 
@@ -98,8 +99,8 @@ class Client:
 def client(loaded: Engine) -> Iterator[Client]:
     engine = Engine(loaded.stages)
     client = Client(engine)
-    updated = client.send("session.update", session={"tools": [GIVEN]})
-    assert only(updated, "session.updated")["session"]["tools"] == [GIVEN]
+    updated = client.send("session.update", session={"tools": BOTH})
+    assert only(updated, "session.updated")["session"]["tools"] == BOTH
     yield client
     check(engine)
     engine.close()
@@ -197,7 +198,7 @@ def test_the_client_may_choose_that_the_reply_is_a_call(client: Client, modality
 
 @pytest.mark.parametrize(
     ("question", "named"),
-    [("What is the weather in Paris for 9 days?", "arguments.days"), ("Restart the machine.", "restart")],
+    [("Set a timer for 90 minutes.", "arguments.minutes"), ("Restart the machine.", "restart")],
 )
 def test_a_call_that_cannot_be_run_fails_the_response_by_name(
     client: Client, question: str, named: str
@@ -336,7 +337,7 @@ def test_a_call_that_cannot_be_run_counts_once_the_user_has_finished(
     do(
         UseContext("", 0.5, ToolUse(engine.bundle.card.tools)),
         OpenTurn(1, Modality.TEXT, CancelScope()),
-        Ask(1, "What is the weather in Paris for 9 days?"),
+        Ask(1, "Set a timer for 90 minutes."),
         Commit(1, Modality.TEXT, None, commit, timings=TimingBus()),
     )
     assert not [result for result in results if isinstance(result, TurnFailed)]

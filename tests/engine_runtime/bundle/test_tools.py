@@ -12,7 +12,7 @@ from engine_runtime.bundle.manifest import Manifest
 from engine_runtime.bundle.tools import Tool, ToolCallFormat, parse_tools
 from engine_runtime.errors import BundleError, ToolCallError
 from tests.factories.bundle import write_manifest
-from tests.tools.tool_server import WEATHER
+from tests.tools.tool_server import TIMER, WEATHER
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -34,7 +34,7 @@ def parse(*tools: Any) -> tuple[Tool, ...]:
 
 def test_a_manifest_declares_tools(tool_bundle: Path, random_bundle: Path) -> None:
     card = Bundle.open(tool_bundle).card
-    assert [tool.document() for tool in card.tools] == [WEATHER]
+    assert [tool.document() for tool in card.tools] == [WEATHER, TIMER]
     assert card.tool_calls is not None
     assert (card.tool_calls.call_begin, card.tool_calls.result_role) == ("<tool_call>", "tool")
     assert '"name": "get_weather"' in card.tool_calls.announce(card.tools)
@@ -147,6 +147,7 @@ def test_schemas_are_equal_if_they_take_the_same_arguments() -> None:
     city = PARAMETERS["properties"]["city"] | {"description": "Where", "title": "City"}
     described = PARAMETERS["properties"] | {"city": city}
     assert TOOL.takes(PARAMETERS | {"properties": described, "additionalProperties": False, "strict": True})
+    assert TOOL.takes(PARAMETERS | {"additionalProperties": True, "$schema": "http://json-schema.org/"})
     assert not TOOL.takes(PARAMETERS | {"required": []})
     assert not TOOL.takes(PARAMETERS | {"properties": described | {"x": {"type": "string"}}})
     assert not TOOL.takes(None)
