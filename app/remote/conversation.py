@@ -48,6 +48,7 @@ from app.session.engine_jobs import (
     Restore,
     RestoreFailed,
     RolledBack,
+    Transcribed,
     TurnFailed,
     UseFlowSteps,
 )
@@ -119,6 +120,7 @@ class RemoteConversation:
             if lost_ns is not None:
                 away_ns = self._timing.clock_ns() - lost_ns
                 self._timing.emit("outage", turn.turn_id, lost_ns, away_ns, reason="connection")
+            turn.transcripts.clear()
             self._uplink.append_all(turn)
             if response is not None and response.exchange is turn and not response.is_over:
                 self._uplink.request(response)
@@ -242,6 +244,7 @@ class RemoteConversation:
 
     def _begin_again(self, turn: RemoteExchange) -> None:
         """Take a turn that the server counts as answered out of its history, and send the speech again."""
+        turn.transcripts.clear()
         self._uplink.delete(turn)
         self._uplink.clear()
         self._uplink.append_all(turn)
@@ -320,6 +323,7 @@ class RemoteConversation:
             uplink.ends_turns = True
             self._early.clear()
         elif name == "input_audio_buffer.committed":
+            uplink.names_items = True
             self._name_speech(str(event.get("item_id") or ""))
         elif name == "conversation.item.input_audio_transcription.completed":
             self._note_transcript(event)
@@ -355,10 +359,18 @@ class RemoteConversation:
             self._uplink.delete(exchange)  # it was dropped meanwhile
 
     def _note_transcript(self, event: Json) -> None:
-        text = str(event.get("transcript") or "").strip()
-        for exchange in self._exchanges.values():
-            if event.get("item_id") in exchange.user_items and text:
-                exchange.transcript = f"{exchange.transcript} {text}".strip()[:MOST_CHARACTERS]
+        text, item_id = str(event.get("transcript") or "").strip(), str(event.get("item_id") or "")
+        exchanges = self._exchanges.values()
+        exchange = next((known for known in exchanges if item_id in known.user_items), None)
+        if exchange is None and not self._uplink.names_items:
+            exchange = self._turn  # of speech whose item was never named
+        if exchange is None or not text or not exchange.is_spoken:
+            return
+        others = len(exchange.transcript) - len(exchange.transcripts.get(item_id, ""))
+        if others >= MOST_CHARACTERS:
+            return
+        exchange.transcripts[item_id] = text[: MOST_CHARACTERS - others]
+        self._give(Transcribed(exchange.turn_id, exchange.transcript))
 
     def _response_of(self, event: Json) -> RemoteResponse | None:
         """The response that an event belongs to: the latest one where the event does not say, the next

@@ -38,8 +38,8 @@ class RemoteExchange:
     """Sample rate of the kept speech."""
     text: str = ""
     """The typed question."""
-    transcript: str = ""
-    """Transcript of a spoken question, if the server sends it."""
+    transcripts: dict[str, str] = field(default_factory=dict)
+    """Words of a spoken question by the id of its item, if the server sends them."""
     speech: list[NDArray[np.int16]] = field(default_factory=list)
     user_items: list[str] = field(default_factory=list)
     """Ids of the question's items in the present session of the server."""
@@ -58,6 +58,11 @@ class RemoteExchange:
     def is_spoken(self) -> bool:
         """Whether it began with speech."""
         return bool(self.speech)
+
+    @property
+    def transcript(self) -> str:
+        """The words of a spoken question."""
+        return " ".join(self.transcripts.values())
 
     @property
     def speech_s(self) -> float:
@@ -80,7 +85,7 @@ class RemoteExchange:
 
     def take_question(self, earlier: RemoteExchange) -> None:
         """Ask the question of an earlier exchange again."""
-        self.text, self.transcript = earlier.text, earlier.transcript
+        self.text, self.transcripts = earlier.text, dict(earlier.transcripts)
         self.speech = list(earlier.speech)
 
     def cut(self, samples: int, characters: int) -> None:

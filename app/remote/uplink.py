@@ -41,6 +41,8 @@ class Uplink:
         """Id of the event that asked for the voice."""
         self.ends_turns = False
         """Whether the server ends the turns of the user itself."""
+        self.names_items = False
+        """Whether the server names the items of the user's speech."""
         self.requested: deque[RemoteResponse] = deque()
         """Responses that the server has not begun."""
         self.committed: deque[RemoteExchange] = deque()
@@ -57,7 +59,7 @@ class Uplink:
     def open(self, session: ServerSession, emit: Callable[[Json], None]) -> None:
         """Begin on a new connection, with a new session of the server."""
         self.session, self._emit = session, emit
-        self.ends_turns = False
+        self.ends_turns = self.names_items = False
         self.requested.clear()
         self.committed.clear()
         emit(session_update(session))

@@ -1,6 +1,7 @@
 """Captions of the user's speech in the window: what was said in a committed turn, in words.
 
-In: the jobs of the turn driver, which pass through; transcripts, from the transcription thread. Out: a
+In: the jobs of the turn driver, which pass through; transcripts, from the transcription thread, or from the
+server that makes the replies, which may send them before the turn is committed. Out: a
 `TurnTranscribed` for each committed turn, whenever it comes; nothing waits for it. `CaptionsNoticed` says why
 there is none, once for each reason. Dialog thread.
 """
@@ -13,7 +14,18 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from app.session.engine_jobs import Cancel, Forget, Hear, Job, JobQueue, OpenTurn, Remove, Reopen, Restore
+from app.session.engine_jobs import (
+    Cancel,
+    Forget,
+    Hear,
+    Job,
+    JobQueue,
+    OpenTurn,
+    Remove,
+    Reopen,
+    Restore,
+    Transcribed,
+)
 from app.session.events import CaptionsNoticed, Event, TurnTranscribed
 from app.session.transcriber import Speech, Transcriber, Transcript
 from engine_runtime.errors import Problem
@@ -33,6 +45,10 @@ class Captions:
         self._wanted: dict[int, Speech] = {}
         """Turn -> what was said in it when it was committed, until its words are there."""
         self._noticed: Problem | None = None
+        self._open_id: int | None = None
+        """The turn that is not committed."""
+        self._early = ""
+        """Words of it that the server has sent."""
 
     def use(self, model: Path | None) -> None:
         """Transcribe with the Whisper model in this folder from the next turn on; None for no captions."""
@@ -47,22 +63,39 @@ class Captions:
         """Pass a job on, and remember the speech in it."""
         self._jobs.submit(job)
         match job:
-            case OpenTurn():
+            case OpenTurn(turn_id):
                 self._said = []
+                self._open_id, self._early = turn_id, ""
             case Hear(pcm=pcm):
                 self._said.append(pcm)
-            case Reopen(turn_id) | Cancel(turn_id) | Remove(turn_id):
+            case Reopen(turn_id):
+                self._wanted.pop(turn_id, None)
+                self._open_id = turn_id
+            case Cancel(turn_id) | Remove(turn_id):
                 self._wanted.pop(turn_id, None)
             case Forget() | Restore():
                 self._wanted.clear()
 
     def commit(self, turn_id: int) -> None:
         """The turn has all of its speech."""
+        self._open_id = None
+        if self._early:
+            self._emit(TurnTranscribed(turn_id, self._early))
+            self._early = ""
         if self._is_on and self._said:
             speech = self._wanted[turn_id] = Speech(np.concatenate(self._said), self._rate)
             self._transcriber.submit(
                 speech, lambda transcript: self._answers.put((turn_id, speech, transcript))
             )
+
+    def take(self, words: Transcribed) -> None:
+        """What a server has heard, unless this program writes it down itself."""
+        if self._is_on:
+            return
+        if words.turn_id == self._open_id:
+            self._early = words.text
+        else:
+            self._emit(TurnTranscribed(words.turn_id, words.text))
 
     def service(self) -> None:
         """Report the transcripts that have come; those of turns that were taken back are dropped."""

@@ -58,6 +58,7 @@ from app.session.engine_jobs import (
     Restored,
     RestoreFailed,
     Result,
+    Transcribed,
 )
 from app.session.events import (
     ConversationContinued,
@@ -378,6 +379,8 @@ class DialogLoop:
                 if result.is_connected is not None:
                     self._is_reconnecting = not result.is_connected
                 self._emit(result)
+            elif isinstance(result, Transcribed):
+                self._captions.take(result)
             elif isinstance(result, FlowStepsSet):
                 self._emit(result)
                 if result.problem is not None:

@@ -320,6 +320,14 @@ class RestoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Transcribed:
+    """What the user has said so far in a turn, in words; any time after its commit."""
+
+    turn_id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFailed:
     """The turn failed and is dropped. `code` as in MossVoiceError."""
 
@@ -338,6 +346,7 @@ Result = (
     | ReplyResult
     | ReplyMade
     | RolledBack
+    | Transcribed
     | TurnFailed
     | HistoryChanged
     | Restored

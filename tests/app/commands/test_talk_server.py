@@ -12,6 +12,8 @@ import pytest
 from app import main as composition
 from app.audio.wav import read_wav
 from app.cli import main
+from tests.doubles import openai_realtime
+from tests.doubles.openai_realtime import OpenAiSession
 from tests.doubles.realtime_server import Event, RealtimeServer
 from tests.doubles.speech_to_speech import REPLY_S, SpeechToSpeechSession
 
@@ -85,6 +87,22 @@ def test_a_server_of_speech_to_speech_is_understood(capsys: pytest.CaptureFixtur
         assert sum(server.sessions[0].heard_s) == pytest.approx(spoken_s, abs=0.6)
         document = _talk(capsys, server.url, "--text", "hello")
         assert document["turns"][0]["reply"]["text"] == "You said: hello."
+
+
+@pytest.mark.slow
+def test_a_server_of_openai_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
+    with RealtimeServer(make_session=OpenAiSession) as server:
+        document = _talk(capsys, server.url, "--in", QUESTION, "--server-voice", "cedar")
+        assert [session.voice for session in server.sessions] == ["cedar"]
+    assert document["bundle"] == "gpt-realtime"
+    (turn,) = document["turns"]
+    assert turn["user"]["text"] == "question 1"
+    assert turn["reply"]["text"] == "".join(openai_realtime.WORDS)
+    assert turn["reply"]["audio_s"] == pytest.approx(openai_realtime.REPLY_S)
+    assert turn["timings"]["ttfa_ms"] is not None
+    missing = ("prefill_ms", "step_ms", "token2mel_ms", "vocoder_ms")
+    assert [turn["timings"][name] for name in missing] == [None] * len(missing)
+    assert document["speculation"]["off_reason"] == "server"
 
 
 @pytest.mark.slow

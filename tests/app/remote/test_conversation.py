@@ -733,8 +733,7 @@ def test_what_is_kept_of_a_server_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     rig.deliver()
     (item_id,) = rig.client._exchanges[1].user_items
     heard: Event = {"type": "conversation.item.input_audio_transcription.completed", "item_id": item_id}
-    for _ in range(10):
-        rig.client.on_event({**heard, "transcript": "word " * 10})
+    rig.client.on_event({**heard, "transcript": "word " * 30})
     assert len(rig.client._exchanges[1].transcript) == 100
     rig.client.on_event({"type": "input_audio_buffer.speech_started"})
     for _ in range(10):

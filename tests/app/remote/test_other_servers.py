@@ -24,6 +24,7 @@ from app.session.engine_jobs import (
     ReplyMade,
     ReplyResult,
     Result,
+    Transcribed,
     TurnFailed,
 )
 from app.session.engine_slot import EngineSlot, SlotPort
@@ -102,6 +103,11 @@ class Talk:
         events = [result.event for result in self.results if isinstance(result, ReplyResult)]
         return [event for event in events if isinstance(event, kind)]
 
+    def captions(self) -> list[tuple[int, str]]:
+        """The words of the user's turns."""
+        words = [result for result in self.results if isinstance(result, Transcribed)]
+        return [(result.turn_id, result.text) for result in words]
+
     def failures(self) -> list[str]:
         return [str(result.problem) for result in self.results if isinstance(result, TurnFailed)]
 
@@ -157,6 +163,16 @@ def test_a_voice_that_openai_does_not_have_is_said_once() -> None:
     talk.client.lose()
     talk.client.connect(talk.session, talk.sent.append)
     assert "nano" not in str(talk.sent), "another connection does not ask for it again"
+
+
+def test_what_the_user_said_comes_from_openai() -> None:
+    talk, _ = openai()
+    talk.say(1)
+    talk.say(2)  # before the words of the first are there
+    talk.deliver()
+    talk.ask(3, "typed")
+    talk.deliver()
+    assert talk.captions() == [(1, "question 1"), (2, "question 2")]
 
 
 def test_what_openai_does_not_measure_is_absent() -> None:
@@ -261,3 +277,13 @@ def test_a_response_that_speech_to_speech_did_not_announce_is_taken() -> None:
     talk.deliver("response.created")
     assert [event.text for event in talk.replies(ReplyDone)] == ["You said: turn 1."]
     assert talk.pending.idle.is_set()
+
+
+def test_words_of_speech_whose_item_speech_to_speech_does_not_name_are_of_the_present_turn() -> None:
+    talk = Talk(SpeechToSpeechSession)
+    talk.open(1)
+    talk.client.carry_out(Hear(1, speech(0.5, RATE)))
+    talk.deliver()
+    talk.commit(1)
+    talk.deliver("input_audio_buffer.committed")
+    assert talk.captions() == [(1, "turn 1")]

@@ -9,7 +9,7 @@ import pytest
 
 from app.session.captions import Captions
 from app.session.commands import ApplySettings, PlaySample
-from app.session.engine_jobs import Ask, Cancel, Commit, Forget, Hear, Job, OpenTurn, Reopen
+from app.session.engine_jobs import Ask, Cancel, Commit, Forget, Hear, Job, OpenTurn, Reopen, Transcribed
 from app.session.events import (
     CaptionsNoticed,
     Event,
@@ -79,6 +79,28 @@ def test_a_committed_turn_is_transcribed_as_a_whole() -> None:
     rig.hear(2, 80)
     assert rig.answer(1, "two") == [TurnTranscribed(2, "two")]
     assert rig.answer(0, "one") == [TurnTranscribed(1, "one")]
+
+
+def test_the_words_of_a_server_come_after_the_commit() -> None:
+    rig = Rig()
+    rig.captions.use(None)
+    rig.captions.submit(OpenTurn(1, Modality.SPEECH, CancelScope()))
+    rig.captions.take(Transcribed(1, "what"))  # of a pause that the server was told of
+    assert rig.events == []
+    rig.captions.commit(1)
+    assert rig.events == [TurnTranscribed(1, "what")]
+    rig.captions.submit(Reopen(1, CancelScope()))
+    rig.captions.take(Transcribed(1, "what is"))
+    assert len(rig.events) == 1
+    rig.captions.commit(1)
+    rig.captions.take(Transcribed(1, "what is it"))
+    assert rig.events[1:] == [TurnTranscribed(1, "what is"), TurnTranscribed(1, "what is it")]
+    rig.captions.submit(OpenTurn(2, Modality.SPEECH, CancelScope()))
+    rig.captions.commit(2)
+    assert len(rig.events) == 3, "nobody has words of it"
+    rig.captions.use(MODEL)
+    rig.captions.take(Transcribed(2, "two"))
+    assert len(rig.events) == 3, "this program writes it down itself"
 
 
 def test_words_of_a_turn_that_continues_are_those_of_all_of_it() -> None:
