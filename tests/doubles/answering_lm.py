@@ -8,16 +8,13 @@ context and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.engine import Engine
-from engine_runtime.lm.block_manager import BlockManager
-from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.step import (
     BatchCheck,
     ExecutorLimits,
@@ -26,7 +23,7 @@ from engine_runtime.lm.step import (
     ScheduledSequence,
     StepOutput,
 )
-from tests.doubles.scripted_lm import one_hot
+from tests.doubles.scripted_lm import one_hot, with_executor
 
 _LEAST_CODES = 12
 """A spoken reply is at least as long as this; it has a code for each token of its transcript."""
@@ -138,9 +135,5 @@ class AnsweringExecutor:
 
 def answering(engine: Engine, answer: Callable[[list[ContextTurn]], Answer]) -> Engine:
     """The engine with this language model and a pool of its own; codec and prompt stay."""
-    lm, config = engine.stages.lm, engine.stages.lm_config
-    limits = lm.executor.limits
-    executor = AnsweringExecutor(engine.bundle, limits, answer)
-    cache = KVCache(config, limits.num_blocks, limits.tokens_per_block)
-    blocks = BlockManager(limits.num_blocks, limits.tokens_per_block)
-    return Engine(replace(engine.stages, lm=PagedLM(executor, cache, blocks)), engine.timing)
+    limits = engine.stages.lm.executor.limits
+    return with_executor(engine, AnsweringExecutor(engine.bundle, limits, answer))

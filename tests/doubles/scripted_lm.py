@@ -15,6 +15,7 @@ from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.paged_lm import PagedLM
 from engine_runtime.lm.step import (
     BatchCheck,
+    Executor,
     ExecutorLimits,
     ReplySampling,
     SampledIds,
@@ -99,9 +100,13 @@ def scripted(
     engine: Engine, script: list[tuple[int, int]], kind: type[ScriptedExecutor] = ScriptedExecutor
 ) -> tuple[Engine, ScriptedExecutor]:
     """The engine with a script and a pool of its own as language model; codec and prompt stay."""
-    lm, config = engine.stages.lm, engine.stages.lm_config
-    limits = lm.executor.limits
-    executor = kind(limits, script)
-    cache = KVCache(config, limits.num_blocks, limits.tokens_per_block)
+    executor = kind(engine.stages.lm.executor.limits, script)
+    return with_executor(engine, executor), executor
+
+
+def with_executor(engine: Engine, executor: Executor) -> Engine:
+    """The engine with this executor over a pool of its own."""
+    limits = executor.limits
+    cache = KVCache(engine.stages.lm_config, limits.num_blocks, limits.tokens_per_block)
     blocks = BlockManager(limits.num_blocks, limits.tokens_per_block)
-    return Engine(replace(engine.stages, lm=PagedLM(executor, cache, blocks)), engine.timing), executor
+    return Engine(replace(engine.stages, lm=PagedLM(executor, cache, blocks)), engine.timing)
