@@ -98,7 +98,9 @@ class CallScanner:
         """The call, once the reply is over. ToolCallError if it cannot be run."""
         written = self._written or ""
         try:
-            call = json.loads(written, parse_constant=_refuse_constant)
+            call = json.loads(written)
+            # Not every number and text that Python reads from JSON can be sent on.
+            json.dumps(call, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             call = None
         if not isinstance(call, dict):
@@ -117,7 +119,3 @@ class CallScanner:
         arguments = call.get("arguments", {})
         tool.check(arguments)
         return ToolCall(tool.name, json.dumps(arguments, ensure_ascii=False))
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")

@@ -255,7 +255,7 @@ class Prompt:
         """A complete reply that is a call, by a model that can write one."""
         assert self._tool_calls is not None
         begin, end = self._tool_calls.call_begin, self._tool_calls.call_end
-        written = json.dumps({"name": call.name, "arguments": json.loads(call.arguments)}, ensure_ascii=False)
+        written = f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}'
         ids = [*self._delimiter(begin), *self._tokenizer.encode(written), *self._delimiter(end)]
         return [*self.open_reply(Modality.TEXT), *self._as_tokens(ids), *self._end_turn]
 

@@ -238,6 +238,9 @@ def test_calls_of_an_earlier_session_are_created_again(client: Client) -> None:
     for given in (question, item, output):
         assert not [event for event in client.create(given) if event["type"] == "error"]
     assert transcript(client.send("response.create")) == "It is sunny."
+    odd = r'{ "city": "\ud800" }'
+    assert kinds(client.create(item | {"arguments": odd}))[-1] == "conversation.item.done"
+    assert transcript(client.ask("Hello.")) == "I heard you."
     problem = error(client.create(item | {"name": "reboot"}))
     assert (problem["code"], problem["param"]) == ("unsupported", "item.name")
     assert error(client.create(item | {"arguments": "[]"}))["param"] == "item.arguments"
