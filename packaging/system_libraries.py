@@ -44,6 +44,7 @@ PYTHON = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 FONTS = ("fonts-dejavu-core", "fonts-noto-cjk")
 TEST_PROGRAMS = {
     "chromium": "chromium",
+    "dbus-daemon": "dbus-daemon",
     "pulseaudio": "pulseaudio",
     "pulseaudio-utils": "pactl",
     "strace": "strace",

@@ -16,6 +16,10 @@
         <translation>全局热键需要 python-xlib 软件包，但尚未安装。</translation>
     </message>
     <message>
+        <source>A global hotkey on Wayland needs the package jeepney, which is not installed.</source>
+        <translation>Wayland 上的全局热键需要软件包 jeepney，但它没有安装。</translation>
+    </message>
+    <message>
         <source>A server cannot continue a conversation that was held with a model on this computer.</source>
         <translation>服务器无法继续与本机模型进行的对话。</translation>
     </message>
@@ -216,6 +220,14 @@
         <translation>请减少步数，或让编解码器使用半精度。</translation>
     </message>
     <message>
+        <source>Choose keys for MOSS Voice in the keyboard settings of the desktop.</source>
+        <translation>请在桌面的键盘设置中为 MOSS Voice 选择按键。</translation>
+    </message>
+    <message>
+        <source>Choose keys in the settings to be asked again.</source>
+        <translation>在设置中重新选择按键，即可再次询问。</translation>
+    </message>
+    <message>
         <source>Choose native weights (--weights native); --kernels torch runs quantized ones about 30 times slower.</source>
         <translation>请选择原生权重（--weights native）；使用 --kernels torch 也能运行量化权重，但速度约慢 30 倍。</translation>
     </message>
@@ -344,12 +356,16 @@
         <translation>请指定 CTranslate2 格式的 Whisper 模型所在的文件夹。</translation>
     </message>
     <message>
-        <source>Global hotkeys are supported on X11 only.</source>
-        <translation>全局热键仅支持 X11。</translation>
+        <source>Global hotkeys are supported on X11 and by the portal of Wayland only.</source>
+        <translation>全局热键仅支持 X11，以及 Wayland 的桌面门户。</translation>
     </message>
     <message>
         <source>If it has no certificate, use ws://.</source>
         <translation>如果它没有证书，请使用 ws://。</translation>
+    </message>
+    <message>
+        <source>In the window push-to-talk works with its keys, and Ctrl+M mutes.</source>
+        <translation>在窗口中，按键说话的按键仍然有效，Ctrl+M 为静音。</translation>
     </message>
     <message>
         <source>Install MOSS Voice again, in an environment of its own.</source>
@@ -660,6 +676,10 @@
         <translation>对话的格式是 {format!r}；本程序读取 {wanted_format}。</translation>
     </message>
     <message>
+        <source>The desktop has given no keys to: {names}.</source>
+        <translation>桌面没有为以下操作分配按键：{names}。</translation>
+    </message>
+    <message>
         <source>The disk is too slow to record the conversation.</source>
         <translation>磁盘太慢，无法录制对话。</translation>
     </message>
@@ -724,12 +744,20 @@
         <translation>流匹配缓存容不下 {steps} 步。</translation>
     </message>
     <message>
+        <source>The global hotkeys were not allowed.</source>
+        <translation>全局热键未获允许。</translation>
+    </message>
+    <message>
         <source>The history of the conversation is damaged.</source>
         <translation>对话的历史记录已损坏。</translation>
     </message>
     <message>
         <source>The host of {name} was not found.</source>
         <translation>找不到主机 {name}。</translation>
+    </message>
+    <message>
+        <source>The hotkey {name} is chosen twice: {first} and {second}.</source>
+        <translation>热键 {name} 被选择了两次：{first}，以及{second}。</translation>
     </message>
     <message>
         <source>The index {url} has no {file}.</source>
@@ -742,10 +770,6 @@
     <message>
         <source>The key would be sent to {address} without encryption.</source>
         <translation>密钥将不加密地发送到 {address}。</translation>
-    </message>
-    <message>
-        <source>The keys still work in the window.</source>
-        <translation>在窗口内，这些按键仍然可用。</translation>
     </message>
     <message>
         <source>The loudspeaker does not say when it plays, so its echo cannot be cancelled.</source>
@@ -778,6 +802,10 @@
     <message>
         <source>The packaged program cannot be added to.</source>
         <translation>打包的程序无法添加组件。</translation>
+    </message>
+    <message>
+        <source>The portal of this desktop offers no global hotkeys ({error}).</source>
+        <translation>此桌面的门户不提供全局热键（{error}）。</translation>
     </message>
     <message>
         <source>The process that transcribes has ended with status {status}.</source>
@@ -846,6 +874,14 @@
     <message>
         <source>The server key has characters that an HTTP header cannot carry.</source>
         <translation>服务器密钥含有请求头无法传送的字符。</translation>
+    </message>
+    <message>
+        <source>The session bus is gone, and the global hotkeys with it.</source>
+        <translation>会话总线已断开，全局热键不再可用。</translation>
+    </message>
+    <message>
+        <source>The session bus, by which Wayland gives global hotkeys, cannot be reached ({failure}).</source>
+        <translation>无法连接会话总线（{failure}），Wayland 经由它提供全局热键。</translation>
     </message>
     <message>
         <source>The settings could not be saved.</source>
@@ -934,10 +970,6 @@
     <message>
         <source>This copy of the program includes torch for the GPU.</source>
         <translation>程序的这个副本已自带 GPU 版 torch。</translation>
-    </message>
-    <message>
-        <source>This desktop runs on Wayland, where no program gets the keys of other windows.</source>
-        <translation>此桌面运行在 Wayland 上，任何程序都无法获得其他窗口的按键。</translation>
     </message>
     <message>
         <source>This keyboard has no key for {name}.</source>

@@ -24,6 +24,10 @@
         <translation>启动时最小化（有托盘时进入托盘）</translation>
     </message>
     <message>
+        <source>Start listening when the program starts</source>
+        <translation>程序启动后开始聆听</translation>
+    </message>
+    <message>
         <source>&amp;Theme</source>
         <translation>主题(&amp;T)</translation>
     </message>
@@ -2709,16 +2713,8 @@
         <translation>%1 会输入或编辑内容。请加上 Ctrl、Alt 或 Windows 键。</translation>
     </message>
     <message>
-        <source>&amp;Hotkey</source>
-        <translation>热键(&amp;H)</translation>
-    </message>
-    <message>
         <source>Both</source>
         <translation>两者</translation>
-    </message>
-    <message>
-        <source>For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it works in every window (package python-xlib), elsewhere only in this one. No other key is read.</source>
-        <translation>用于按键说话，需包含 Ctrl、Alt 或 Windows 键，或为功能键。在 X11 上对所有窗口有效（需要 python-xlib 软件包），否则仅在本窗口内有效。不会查看其他按键。</translation>
     </message>
     <message>
         <source>Hotkey of push-to-talk</source>
@@ -2729,8 +2725,36 @@
         <translation>按键说话</translation>
     </message>
     <message>
+        <source>Hotkey to mute the microphone</source>
+        <translation>麦克风静音热键</translation>
+    </message>
+    <message>
+        <source>Hotkey to show or hide the window</source>
+        <translation>显示或隐藏窗口的热键</translation>
+    </message>
+    <message>
         <source>T&amp;alk by</source>
         <translation>说话方式(&amp;A)</translation>
+    </message>
+    <message>
+        <source>&amp;Hotkey to talk</source>
+        <translation>说话热键(&amp;H)</translation>
+    </message>
+    <message>
+        <source>Hotkey to &amp;mute</source>
+        <translation>静音热键(&amp;M)</translation>
+    </message>
+    <message>
+        <source>Hotkey for the &amp;window</source>
+        <translation>窗口热键(&amp;W)</translation>
+    </message>
+    <message>
+        <source>With Ctrl, Alt or the Windows key, or a function key. They work in every window: on X11 (package python-xlib), and on Wayland if the portal of the desktop allows it, which asks you (package jeepney). No other key is read.</source>
+        <translation>须含 Ctrl、Alt 或 Windows 键，或为功能键。在所有窗口中都有效：在 X11 上（软件包 python-xlib），以及在 Wayland 上，如果桌面门户询问您后允许（软件包 jeepney）。不会读取其他按键。</translation>
+    </message>
+    <message>
+        <source>%1 is the other hotkey already. Choose other keys.</source>
+        <translation>%1 已是另一个热键。请选择其他按键。</translation>
     </message>
     <message>
         <source>Voice activity</source>
@@ -2853,6 +2877,21 @@
     <message>
         <source>Waterfall of the last turn</source>
         <translation>上一轮的瀑布图</translation>
+    </message>
+</context>
+<context>
+    <name>WaysToTalk</name>
+    <message>
+        <source>mute or unmute the microphone</source>
+        <translation>麦克风静音或取消静音</translation>
+    </message>
+    <message>
+        <source>show or hide the window</source>
+        <translation>显示或隐藏窗口</translation>
+    </message>
+    <message>
+        <source>hold to talk</source>
+        <translation>按住说话</translation>
     </message>
 </context>
 <context>

@@ -32,7 +32,7 @@ from tests.doubles.scripted_session import (
 
 
 def main(folder: Path) -> None:
-    """Save window-THEME-LANGUAGE.png, interrupted-, history-, settings-, general- and guideN-... for each."""
+    """Save window-THEME-LANGUAGE.png, interrupted-, history-, settings-, general-, talking-, guideN-..."""
     application = QApplication.instance() or QApplication([])
     assert isinstance(application, QApplication)
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,9 +81,11 @@ def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
     dialog.show()
     QApplication.processEvents()
     save_png(dialog, folder / f"settings-{end}")
-    dialog.tabs.setCurrentIndex(dialog.tabs.count() - 1)
-    QApplication.processEvents()
-    save_png(dialog, folder / f"general-{end}")
+    for name, page in (("general", dialog.keeping), ("talking", dialog.sound_check)):
+        tabs = map(dialog.tabs.widget, range(dialog.tabs.count()))
+        dialog.tabs.setCurrentWidget(next(tab for tab in tabs if tab is not None and tab.isAncestorOf(page)))
+        QApplication.processEvents()
+        save_png(dialog, folder / f"{name}-{end}")
     dialog.close()
     guide = window.settings.open_guide()
     for step in range(guide.stack.count()):

@@ -1,4 +1,4 @@
-"""The key combination of push-to-talk: which ones can be used, and whether a key event is one.
+"""The combinations of global hotkeys: which ones can be used, and whether a key event is one.
 
 In: the portable text of a combination ("Ctrl+Alt+Space"), as the preferences keep it. Pure; GUI thread.
 """
@@ -23,6 +23,17 @@ _MODIFIER_KEYS = {
     Qt.Key.Key_Meta,
     Qt.Key.Key_unknown,
 }
+X_NAMES = {
+    "Backspace": "BackSpace",
+    "Del": "Delete",
+    "Esc": "Escape",
+    "Ins": "Insert",
+    "PgDown": "Next",
+    "PgUp": "Prior",
+    "ScrollLock": "Scroll_Lock",
+    "Space": "space",
+}
+"""Keys whose symbols X11 and Wayland name differently from Qt."""
 _FREE_KEYS = {Qt.Key(Qt.Key.Key_F1 + index) for index in range(24)} | {
     Qt.Key.Key_Pause,
     Qt.Key.Key_ScrollLock,

@@ -86,6 +86,10 @@ class Preferences:
     overlap: OverlapMode = setting(DEFAULT_OVERLAP, into=(SessionSettings,))
     input_mode: InputMode = setting("voice", into=(TurnTakingSettings,))
     hotkey: str = setting("", matches=combination)
+    """Key combination of push-to-talk, in the window and on the desktop."""
+    mute_hotkey: str = setting("", matches=combination)
+    window_hotkey: str = setting("", matches=combination)
+    """Key combination that shows or hides the window."""
     interruption: Interruption = "at_once"
     sensitivity: Sensitivity = "normal"
     ignores_bystanders: bool = True
@@ -136,6 +140,8 @@ class Preferences:
     """Whether the latency view is in its own window."""
     closes_to_tray: bool = False
     starts_minimised: bool = False
+    starts_listening: bool = False
+    """Whether the microphone is opened as soon as the engine is loaded."""
 
     def session_settings(self) -> SessionSettings:
         """The settings of a session with these choices."""
@@ -334,9 +340,16 @@ class PreferenceStore:
         loaded = Preferences(**values)
         if self.is_kept:
             return loaded
-        # The first window has the folder of the conversations, the hotkey and the tray.
+        # The first window has the folder of the conversations, the hotkeys and the tray, and listens.
         return dataclasses.replace(
-            loaded, keep="nothing", hotkey="", closes_to_tray=False, starts_minimised=False
+            loaded,
+            keep="nothing",
+            hotkey="",
+            mute_hotkey="",
+            window_hotkey="",
+            closes_to_tray=False,
+            starts_minimised=False,
+            starts_listening=False,
         )
 
     def save(self, preferences: Preferences) -> bool:

@@ -6,6 +6,7 @@ reason. GUI thread.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import get_args
 
 from PySide6.QtGui import QKeySequence, QShortcut
@@ -123,6 +124,37 @@ class ConversationPage(SettingsPage):
         )
 
 
+class HotkeyField(QWidget):
+    """A key combination, and why one was not taken."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.keys, self.refusal = QKeySequenceEdit(), PlainLabel()
+        self.keys.setMaximumSequenceLength(1)
+        self.keys.setClearButtonEnabled(True)
+        self.keys.setAccessibleName(name)
+        self.refusal.setProperty("role", "small")
+        self.refusal.setWordWrap(True)
+        self.refusal.hide()
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self.keys)
+        column.addWidget(self.refusal)
+        self.setFocusProxy(self.keys)
+
+    @property
+    def text(self) -> str:
+        """The combination as portable text, "" for none."""
+        return self.keys.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
+
+    def refuse(self, reason: str) -> None:
+        """Show the reason and keep no combination; "" if this one can be used."""
+        self.refusal.setText(reason)
+        self.refusal.setVisible(bool(reason))
+        if reason:
+            self.keys.clear()
+
+
 class TalkPage(SettingsPage):
     """`window` is the one whose shortcuts cannot be used."""
 
@@ -134,18 +166,9 @@ class TalkPage(SettingsPage):
                 (self.tr("Both"), "both"),
             )
         )
-        self.keys, self.refusal = QKeySequenceEdit(), PlainLabel()
-        self.keys.setMaximumSequenceLength(1)
-        self.keys.setClearButtonEnabled(True)
-        self.refusal.setProperty("role", "small")
-        self.refusal.setWordWrap(True)
-        self.refusal.hide()
-        field = QWidget()
-        column = QVBoxLayout(field)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.addWidget(self.keys)
-        column.addWidget(self.refusal)
-        field.setFocusProxy(self.keys)
+        self.talk_key = HotkeyField(self.tr("Hotkey of push-to-talk"))
+        self.mute_key = HotkeyField(self.tr("Hotkey to mute the microphone"))
+        self.window_key = HotkeyField(self.tr("Hotkey to show or hide the window"))
         super().__init__(
             (
                 self.tr("T&alk by"),
@@ -156,20 +179,28 @@ class TalkPage(SettingsPage):
                     "once."
                 ),
             ),
+            (self.tr("&Hotkey to talk"), self.talk_key, ""),
+            (self.tr("Hotkey to &mute"), self.mute_key, ""),
             (
-                self.tr("&Hotkey"),
-                field,
+                self.tr("Hotkey for the &window"),
+                self.window_key,
                 self.tr(
-                    "For push-to-talk, with Ctrl, Alt or the Windows key, or a function key. On X11 it "
-                    "works in every window (package python-xlib), elsewhere only in this one. No other "
-                    "key is read."
+                    "With Ctrl, Alt or the Windows key, or a function key. They work in every window: on "
+                    "X11 (package python-xlib), and on Wayland if the portal of the desktop allows it, which "
+                    "asks you (package jeepney). No other key is read."
                 ),
             ),
         )
-        self.bind(input_mode=self.mode_box, hotkey=self.keys)
-        self.keys.setAccessibleName(self.tr("Hotkey of push-to-talk"))
+        self._fields = (self.talk_key, self.mute_key, self.window_key)
+        self.bind(
+            input_mode=self.mode_box,
+            hotkey=self.talk_key.keys,
+            mute_hotkey=self.mute_key.keys,
+            window_hotkey=self.window_key.keys,
+        )
         self._shortcuts = [shortcut.key() for shortcut in window.findChildren(QShortcut)] if window else []
-        self.keys.keySequenceChanged.connect(self._check)
+        for field in self._fields:
+            field.keys.keySequenceChanged.connect(partial(self._check, field))
 
     @property
     def input_mode(self) -> InputMode:
@@ -177,12 +208,7 @@ class TalkPage(SettingsPage):
         mode: InputMode = self.mode_box.currentData()
         return mode
 
-    @property
-    def hotkey(self) -> str:
-        """The combination as portable text, "" for none."""
-        return self.keys.keySequence().toString(QKeySequence.SequenceFormat.PortableText)
-
-    def _check(self, keys: QKeySequence) -> None:
+    def _check(self, field: HotkeyField, keys: QKeySequence) -> None:
         """Keep no combination that cannot be used."""
         if keys.isEmpty():
             return
@@ -191,11 +217,9 @@ class TalkPage(SettingsPage):
             refusal = self.tr("%1 would type or edit something. Add Ctrl, Alt or the Windows key.")
         elif keys in self._shortcuts:
             refusal = self.tr("%1 is already in use in this window. Choose other keys.")
-        name = keys.toString(QKeySequence.SequenceFormat.NativeText)
-        self.refusal.setText(refusal.replace("%1", name))
-        self.refusal.setVisible(bool(refusal))
-        if refusal:
-            self.keys.clear()
+        elif any(other is not field and other.keys.keySequence() == keys for other in self._fields):
+            refusal = self.tr("%1 is the other hotkey already. Choose other keys.")
+        field.refuse(refusal.replace("%1", keys.toString(QKeySequence.SequenceFormat.NativeText)))
 
 
 class CodecPage(SettingsPage):
@@ -278,15 +302,18 @@ class AppearancePage(SettingsPage):
         )
         self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
         self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray if there is one"))
+        self.starts_listening = QCheckBox(self.tr("Start listening when the program starts"))
         super().__init__(
             (self.tr("&Theme"), self.theme_box, ""),
             (self.tr("L&anguage"), self.language_box, ""),
             ("", self.closes_to_tray, ""),
             ("", self.starts_minimised, ""),
+            ("", self.starts_listening, ""),
         )
         self.bind(
             theme=self.theme_box,
             language=self.language_box,
             closes_to_tray=self.closes_to_tray,
             starts_minimised=self.starts_minimised,
+            starts_listening=self.starts_listening,
         )

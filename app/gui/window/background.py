@@ -266,6 +266,17 @@ class Background(QObject):
             return
         self._raise(window)
 
+    def toggle_front(self, token: str = "") -> None:
+        """Put away the window that the user works with, or bring it to the front as `bring_to_front`. Without
+        a tray it is minimised, because nothing would show a hidden one."""
+        front = self._compact if self._compact.isVisible() else self._window
+        if not front.isVisible() or front.isMinimized() or not front.isActiveWindow():
+            self.bring_to_front(token)
+        elif self.tray is None:
+            front.showMinimized()
+        else:
+            front.hide()
+
     def answer_later_starts(self, instance: Instance) -> None:
         """Come to the front when the program is started again; from now on, until the window closes."""
         self._later_starts = LaterStarts(instance, self)

@@ -1,85 +1,150 @@
-"""The global hotkey of push-to-talk, on desktops that allow one: X11.
+"""The global hotkeys, on desktops that allow some: X11, and Wayland by its portal.
 
-In: a key combination. Out: `pressed` and `released`. The X server grabs this one combination, so no
-other key is ever seen here; it refuses one in use by another program. GUI thread, no own thread: Qt watches
-the connection.
+In: a key combination for each action. Out: `pressed` and `released` with the action, `failed`. The X server
+grabs these combinations alone, so no other key is ever seen here; it refuses one in use by another program.
+A portal (portal_shortcuts.py) asks the user. GUI thread, no own thread: Qt watches the connections.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol
 
 from PySide6.QtCore import QKeyCombination, QObject, QSocketNotifier, Qt, Signal
 from PySide6.QtGui import QGuiApplication, QKeySequence
 
+from app.gui.common.key_combination import X_NAMES
+from app.gui.window.portal_shortcuts import IN_WINDOW, HotkeyError, PortalShortcuts
 from engine_runtime import installation
 from engine_runtime.errors import MossVoiceError
 
-_IN_WINDOW = "The keys still work in the window."
-_X_NAMES = {
-    "Backspace": "BackSpace",
-    "Del": "Delete",
-    "Esc": "Escape",
-    "Ins": "Insert",
-    "PgDown": "Next",
-    "PgUp": "Prior",
-    "ScrollLock": "Scroll_Lock",
-    "Space": "space",
-}
-"""Keys that the X server names differently from Qt."""
+Action = Literal["talk", "mute", "window"]
+"""What a hotkey does: push-to-talk while it is held; mute; show or hide the window."""
 
 
-class HotkeyError(MossVoiceError):
-    """A combination that cannot be used on the whole desktop."""
+@dataclass(frozen=True, slots=True)
+class Hotkey:
+    """A combination, and what it does in words of the user, which a portal shows."""
+
+    keys: QKeyCombination
+    description: str
 
 
 class HotkeyGrab(Protocol):
-    """A combination that is grabbed from the desktop."""
+    """Combinations that are grabbed from the desktop."""
 
     def ungrab(self) -> None:
-        """Give it back."""
+        """Give them back."""
 
 
-GrabFactory = Callable[[QKeyCombination, Callable[[], None], Callable[[], None]], HotkeyGrab]
+@dataclass(frozen=True, slots=True)
+class HotkeyEvents:
+    """Where the grab of a desktop reports: the action that was pressed, with the token by which the desktop
+    lets a window come to the front ("" for none), the one that was released, and why one cannot be used."""
+
+    press: Callable[[str, str], None]
+    release: Callable[[str], None]
+    fail: Callable[[MossVoiceError], None]
 
 
-class GlobalHotkey(QObject):
-    """At most one combination at a time.
+GrabFactory = Callable[[Mapping[Action, Hotkey], HotkeyEvents], HotkeyGrab]
+
+
+class GlobalHotkeys(QObject):
+    """At most one combination for each action.
 
     Signals:
-        pressed, released: the combination went down or up, in whatever window.
+        pressed: the combination of an action went down, in whatever window; the action, and a token for
+            `Background.bring_to_front`.
+        released: it came up; the action.
+        failed: a combination cannot be used; a `MossVoiceError`.
     """
 
-    pressed = Signal()
-    released = Signal()
+    pressed = Signal(str, str)
+    released = Signal(str)
+    failed = Signal(object)
 
     def __init__(self, parent: QObject | None = None, grab: GrabFactory | None = None) -> None:
         super().__init__(parent)
         self._make = grab
         self._grab: HotkeyGrab | None = None
+        self._keys: dict[Action, QKeyCombination] = {}
 
-    def grab(self, wanted: QKeyCombination | None) -> None:
-        """Use this combination instead of the one before, or none. HotkeyError if it cannot be used."""
+    def use(self, wanted: Mapping[Action, Hotkey]) -> None:
+        """Use these combinations instead of those before. One that another action has is left out."""
+        keys = {action: hotkey.keys for action, hotkey in wanted.items()}
+        if keys == self._keys:  # another language is no reason for a portal to ask again
+            return
+        self._keys = keys
         if self._grab is not None:
             self._grab.ungrab()
             self._grab = None
-        if wanted is not None:
+        free = self._without_conflicts(wanted)
+        if not free:
+            return
+        try:
             make = self._make or grab_of_desktop()
-            self._grab = make(wanted, self.pressed.emit, self.released.emit)
+            self._grab = make(free, HotkeyEvents(self.pressed.emit, self.released.emit, self.failed.emit))
+        except MossVoiceError as error:
+            self.failed.emit(error)
+
+    def _without_conflicts(self, wanted: Mapping[Action, Hotkey]) -> dict[Action, Hotkey]:
+        free: dict[Action, Hotkey] = {}
+        for action, hotkey in wanted.items():
+            first = next((known for known in free.values() if known.keys == hotkey.keys), None)
+            if first is None:
+                free[action] = hotkey
+                continue
+            self.failed.emit(
+                HotkeyError(
+                    "The hotkey {name} is chosen twice: {first} and {second}.",
+                    "Choose other keys in the settings.",
+                    name=QKeySequence(hotkey.keys).toString(QKeySequence.SequenceFormat.NativeText),
+                    first=first.description,
+                    second=hotkey.description,
+                )
+            )
+        return free
 
 
 def grab_of_desktop() -> GrabFactory:
-    """The means to grab a combination on this desktop. HotkeyError if it allows none."""
+    """The means to grab combinations on this desktop. HotkeyError if it allows none."""
     if os.environ.get("XDG_SESSION_TYPE") == "wayland" or os.environ.get("WAYLAND_DISPLAY"):
-        raise HotkeyError(
-            "This desktop runs on Wayland, where no program gets the keys of other windows.", _IN_WINDOW
-        )
+        return portal_grab
     if sys.platform != "linux" or QGuiApplication.platformName() != "xcb":
-        raise HotkeyError("Global hotkeys are supported on X11 only.", _IN_WINDOW)
-    return X11Grab
+        raise HotkeyError("Global hotkeys are supported on X11 and by the portal of Wayland only.", IN_WINDOW)
+    return X11Grabs
+
+
+def portal_grab(wanted: Mapping[Action, Hotkey], events: HotkeyEvents) -> HotkeyGrab:
+    """Combinations that the desktop portal asks the user for."""
+    known = {action: (hotkey.description, hotkey.keys) for action, hotkey in wanted.items()}
+    return PortalShortcuts(known, events.press, events.release, events.fail)
+
+
+class X11Grabs:
+    """Combinations that are grabbed from the X server; of those that it refuses the rest are used."""
+
+    def __init__(self, wanted: Mapping[Action, Hotkey], events: HotkeyEvents) -> None:
+        self._grabs: list[X11Grab] = []
+        for action, hotkey in wanted.items():
+            try:
+                grab = X11Grab(
+                    hotkey.keys, partial(events.press, action, ""), partial(events.release, action)
+                )
+            except MossVoiceError as error:
+                events.fail(error)
+            else:
+                self._grabs.append(grab)
+
+    def ungrab(self) -> None:
+        """Release them all."""
+        for grab in self._grabs:
+            grab.ungrab()
 
 
 class X11Grab:
@@ -96,7 +161,7 @@ class X11Grab:
             raise HotkeyError(
                 "A global hotkey needs the package python-xlib, which is not installed.",
                 "{in_window} {remedy}",
-                in_window=_IN_WINDOW,
+                in_window=IN_WINDOW,
                 remedy=installation.add("hotkey"),
             ) from failure
         self._x = X
@@ -108,7 +173,7 @@ class X11Grab:
             self._display: Any = display.Display()
         except (error.DisplayError, OSError) as failure:
             raise HotkeyError(
-                "The X server cannot be used for hotkeys ({failure}).", _IN_WINDOW, failure=failure
+                "The X server cannot be used for hotkeys ({failure}).", IN_WINDOW, failure=failure
             ) from failure
         name = QKeySequence(wanted).toString(QKeySequence.SequenceFormat.NativeText)
         self._key = self._code_of(wanted.key())
@@ -139,7 +204,7 @@ class X11Grab:
         from Xlib import XK
 
         name = QKeySequence(key).toString(QKeySequence.SequenceFormat.PortableText)
-        known = XK.string_to_keysym(_X_NAMES.get(name, name))
+        known = XK.string_to_keysym(X_NAMES.get(name, name))
         symbol = ord(name.lower()) if len(name) == 1 else known  # the symbols of Latin-1 are its characters
         return int(self._display.keysym_to_keycode(symbol))
 

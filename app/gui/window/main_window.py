@@ -97,6 +97,8 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.look = Look(self, preferences)
         theme, icons = self.look.theme, self.look.icons
         self._devices: DevicesChanged | None = None
+        self._starts_listening = False
+        """Whether the microphone is to be opened as soon as an engine is there."""
         self.header = HeaderBar(theme, icons)
         self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
@@ -169,6 +171,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def start_session(self) -> None:
         """Start the session and poll it."""
         self.bridge.session.start()
+        self._starts_listening = self.applied.current.starts_listening
         self.bridge.send(ApplySettings(self.applied.session_settings()))
         self.conversations.finish_deletions()
         if self.applied.current.keep != "nothing":
@@ -210,7 +213,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         if self.background.keeps_running(closes_to_tray=self.applied.current.closes_to_tray):
             event.ignore()
             return
-        self.ways.push.shut_down()
+        self.ways.shut_down()
         self.background.shut_down()
         self.applied.store.keep_bytes("geometry", self.saveGeometry())
         self.applied.store.keep_bytes("splitter", self.modes.splitter_state)
@@ -262,6 +265,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.header.show_engine(event, server)
         self.transcript.welcome.show_card(event.card, server)
         self.latency.flow_steps.show_steps(event.flow_steps)
+        if self._starts_listening:
+            self._starts_listening = False
+            self.bridge.send(Start())
 
     def _take_flow_steps(self, event: FlowStepsSet) -> None:
         steps = event.flow_steps
@@ -322,6 +328,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.transcript.welcome.asked.connect(self.ask_question)
         self.composer.stopped.connect(lambda: send(CancelTurn()))
         self.ways.interruption_chosen.connect(applied.choose_interruption)
+        self.ways.window_toggled.connect(self.background.toggle_front)
         self.sample_row.chosen.connect(self._play_sample)
         header.new_conversation.connect(self.conversations.start_new)
         header.history_wanted.connect(self._open_history)

@@ -27,7 +27,7 @@ from app.gui.common.preferences import Interruption, Preferences
 from app.gui.conversation.composer import takes_space
 from app.gui.window.control_bar import ControlBar
 from app.gui.window.controls import TalkButton
-from app.gui.window.global_hotkey import GlobalHotkey
+from app.gui.window.global_hotkey import Action, GlobalHotkeys, Hotkey
 from app.gui.window.state_badge import StateBadge
 from app.session.commands import HoldToTalk, Mute
 from app.session.events import DevicesChanged, MicrophoneSilent
@@ -48,20 +48,17 @@ class PushToTalk(QObject):
     Signals:
         held: push-to-talk was pressed or released (bool).
         keys_changed: `keys` may be others now.
-        failed: the global hotkey cannot be used; a `MossVoiceError`.
     """
 
     held = Signal(bool)
     keys_changed = Signal()
-    failed = Signal(object)
 
-    def __init__(self, window: QWidget, button: TalkButton, hotkey: GlobalHotkey | None = None) -> None:
+    def __init__(self, window: QWidget, button: TalkButton) -> None:
         super().__init__(window)
         self._buttons: list[TalkButton] = []
-        self._hotkey = GlobalHotkey(self) if hotkey is None else hotkey
         self._is_offered = False
         self._keys: QKeyCombination | None = None
-        self._text = self._own_keys = ""
+        self._own_keys = ""
         self._ways: set[_Way] = set()
         self._held_key: int | None = None
         self._key_up = QTimer(self)
@@ -76,8 +73,6 @@ class PushToTalk(QObject):
         assert isinstance(application, QApplication)
         self._focus_changed = application.focusChanged
         self._focus_changed.connect(self.keys_changed)
-        self._hotkey.pressed.connect(lambda: self._hold("hotkey", True))
-        self._hotkey.released.connect(lambda: self._hold("hotkey", False))
 
     @property
     def is_held(self) -> bool:
@@ -99,7 +94,7 @@ class PushToTalk(QObject):
             button.held.connect(lambda on: self._hold("button", on))
 
     def offer(self, *, is_offered: bool, keys: str) -> None:
-        """Offer push-to-talk or not, with this combination ("" for none) in the window and on the desktop."""
+        """Offer push-to-talk or not, with this combination ("" for none) in the window."""
         if not is_offered:
             self.let_go()
         self._is_offered = is_offered
@@ -109,14 +104,11 @@ class PushToTalk(QObject):
             button.setVisible(is_offered)
             button.show_keys(", ".join(filter(None, (native_text("Space"), self._own_keys))))
         self.keys_changed.emit()
-        wanted = keys if is_offered and self._keys is not None else ""
-        if wanted == self._text:
-            return
-        self._text = wanted
-        try:
-            self._hotkey.grab(combination(wanted))
-        except MossVoiceError as error:
-            self.failed.emit(error)
+
+    def hold_hotkey(self, on: bool) -> None:
+        """The combination went down or up on the desktop, also while another window has the focus."""
+        if self._is_offered or not on:
+            self._hold("hotkey", on)
 
     def let_go(self) -> None:
         """Release whatever is held."""
@@ -125,12 +117,11 @@ class PushToTalk(QObject):
             self._hold(way, False)
 
     def shut_down(self) -> None:
-        """Release the hotkey; the windows are about to close."""
+        """The windows are about to close."""
         self.let_go()
         self._is_offered = False
         self._focus_changed.disconnect(self.keys_changed)
         self._buttons.clear()
-        self._hotkey.grab(None)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Follow the windows; consume the keys of push-to-talk."""
@@ -191,13 +182,15 @@ class PushToTalk(QObject):
 
 
 class WaysToTalk(QObject):
-    """Push-to-talk, mute and interruption of one window.
+    """Push-to-talk, mute and interruption of one window, and the hotkeys of the desktop.
 
     Signals:
         interruption_chosen: "do not interrupt" was switched; an `Interruption`.
+        window_toggled: the hotkey for the window was pressed; a token of `Background.bring_to_front`.
     """
 
     interruption_chosen = Signal(str)
+    window_toggled = Signal(str)
 
     def __init__(
         self,
@@ -206,6 +199,7 @@ class WaysToTalk(QObject):
         controls: ControlBar,
         badge: StateBadge,
         banner: ErrorBanner,
+        hotkeys: GlobalHotkeys | None = None,
     ) -> None:
         super().__init__(window)
         self._bridge, self._controls, self._badge, self._banner = bridge, controls, badge, banner
@@ -219,7 +213,10 @@ class WaysToTalk(QObject):
         """The microphone delivers silence."""
         self.push = PushToTalk(window, controls.talk_button)
         self.push.held.connect(lambda on: bridge.send(HoldToTalk(on)))
-        self.push.failed.connect(self._show_failure)
+        self._hotkeys = GlobalHotkeys(self) if hotkeys is None else hotkeys
+        self._hotkeys.pressed.connect(self._press)
+        self._hotkeys.released.connect(self._release)
+        self._hotkeys.failed.connect(self._show_failure)
         bridge.microphone_silent.connect(self._take_silence)
         self.push.keys_changed.connect(self._show_input)
         controls.muted.connect(self._mute)
@@ -237,7 +234,40 @@ class WaysToTalk(QObject):
             self._interruption = preferences.interruption
         self._controls.show_interruption(is_blocked=preferences.interruption == "never")
         self.push.offer(is_offered=input_mode != "voice", keys=preferences.hotkey)
+        self._use_hotkeys(preferences)
         self._show_input()
+
+    def shut_down(self) -> None:
+        """Release the hotkeys; the windows are about to close."""
+        self.push.shut_down()
+        self._hotkeys.use({})
+
+    def _use_hotkeys(self, preferences: Preferences) -> None:
+        wanted: dict[Action, tuple[str, str]] = {
+            "mute": (preferences.mute_hotkey, self.tr("mute or unmute the microphone")),
+            "window": (preferences.window_hotkey, self.tr("show or hide the window")),
+        }
+        if self._input_mode != "voice":
+            wanted = {"talk": (preferences.hotkey, self.tr("hold to talk")), **wanted}
+        self._hotkeys.use(
+            {
+                action: Hotkey(keys, description)
+                for action, (text, description) in wanted.items()
+                if (keys := combination(text)) is not None
+            }
+        )
+
+    def _press(self, action: str, token: str) -> None:
+        if action == "talk":
+            self.push.hold_hotkey(True)
+        elif action == "mute":
+            self._controls.mute_button.toggle()
+        elif action == "window":
+            self.window_toggled.emit(token)
+
+    def _release(self, action: str) -> None:
+        if action == "talk":
+            self.push.hold_hotkey(False)
 
     def show_source(self, devices: DevicesChanged | None, *, has_sample: bool) -> None:
         """Update what is heard now; a sample counts as input, even without a microphone."""

@@ -294,7 +294,7 @@ def another(known: Setting) -> Any:
     if known.kind is int:
         assert known.least is not None
         return int(known.least) + 1
-    return "cuda:0" if known.name == "device" else "F9" if known.name == "hotkey" else "/somewhere"
+    return "cuda:0" if known.name == "device" else "F9" if known.name.endswith("hotkey") else "/somewhere"
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -48,10 +48,12 @@ def talk_page(qtbot: QtBot) -> TalkPage:
 
 
 def test_what_is_shown_is_returned(talk_page: TalkPage) -> None:
-    chosen = Preferences(input_mode="both", hotkey="Ctrl+Alt+Space")
+    chosen = Preferences(
+        input_mode="both", hotkey="Ctrl+Alt+Space", mute_hotkey="Ctrl+Alt+U", window_hotkey="F12"
+    )
     talk_page.show_preferences(chosen)
     assert talk_page.edited(Preferences()) == chosen
-    assert not talk_page.refusal.isVisibleTo(talk_page)
+    assert not talk_page.talk_key.refusal.isVisibleTo(talk_page)
     talk_page.show_preferences(Preferences())
     assert talk_page.edited(chosen) == Preferences()
 
@@ -61,14 +63,22 @@ def test_what_is_shown_is_returned(talk_page: TalkPage) -> None:
 )
 def test_a_combination_that_cannot_be_used_is_refused(talk_page: TalkPage, keys: str, reason: str) -> None:
     talk_page.show_preferences(Preferences(input_mode="push", hotkey="F9"))
-    talk_page.keys.setKeySequence(QKeySequence(keys))
-    assert talk_page.hotkey == ""
-    assert talk_page.refusal.isVisibleTo(talk_page)
-    assert talk_page.refusal.text().startswith(f"{keys} ")
-    assert reason in talk_page.refusal.text()
-    talk_page.keys.setKeySequence(QKeySequence("Ctrl+Alt+M"))
-    assert talk_page.hotkey == "Ctrl+Alt+M"
-    assert not talk_page.refusal.isVisibleTo(talk_page)
+    talk_page.talk_key.keys.setKeySequence(QKeySequence(keys))
+    assert talk_page.talk_key.text == ""
+    assert talk_page.talk_key.refusal.isVisibleTo(talk_page)
+    assert talk_page.talk_key.refusal.text().startswith(f"{keys} ")
+    assert reason in talk_page.talk_key.refusal.text()
+    talk_page.talk_key.keys.setKeySequence(QKeySequence("Ctrl+Alt+M"))
+    assert talk_page.talk_key.text == "Ctrl+Alt+M"
+    assert not talk_page.talk_key.refusal.isVisibleTo(talk_page)
+
+
+def test_two_hotkeys_are_not_the_same(talk_page: TalkPage) -> None:
+    talk_page.show_preferences(Preferences(mute_hotkey="F9", window_hotkey="F12"))
+    talk_page.window_key.keys.setKeySequence(QKeySequence("F9"))
+    assert talk_page.window_key.text == ""
+    assert talk_page.window_key.refusal.text().startswith("F9 is the other hotkey")
+    assert talk_page.mute_key.text == "F9"
 
 
 def codec_page(qtbot: QtBot) -> CodecPage:

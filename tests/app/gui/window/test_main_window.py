@@ -53,7 +53,7 @@ from app.settings import InputMode
 from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Modality
-from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation
+from tests.doubles.scripted_session import EXCHANGES, ScriptedSession, conversation, opening
 from tests.tools.widgets import content_of, question_of, reply_of
 
 SAMPLE = Path("hello.wav")
@@ -588,3 +588,23 @@ def test_every_box_is_named_for_a_screen_reader(window: MainWindow) -> None:
         labels = [part.text(QAccessible.Text.Name) for part, kind in relations if kind & is_label]
         assert labels == [box.accessibleName()]
     dialog.deleteLater()
+
+
+def test_it_listens_at_the_start_where_that_is_chosen(
+    session: ScriptedSession, store: PreferenceStore, window: MainWindow
+) -> None:
+    """Once; an engine that is loaded later opens no microphone that was closed."""
+    window.start_session()
+    session.feed(*opening())
+    window.bridge.poll()
+    assert Start() not in session.commands, "off by default"
+    store.save(dataclasses.replace(store.load(), starts_listening=True))
+    other = MainWindow(session, store=store)
+    other.start_session()
+    session.commands.clear()
+    for _ in range(2):
+        session.feed(*opening())
+        other.bridge.poll()
+    assert session.commands.count(Start()) == 1
+    other.close()
+    other.deleteLater()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import pytest
 from PySide6.QtCore import QEvent, QKeyCombination, QPoint, Qt
-from PySide6.QtGui import QInputMethodEvent, QKeyEvent
+from PySide6.QtGui import QInputMethodEvent, QKeyEvent, QKeySequence
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
@@ -17,11 +17,12 @@ from app.gui.common.preferences import PreferenceStore
 from app.gui.common.themes import Theme
 from app.gui.conversation.composer import Composer
 from app.gui.window.controls import TalkButton
-from app.gui.window.global_hotkey import GlobalHotkey, HotkeyError
+from app.gui.window.global_hotkey import Action, Hotkey, HotkeyEvents
 from app.gui.window.main_window import MainWindow
+from app.gui.window.portal_shortcuts import HotkeyError
 from app.gui.window.shortcuts import ShortcutsDialog
 from app.gui.window.ways_to_talk import PushToTalk
-from app.session.commands import ApplySettings, HoldToTalk
+from app.session.commands import ApplySettings, HoldToTalk, Mute
 from app.session.events import MicrophoneSilent, TurnCancelled, TurnOpened
 from app.settings import InputMode, StartSettings
 from tests.doubles.scripted_session import ScriptedSession
@@ -34,19 +35,28 @@ class FakeDesktop:
     """Takes combinations; "Ctrl+Alt+F1" is that of another program."""
 
     def __init__(self) -> None:
-        self.taken: list[QKeyCombination] = []
+        self.taken: dict[Action, QKeyCombination] = {}
+        self.events: HotkeyEvents | None = None
 
-    def grab(
-        self, wanted: QKeyCombination, on_press: Callable[[], None], on_release: Callable[[], None]
-    ) -> FakeDesktop:
-        if wanted.key() == Qt.Key.Key_F1:
-            raise HotkeyError("Another program uses the hotkey Ctrl+Alt+F1.", "Choose other keys.")
-        self.taken.append(wanted)
-        self.press, self.release = on_press, on_release
+    def grab(self, wanted: Mapping[Action, Hotkey], events: HotkeyEvents) -> FakeDesktop:
+        for action, hotkey in wanted.items():
+            if hotkey.keys.key() == Qt.Key.Key_F1:
+                events.fail(HotkeyError("Another program uses the hotkey Ctrl+Alt+F1.", "Choose other keys."))
+            else:
+                self.taken[action] = hotkey.keys
+        self.events = events
         return self
 
     def ungrab(self) -> None:
-        self.taken.pop()
+        self.taken.clear()
+
+    def press(self, action: Action, token: str = "") -> None:
+        assert self.events is not None
+        self.events.press(action, token)
+
+    def release(self, action: Action) -> None:
+        assert self.events is not None
+        self.events.release(action)
 
 
 class Scene:
@@ -58,12 +68,9 @@ class Scene:
         layout = QVBoxLayout(self.window)
         for widget in (self.edit, self.other, self.button):
             layout.addWidget(widget)
-        self.desktop = FakeDesktop()
-        self.push = PushToTalk(self.window, self.button, GlobalHotkey(grab=self.desktop.grab))
+        self.push = PushToTalk(self.window, self.button)
         self.held: list[bool] = []
-        self.failures: list[str] = []
         self.push.held.connect(self.held.append)
-        self.push.failed.connect(lambda error: self.failures.append(str(error)))
         self.window.show()
         self.push.offer(is_offered=True, keys="Ctrl+Alt+T")
         self.other.setFocus()
@@ -166,12 +173,12 @@ def test_a_window_that_is_left_lets_go(qtbot: QtBot, scene: Scene, kind: QEvent.
 
 def test_several_ways_at_a_time_are_one_press(qtbot: QtBot, scene: Scene) -> None:
     qtbot.mousePress(scene.button, LEFT)
-    scene.desktop.press()
+    scene.push.hold_hotkey(True)
     qtbot.mouseRelease(scene.button, LEFT)
     assert scene.held == [True]
     QApplication.sendEvent(scene.window, QEvent(QEvent.Type.WindowDeactivate))
     assert scene.held == [True]  # the hotkey is meant for other windows
-    scene.desktop.release()
+    scene.push.hold_hotkey(False)
     assert scene.held == [True, False]
 
 
@@ -195,27 +202,15 @@ def test_a_second_window_has_a_button_and_keys_of_its_own(
 
 
 def test_without_push_to_talk_nothing_is_taken(scene: Scene) -> None:
-    scene.desktop.press()
+    scene.push.hold_hotkey(True)
     scene.push.offer(is_offered=False, keys="Ctrl+Alt+T")
     assert scene.held == [True, False]
     assert not scene.button.isVisible()
-    assert scene.desktop.taken == []
+    scene.push.hold_hotkey(True)
     scene.edit.setFocus()
     scene.other.setFocus()
     scene.key(QEvent.Type.KeyPress, Qt.Key.Key_Space)
     assert scene.held == [True, False]
-
-
-def test_a_hotkey_of_another_program_is_said_once(scene: Scene) -> None:
-    for _ in range(2):
-        scene.push.offer(is_offered=True, keys="Ctrl+Alt+F1")
-    assert scene.failures == ["Another program uses the hotkey Ctrl+Alt+F1. Choose other keys."]
-    assert scene.desktop.taken == []
-    scene.push.offer(is_offered=True, keys="F9")
-    assert [taken.key() for taken in scene.desktop.taken] == [Qt.Key.Key_F9]
-    assert len(scene.failures) == 1
-    scene.push.shut_down()
-    assert scene.desktop.taken == []
 
 
 def test_a_word_that_is_being_composed_keeps_its_spaces(scene: Scene, theme: Theme, icons: Icons) -> None:
@@ -290,6 +285,65 @@ def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -
         "Mute the microphone",
     ]
     assert "Ctrl+Alt+Space" in ready.controls.talk_button.toolTip()
+
+
+@pytest.fixture
+def desktop(monkeypatch: pytest.MonkeyPatch) -> FakeDesktop:
+    desktop = FakeDesktop()
+    monkeypatch.setattr("app.gui.window.global_hotkey.grab_of_desktop", lambda: desktop.grab)
+    return desktop
+
+
+def taken_keys(desktop: FakeDesktop) -> dict[Action, str]:
+    return {action: QKeySequence(keys).toString() for action, keys in desktop.taken.items()}
+
+
+def test_hotkeys_of_the_desktop_talk_mute_and_show_the_window(
+    qtbot: QtBot, desktop: FakeDesktop, ready: MainWindow, session: ScriptedSession
+) -> None:
+    chosen = dataclasses.replace(
+        ready.applied.current, hotkey="Ctrl+Alt+T", mute_hotkey="Ctrl+Alt+M", window_hotkey="F12"
+    )
+    ready.applied.apply(chosen)
+    assert taken_keys(desktop) == {"mute": "Ctrl+Alt+M", "window": "F12"}, "nobody talks by keys"
+    ready.applied.apply(dataclasses.replace(ready.applied.current, input_mode="both"))
+    assert taken_keys(desktop) == {"talk": "Ctrl+Alt+T", "mute": "Ctrl+Alt+M", "window": "F12"}
+    session.commands.clear()
+    desktop.press("talk")
+    desktop.release("talk")
+    desktop.press("mute")
+    desktop.release("mute")
+    desktop.press("mute")
+    assert session.commands == [HoldToTalk(True), HoldToTalk(False), Mute(True), Mute(False)]
+    with qtbot.waitActive(ready):
+        ready.activateWindow()
+    desktop.press("window", "token")
+    assert not ready.isVisible() or ready.isMinimized()
+    desktop.press("window")
+    assert ready.isVisible()
+    assert not ready.isMinimized()
+    ready.close()
+    assert desktop.taken == {}
+
+
+def test_a_hotkey_that_another_action_has_is_said(desktop: FakeDesktop, ready: MainWindow) -> None:
+    chosen = dataclasses.replace(ready.applied.current, mute_hotkey="F12", window_hotkey="F12")
+    ready.applied.apply(chosen)
+    assert taken_keys(desktop) == {"mute": "F12"}
+    assert "F12" in ready.banner.message
+    assert "show or hide the window" in ready.banner.message
+
+
+def test_a_hotkey_of_another_program_is_said_once(desktop: FakeDesktop, ready: MainWindow) -> None:
+    choose(ready, "push", "Ctrl+Alt+F1")
+    assert "Another program" in ready.banner.message
+    assert desktop.taken == {}
+    ready.banner.dismiss()
+    ready.toggle_theme()
+    assert ready.banner.message == ""
+    choose(ready, "push", "F9")
+    assert taken_keys(desktop) == {"talk": "F9"}
+    assert ready.banner.message == ""
 
 
 @pytest.mark.slow
