@@ -35,6 +35,14 @@
         <source>L&amp;anguage</source>
         <translation>语言(&amp;A)</translation>
     </message>
+    <message>
+        <source>Si&amp;ze</source>
+        <translation>大小(&amp;Z)</translation>
+    </message>
+    <message>
+        <source>Size of texts and plots. Ctrl and plus, minus or 0 change it in every window.</source>
+        <translation>文字与图表的大小。在任何窗口中按 Ctrl 加加号、减号或 0 调整。</translation>
+    </message>
 </context>
 <context>
     <name>CaptionsPage</name>
@@ -1789,6 +1797,10 @@
         <translation>请缩短，或分几次提问。</translation>
     </message>
     <message>
+        <source>Texts and plots: %1 %</source>
+        <translation>文字与图表：%1 %</translation>
+    </message>
+    <message>
         <source>Window</source>
         <translation>窗口</translation>
     </message>
@@ -2306,6 +2318,18 @@
     <message>
         <source>Switch between light and dark</source>
         <translation>切换浅色与深色</translation>
+    </message>
+    <message>
+        <source>Larger texts and plots</source>
+        <translation>放大文字与图表</translation>
+    </message>
+    <message>
+        <source>Smaller texts and plots</source>
+        <translation>缩小文字与图表</translation>
+    </message>
+    <message>
+        <source>Usual size of texts and plots</source>
+        <translation>恢复文字与图表的默认大小</translation>
     </message>
     <message>
         <source>Settings</source>

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import QSize, Qt, QTimer, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.common.error_texts import cause_in_words, remedy_in_words
@@ -112,7 +112,6 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.remedy_button = QPushButton()
         self.remedy_button.clicked.connect(self.remedied)
         self.close_button = QToolButton()
-        self.close_button.setIconSize(QSize(16, 16))
         self.close_button.clicked.connect(self.dismiss)
         words = self._words_column = QVBoxLayout()
         words.setSpacing(2)
@@ -191,7 +190,10 @@ class ErrorBanner(FollowsLanguage, QFrame):
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
-        self._icon.setPixmap(self._icons.pixmap("warning", theme.danger, 20, self.devicePixelRatioF()))
+        self.close_button.setIconSize(theme.square(16))
+        self._icon.setPixmap(
+            self._icons.pixmap("warning", theme.danger, theme.px(20), self.devicePixelRatioF())
+        )
         self.close_button.setIcon(self._icons.icon("close", theme.text))
 
     def retranslate(self) -> None:

@@ -59,6 +59,8 @@ INTERRUPTION_MS: dict[Interruption, int | None] = {
 }
 """Speech without a gap that interrupts a reply; None: the user cannot interrupt by voice."""
 FLOW_STEPS_RANGE = (1, 20)
+SCALES = (100, 110, 125, 150, 175, 200, 225, 250, 275, 300)
+"""Sizes of texts and plots, in percent, that the keys step through."""
 _DEVICE_NAME = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 _LARGEST_SEED = 2**31 - 1
 """Largest integer of a Qt field."""
@@ -74,6 +76,8 @@ class Preferences:
 
     theme: ThemeChoice = ThemeChoice.SYSTEM
     language: Language = "system"
+    scale_percent: int = setting(100, least=SCALES[0], most=SCALES[-1])
+    """Size of texts and plots."""
     reply: Modality = setting(Modality.SPEECH, into=(SessionSettings,))
     input_device: str = setting("", into=(SessionSettings,))
     output_device: str = setting("", into=(SessionSettings,))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from PySide6.QtCore import QDir, Qt
+from PySide6.QtCore import QDir, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
 from PySide6.QtWidgets import QApplication
 
@@ -83,6 +83,10 @@ class Theme:
     def px(self, length: float) -> int:
         """A length in pixels at this scale; never 0."""
         return max(1, round(length * self.scale))
+
+    def square(self, side: float) -> QSize:
+        """The size of an icon at this scale."""
+        return QSize(self.px(side), self.px(side))
 
     @property
     def is_dark(self) -> bool:

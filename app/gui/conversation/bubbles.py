@@ -45,16 +45,14 @@ def bars(levels: list[float], count: int) -> NDArray[np.float64]:
 class WaveStrip(QWidget):
     """Rounded bars in one colour. Levels may be added during the turn."""
 
-    def __init__(self, colour: str, parent: QWidget | None = None) -> None:
+    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._colour = colour
         self._levels: list[float] = []
-        self.setFixedHeight(26)
-        self.setMinimumWidth(90)
+        self.set_theme(theme)
 
     def sizeHint(self) -> QSize:
         """Wide enough for some thirty bars."""
-        return QSize(160, 26)
+        return QSize(self._theme.px(160), self.height())
 
     @property
     def levels(self) -> tuple[float, ...]:
@@ -79,9 +77,11 @@ class WaveStrip(QWidget):
         self._levels.clear()
         self.update()
 
-    def set_colour(self, colour: str) -> None:
-        """Draw in this colour (#rrggbb)."""
-        self._colour = colour
+    def set_theme(self, theme: Theme) -> None:
+        """Draw in the accent colour of a theme, at its scale."""
+        self._theme = theme
+        self.setFixedHeight(theme.px(26))
+        self.setMinimumWidth(theme.px(90))
         self.update()
 
     def paintEvent(self, _event: QPaintEvent) -> None:
@@ -89,13 +89,13 @@ class WaveStrip(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(self._colour))
-        count = max(1, int(self.width() // (_BAR_PX + _GAP_PX)))
+        painter.setBrush(QColor(self._theme.accent))
+        bar, step = _BAR_PX * self._theme.scale, (_BAR_PX + _GAP_PX) * self._theme.scale
+        count = max(1, int(self.width() // step))
         middle = self.height() / 2
         for index, height in enumerate(bars(self._levels, count)):
-            tall = max(_BAR_PX, height * (self.height() - 2))
-            box = QRectF(index * (_BAR_PX + _GAP_PX), middle - tall / 2, _BAR_PX, tall)
-            painter.drawRoundedRect(box, _BAR_PX / 2, _BAR_PX / 2)
+            tall = max(bar, height * (self.height() - 2))
+            painter.drawRoundedRect(QRectF(index * step, middle - tall / 2, bar, tall), bar / 2, bar / 2)
         painter.end()
 
 
@@ -114,7 +114,7 @@ class Bubble(FollowsLanguage, QFrame):
         self.look_theme, self.look_icons = theme, icons
         self._widest = 400
         self.icon, self.caption, self.body = PlainLabel(), PlainLabel(), PlainLabel()
-        self.strip = WaveStrip(theme.accent)
+        self.strip = WaveStrip(theme)
         self.strip.hide()
         self.caption.setProperty("role", "small")
         self.texts = [self.body]
@@ -137,7 +137,7 @@ class Bubble(FollowsLanguage, QFrame):
 
     def set_widest(self, width: int) -> None:
         """Never be wider than this."""
-        self._widest = max(_NARROWEST_PX, width)
+        self._widest = max(self.look_theme.px(_NARROWEST_PX), width)
         self.fit_width()
 
     def set_body(self, text: str) -> None:
@@ -155,7 +155,9 @@ class Bubble(FollowsLanguage, QFrame):
         widest = max((metrics.horizontalAdvance(line[: self._widest]) for line in lines), default=0.0)
         self.head.invalidate()  # a layout inside another keeps its old width until the event loop runs
         wanted = max(int(widest) + 4, self.head.sizeHint().width(), self.tail_width())
-        self.setFixedWidth(min(max(wanted + 2 * (_MARGIN_PX + _BORDER_PX), _NARROWEST_PX), self._widest))
+        least = self.look_theme.px(_NARROWEST_PX)
+        rim = _MARGIN_PX + self.look_theme.px(_BORDER_PX)
+        self.setFixedWidth(min(max(wanted + 2 * rim, least), self._widest))
 
     def tail_width(self) -> int:
         """Width required by the widgets below the text."""
@@ -170,13 +172,16 @@ class Bubble(FollowsLanguage, QFrame):
 
     def show_icon(self, name: str, colour: str) -> None:
         """Show an icon before the caption."""
-        self.icon.setPixmap(self.look_icons.pixmap(name, colour, 16, self.devicePixelRatioF()))
+        self.icon.setPixmap(
+            self.look_icons.pixmap(name, colour, self.look_theme.px(16), self.devicePixelRatioF())
+        )
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
+        """Take the colours and the scale of a theme."""
         self.look_theme = theme
-        self.strip.set_colour(theme.accent)
+        self.strip.set_theme(theme)
         self.retranslate()
+        self.fit_width()
 
     def retranslate(self) -> None:
         """Use the words of the current language."""
@@ -307,7 +312,6 @@ class ReplyBubble(Bubble):
         self.figures.hide()
         self.again = QPushButton()
         self.again.setProperty("role", "link")
-        self.again.setIconSize(QSize(16, 16))
         self.again.clicked.connect(lambda: self.play_again.emit(self.turn_id))
         self.again.hide()
         self.more = QToolButton()
@@ -404,6 +408,7 @@ class ReplyBubble(Bubble):
         self.caption.setText(" · ".join(parts))
         self.again.setText(self.tr("Play again"))
         self.again.setIcon(self.look_icons.icon("replay", self.look_theme.accent))
+        self.again.setIconSize(self.look_theme.square(16))
         self.again.setAccessibleName(self.tr("Play this reply again"))
         set_tip(self.more, self.tr("Copy, ask again, delete"))
         self.more.setAccessibleName(self.more.toolTip())
@@ -439,7 +444,9 @@ class ReplyBubble(Bubble):
         self.mark_text.setText(text)
         self.mark_text.setAccessibleDescription(more)
         set_tip(self.mark, more)
-        icon = self.look_icons.pixmap("cut", self.look_theme.muted, 16, self.devicePixelRatioF())
+        icon = self.look_icons.pixmap(
+            "cut", self.look_theme.muted, self.look_theme.px(16), self.devicePixelRatioF()
+        )
         self._mark_icon.setPixmap(icon)
 
     def _lay_out_cut(self) -> None:

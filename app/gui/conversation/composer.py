@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QFocusEvent, QFontMetricsF, QInputMethodEvent, QKeyEvent
 from PySide6.QtWidgets import (
     QAbstractSpinBox,
@@ -86,7 +86,6 @@ class Composer(QFrame):
         self.edit.textChanged.connect(self._follow_text)
         self.button = QToolButton()
         self.button.setProperty("role", "send")
-        self.button.setIconSize(QSize(18, 18))
         self.button.clicked.connect(self._press)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(12, 6, 8, 6)
@@ -117,6 +116,8 @@ class Composer(QFrame):
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         self._theme = theme
+        self.button.setIconSize(theme.square(18))
+        self._follow_text()
         self._show_button()
 
     def retranslate(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QLocale, QObject, QSize, Qt, Signal
+from PySide6.QtCore import QEvent, QLocale, QObject, Qt, Signal
 from PySide6.QtGui import QResizeEvent, QWheelEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPushButton, QScrollArea, QToolButton, QWidget
 
@@ -66,10 +66,13 @@ class SampleRow(FollowsLanguage, QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
+        for button in (*self.buttons, self.left_button, self.right_button):
+            button.setIconSize(theme.square(14))
         for button in self.buttons:
             button.setIcon(self._icons.icon("wave", theme.accent, theme.muted))
         self.left_button.setIcon(self._icons.icon("chevron-left", theme.text, theme.border))
         self.right_button.setIcon(self._icons.icon("chevron-right", theme.text, theme.border))
+        self._area.setFixedHeight(self._body.sizeHint().height())
 
     def set_language(self, language: str) -> None:
         """Label the samples in this language (`zh...` or another)."""
@@ -136,7 +139,6 @@ class SampleRow(FollowsLanguage, QWidget):
         chips.setSpacing(6)
         for sample, button in zip(self._samples, self.buttons, strict=True):
             button.setProperty("role", "chip")
-            button.setIconSize(QSize(14, 14))
             button.clicked.connect(partial(self.chosen.emit, sample))
             button.installEventFilter(self)
             chips.addWidget(button)
@@ -157,7 +159,6 @@ class SampleRow(FollowsLanguage, QWidget):
         row.addWidget(self._lead)
         row.addWidget(self._area, 1)
         for arrow, direction in ((self.left_button, -1), (self.right_button, 1)):
-            arrow.setIconSize(QSize(14, 14))
             arrow.setFocusPolicy(Qt.FocusPolicy.NoFocus)
             arrow.clicked.connect(partial(self._move_page, direction))
             row.addWidget(arrow)

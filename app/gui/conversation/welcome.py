@@ -132,7 +132,9 @@ class Welcome(FollowsLanguage, QWidget):
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
-        self._logo.setPixmap(self._icons.pixmap("moss-voice", theme.accent, _LOGO, self.devicePixelRatioF()))
+        self._logo.setPixmap(
+            self._icons.pixmap("moss-voice", theme.accent, theme.px(_LOGO), self.devicePixelRatioF())
+        )
 
     def retranslate(self) -> None:
         """Use the words of the current language."""

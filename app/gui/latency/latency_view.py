@@ -1,4 +1,4 @@
-"""The live latency view: tiles, waterfall of the last turn, six plots. Takes timing events, draws on a timer.
+"""The live latency view: six plots, waterfall of the last turn, tiles. Takes timing events, draws on a timer.
 
 Events are collected as they arrive (`add_events`) and drawn at most ten times a second, and only while the
 view is visible. All shown values come from one `LatencyMetrics`. GUI thread.
@@ -48,7 +48,7 @@ _TILES: tuple[tuple[Metric, Ink], ...] = (
     (Metric.TOKEN2MEL, LatencyStage.TOKEN2MEL),
     (Metric.VOCODER, LatencyStage.VOCODER),
 )
-_COLUMNS = ((840, 6, 3), (500, 3, 2), (0, 2, 1))
+_COLUMNS = ((900, 6, 3), (500, 3, 2), (0, 2, 1))
 """From which width on the tiles and the plots have so many columns."""
 _PLOTS = (
     PlotStyle(
@@ -103,7 +103,7 @@ _PLOTS = (
         seconds=30.0,
     ),
 )
-"""The three plots of the first row are those that the program exists for."""
+"""Those with a headline are what the program exists for: they come first in the view."""
 
 
 class FigureTile(QFrame):
@@ -130,7 +130,6 @@ class FigureTile(QFrame):
         figures.addLayout(line)
         figures.addWidget(self._below)
         self._edge = QFrame()
-        self._edge.setFixedWidth(3)
         layout = QHBoxLayout(self)
         layout.setContentsMargins(7, 5, 0, 5)
         layout.setSpacing(7)
@@ -138,7 +137,6 @@ class FigureTile(QFrame):
         layout.addLayout(figures, 1)
         self._below.setMinimumWidth(1)
         self._name.setContentsMargins(0, 0, 6, 0)
-        self.setMinimumWidth(112)
         self.set_theme(theme)
 
     def refresh(self, metrics: LatencyMetrics, force: bool = False) -> None:
@@ -158,7 +156,9 @@ class FigureTile(QFrame):
         self.setAccessibleDescription(("" if summary is None else spoken) + definition.text)
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
+        """Take the colours and the scale of a theme."""
+        self.setMinimumWidth(theme.px(112))
+        self._edge.setFixedWidth(theme.px(3))
         self._edge.setStyleSheet(f"background: {theme.ink(self._ink)}; border: none; border-radius: 1px;")
 
 
@@ -323,7 +323,9 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self._caption.addWidget(self._waterfall_sum, *((0, 1) if is_wide else (1, 0)))
         self.flow_steps.set_wide(is_wide=is_wide)
         _fill(self._tile_grid, self.tiles, columns[0])
-        _fill(self._plot_grid, list(self.plots.values()), columns[1])
+        plots = list(self.plots.values())
+        _fill(self._main_grid, [plot for plot in plots if plot.style_of_plot.headline], columns[1])
+        _fill(self._plot_grid, [plot for plot in plots if not plot.style_of_plot.headline], columns[1])
 
     def _show_waterfall(self) -> None:
         waterfall = self.metrics.waterfall()
@@ -382,8 +384,8 @@ class LatencyView(FollowsLanguage, QScrollArea):
         inside.addLayout(self._caption)
         inside.addWidget(self.waterfall)
         inside.addWidget(self.speculation)
-        self._tile_grid, self._plot_grid = QGridLayout(), QGridLayout()
-        for grid in (self._tile_grid, self._plot_grid):
+        self._main_grid, self._tile_grid, self._plot_grid = QGridLayout(), QGridLayout(), QGridLayout()
+        for grid in (self._main_grid, self._tile_grid, self._plot_grid):
             grid.setSpacing(8)
         self._place()
         body = QWidget()
@@ -392,10 +394,11 @@ class LatencyView(FollowsLanguage, QScrollArea):
         layout.setContentsMargins(14, 12, 14, 12)
         layout.setSpacing(8)
         layout.addLayout(head)
+        layout.addLayout(self._main_grid, 3)
+        layout.addWidget(card)
         layout.addLayout(self._tile_grid)
         layout.addWidget(self.flow_steps)
-        layout.addWidget(card)
-        layout.addLayout(self._plot_grid, 1)
+        layout.addLayout(self._plot_grid, 2)
         self.setWidget(body)
 
 

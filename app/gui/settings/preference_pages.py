@@ -300,12 +300,18 @@ class AppearancePage(SettingsPage):
         self.language_box = choice_box(
             ((self.tr("Follow the desktop"), "system"), ("English", "en"), ("简体中文", "zh_CN"))
         )
+        self.scale = spin_box("scale_percent", step=25, suffix=" %")
         self.closes_to_tray = QCheckBox(self.tr("Keep running in the tray when the window is closed"))
         self.starts_minimised = QCheckBox(self.tr("Start minimised, in the tray if there is one"))
         self.starts_listening = QCheckBox(self.tr("Start listening when the program starts"))
         super().__init__(
             (self.tr("&Theme"), self.theme_box, ""),
             (self.tr("L&anguage"), self.language_box, ""),
+            (
+                self.tr("Si&ze"),
+                self.scale,
+                self.tr("Size of texts and plots. Ctrl and plus, minus or 0 change it in every window."),
+            ),
             ("", self.closes_to_tray, ""),
             ("", self.starts_minimised, ""),
             ("", self.starts_listening, ""),
@@ -313,6 +319,7 @@ class AppearancePage(SettingsPage):
         self.bind(
             theme=self.theme_box,
             language=self.language_box,
+            scale_percent=self.scale,
             closes_to_tray=self.closes_to_tray,
             starts_minimised=self.starts_minimised,
             starts_listening=self.starts_listening,

@@ -6,7 +6,7 @@ In: events of the session through the bridge, badge and mute button of the large
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QCloseEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
@@ -75,6 +75,8 @@ class CompactWindow(FollowsLanguage, QWidget):
         """Take the colours of a theme."""
         self._theme = theme
         self.badge.set_theme(theme)
+        for button in (self.mute_button, self.stop_button, self.pin_button, self.expand_button):
+            button.setIconSize(theme.square(18))
         for part in (self.talk_button, self.input_meter, self.output_meter, self.banner):
             part.set_theme(theme)
         self.stop_button.setIcon(self._icons.icon("stop", theme.text, theme.muted))
@@ -209,7 +211,6 @@ class CompactWindow(FollowsLanguage, QWidget):
         head.addWidget(self.badge)
         head.addStretch(1)
         for button in (self.mute_button, self.stop_button, self.pin_button, self.expand_button):
-            button.setIconSize(QSize(18, 18))
             head.addWidget(button)
         for button in (self.mute_button, self.pin_button):
             button.setCheckable(True)

@@ -168,7 +168,7 @@ class VolumeSlider(FollowsLanguage, QSlider):
 
     def sizeHint(self) -> QSize:
         """Narrow: it shares a line with the meter."""
-        return QSize(72, 16)
+        return QSize(72, super().sizeHint().height())
 
     def show_volume(self, percent: int) -> None:
         """Show a volume without emitting `valueChanged`."""
@@ -220,13 +220,10 @@ class ControlBar(FollowsLanguage, QFrame):
         self._mute_word_width = 0
         self.start_button = QPushButton()
         self.start_button.setProperty("role", "primary")
-        self.start_button.setIconSize(QSize(18, 18))
         self.start_button.clicked.connect(self._start_or_stop)
         self.talk_button = TalkButton(theme, icons)
         self.talk_button.hide()
         self.mute_button, self.interruption_button, self.rescan_button = (QToolButton() for _ in range(3))
-        for button in (self.mute_button, self.interruption_button, self.rescan_button):
-            button.setIconSize(QSize(20, 20))
         self.mute_button.setCheckable(True)
         self.interruption_button.setCheckable(True)
         self.interruption_button.toggled.connect(self._block_interruption)
@@ -246,7 +243,6 @@ class ControlBar(FollowsLanguage, QFrame):
         for choice, modality in ((self.speech_button, Modality.SPEECH), (self.text_button, Modality.TEXT)):
             choice.setProperty("role", "segment")
             choice.setCheckable(True)
-            choice.setIconSize(QSize(16, 16))
             self._replies.addButton(choice)
             choice.clicked.connect(lambda _checked, chosen=modality: self.reply_chosen.emit(chosen))
         self.speech_button.setChecked(True)
@@ -300,6 +296,12 @@ class ControlBar(FollowsLanguage, QFrame):
     def set_theme(self, theme: Theme) -> None:
         """Take the colours of a theme."""
         self._theme = theme
+        self.start_button.setIconSize(theme.square(18))
+        self.start_button.setMinimumSize(QSize(theme.px(104), theme.px(36)))
+        for button in (self.mute_button, self.interruption_button, self.rescan_button):
+            button.setIconSize(theme.square(20))
+        for choice in (self.speech_button, self.text_button, self.input_box, self.output_box):
+            choice.setIconSize(theme.square(16))
         self.rescan_button.setIcon(self._icons.icon("rescan", theme.text, theme.muted))
         self.speech_button.setIcon(self._icons.icon("wave", theme.text))
         self.text_button.setIcon(self._icons.icon("text", theme.text))
@@ -414,7 +416,6 @@ class ControlBar(FollowsLanguage, QFrame):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(16, 10, 16, 10)
         layout.setSpacing(_SPACING)
-        self.start_button.setMinimumSize(QSize(104, 36))
         layout.addWidget(self.start_button)
         layout.addWidget(self.talk_button)
         layout.addWidget(self.mute_button)

@@ -33,8 +33,7 @@ class LevelMeter(QWidget):
         self._level = LOWEST_DBFS
         self._peak = LOWEST_DBFS
         self._is_active = False
-        self.setFixedHeight(8)
-        self.setMinimumWidth(60)
+        self.set_theme(theme)
 
     @property
     def level_dbfs(self) -> float:
@@ -43,7 +42,7 @@ class LevelMeter(QWidget):
 
     def sizeHint(self) -> QSize:
         """A thin bar."""
-        return QSize(140, 8)
+        return QSize(self._theme.px(140), self.height())
 
     def set_label(self, label: str) -> None:
         """Name the meter for people who do not see it."""
@@ -68,8 +67,10 @@ class LevelMeter(QWidget):
         self.update()
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
+        """Take the colours and the scale of a theme."""
         self._theme = theme
+        self.setFixedHeight(theme.px(8))
+        self.setMinimumWidth(theme.px(60))
         self.update()
 
     def paintEvent(self, _event: QPaintEvent) -> None:
@@ -109,7 +110,6 @@ class TalkButton(FollowsLanguage, QPushButton):
         self._is_pressed = False
         self._is_held = False
         self.setProperty("role", "talk")
-        self.setIconSize(QSize(18, 18))
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.clicked.connect(lambda: self._press(not self._is_pressed))
         self.retranslate()
@@ -136,6 +136,7 @@ class TalkButton(FollowsLanguage, QPushButton):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         words = self.tr("Hold to talk"), self.tr("Release to send")
+        self.setIconSize(self._theme.square(18))
         self.setText(words[self._is_held])
         self.setIcon(
             self._icons.icon("microphone", self._theme.on_accent if self._is_held else self._theme.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QMenu, QToolButton, QWidget
 
@@ -127,7 +127,10 @@ class HeaderBar(FollowsLanguage, QFrame):
         self._icon_names[self.theme_button] = "sun" if theme.is_dark else "moon"
         for button, name in self._icon_names.items():
             button.setIcon(self._icons.icon(name, theme.text, theme.muted))
-        self._logo.setPixmap(self._icons.pixmap("moss-voice", theme.accent, 28, self.devicePixelRatioF()))
+            button.setIconSize(theme.square(18))
+        self._logo.setPixmap(
+            self._icons.pixmap("moss-voice", theme.accent, theme.px(28), self.devicePixelRatioF())
+        )
         self.badge.set_theme(theme)
 
     def retranslate(self) -> None:
@@ -180,7 +183,6 @@ class HeaderBar(FollowsLanguage, QFrame):
         layout.addWidget(self.bundle)
         layout.addStretch(1)
         for button in self._icon_names:
-            button.setIconSize(QSize(18, 18))
             layout.addWidget(button)
         for button in (self.new_button, self.language_button):
             button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)

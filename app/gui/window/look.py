@@ -1,4 +1,4 @@
-"""How the window looks: theme, icons, font and language of the preferences.
+"""How the window looks: theme, scale, icons, font and language of the preferences.
 
 In: preferences, the colour scheme of the desktop. Out: the style and the translators of the application;
 `theme_changed`. GUI thread.
@@ -33,24 +33,27 @@ class Look(QObject):
         super().__init__(window)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
-        self._application, self._choice = application, preferences.theme
+        self._application = application
+        self._choice, self._scale = preferences.theme, preferences.scale_percent / 100
         self.icons = Icons(paths.assets_dir() / "icons")
         self.translation = Translation(application, paths.assets_dir() / "translations")
         self.translation.switch_to(preferences.language)
-        self.theme = themes.resolve(self._choice)
-        themes.apply_font(application)
+        self.theme = themes.resolve(self._choice, self._scale)
+        themes.apply_font(application, self._scale)
         themes.apply(application, self.theme, self.icons.folder)
         application.styleHints().colorSchemeChanged.connect(self._follow_desktop)
 
     def use_preferences(self, preferences: Preferences) -> None:
-        """Take the theme and the language of other preferences."""
-        self._choice = preferences.theme
+        """Take the theme, the scale and the language of other preferences."""
+        self._choice, self._scale = preferences.theme, preferences.scale_percent / 100
         self._use_theme()
         self.translation.switch_to(preferences.language)
 
     def _use_theme(self) -> None:
-        theme = themes.resolve(self._choice)
-        if theme is not self.theme:
+        theme = themes.resolve(self._choice, self._scale)
+        if theme != self.theme:
+            if theme.scale != self.theme.scale:
+                themes.apply_font(self._application, theme.scale)
             self.theme = theme
             themes.apply(self._application, theme, self.icons.folder)
             self.theme_changed.emit(theme)

@@ -20,7 +20,7 @@ from app.gui.common.bridge import SessionBridge
 from app.gui.common.error_texts import in_words
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel
-from app.gui.common.preferences import Language, PreferenceStore
+from app.gui.common.preferences import SCALES, Language, PreferenceStore
 from app.gui.common.themes import ThemeChoice
 from app.gui.common.translation import FollowsLanguage
 from app.gui.conversation.composer import Composer
@@ -42,7 +42,7 @@ from app.gui.window.look import Look
 from app.gui.window.session_errors import SessionErrors
 from app.gui.window.shortcuts import Shortcuts
 from app.gui.window.ways_to_talk import WaysToTalk
-from app.gui.window.window_modes import DetachedView, WindowModes
+from app.gui.window.window_modes import NARROWEST, DetachedView, FittingArea, WindowModes
 from app.sample_questions import SampleQuestion, load_samples
 from app.session.commands import (
     ApplySettings,
@@ -141,6 +141,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.modes = WindowModes(self, self.splitter, self.latency, compact, detached)
         self.background = Background(self, compact, self.controls, self.header.badge, icons)
         self.header.help_button.setMenu(self.help)
+        self._use_scale()
         self.errors = SessionErrors(self, self.bridge, self.banner, self.engine)
         for part in (
             self.header,
@@ -381,6 +382,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
             "Ctrl+R": lambda: self.bridge.send(RescanDevices()),
             "Ctrl+E": large(self.export.save_csv),
             "Ctrl+T": self.toggle_theme,
+            "Ctrl++": lambda: self._step_scale(1),
+            "Ctrl+-": lambda: self._step_scale(-1),
+            "Ctrl+0": lambda: self._step_scale(0),
             "F9": self.modes.toggle_panel,
             "Shift+F9": large(self.modes.toggle_detached),
             "F10": self.modes.toggle_compact,
@@ -407,8 +411,25 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.controls.show_reply(preferences.reply)
         self._use_ways()
         self.look.use_preferences(preferences)
+        self._use_scale()
         self.retranslate()
         self._show_devices()
+
+    def _use_scale(self) -> None:
+        """The least sizes, which no widget has by itself, at the scale of the theme."""
+        theme = self.look.theme
+        self._column.setMinimumWidth(theme.px(_NARROWEST_CONVERSATION))
+        self.latency.setMinimumWidth(theme.px(NARROWEST))
+
+    def _step_scale(self, direction: int) -> None:
+        """Make texts and plots larger (1), smaller (-1), or as usual (0)."""
+        now = self.applied.current.scale_percent
+        larger, smaller = [each for each in SCALES if each > now], [each for each in SCALES if each < now]
+        steps = {1: [now, *larger][:2], -1: [now, *reversed(smaller)][:2], 0: SCALES[:1]}
+        scale = steps[direction][-1]
+        if scale != now:
+            self.applied.apply(dataclasses.replace(self.applied.current, scale_percent=scale))
+        self.notice.show_notice(self.tr("Texts and plots: %1 %").replace("%1", str(scale)))
 
     def retranslate(self) -> None:
         is_kept = self.applied.store.is_kept
@@ -422,8 +443,9 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def _lay_out(self) -> None:
         self.setWindowIcon(self.look.icons.icon("moss-voice", self.look.theme.accent))
         below = (self.unkept, self.banner, self.notice, self.loading, self.sample_row, self.composer)
-        self.splitter = _beside(_conversation_column(self.transcript, below), self.latency)
-        self.setCentralWidget(_stacked(self.header, self.splitter, self.controls))
+        self._column = _conversation_column(self.transcript, below)
+        self.splitter = _beside(self._column, self.latency)
+        self.setCentralWidget(FittingArea(_stacked(self.header, self.splitter, self.controls)))
         self.setMinimumHeight(600)
         self.resize(1440, 920)
         self.composer.setFocus()
@@ -441,7 +463,6 @@ def _conversation_column(transcript: QWidget, below: Sequence[QWidget]) -> QWidg
         inset.setContentsMargins(16, 0, 14, 0)
         inset.addWidget(widget)
         layout.addLayout(inset)
-    column.setMinimumWidth(_NARROWEST_CONVERSATION)
     return column
 
 

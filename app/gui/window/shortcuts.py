@@ -10,6 +10,11 @@ from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QGridLayo
 
 from app.gui.common.plain_text import PlainLabel
 
+_IN_DIALOGS = ("Ctrl++", "Ctrl+-", "Ctrl+0")
+_SAME_KEYS = {"Ctrl++": ("Ctrl+=",)}
+"""Other keys for the same: plus without Shift."""
+_REACHED = "has_shortcuts"
+
 
 class ShortcutsDialog(QDialog):
     """Shows what each key does; `talk_keys` are those of push-to-talk."""
@@ -49,6 +54,9 @@ class ShortcutsDialog(QDialog):
             "Ctrl+R": self.tr("Look for sound devices again"),
             "Ctrl+E": self.tr("Export the timings as CSV"),
             "Ctrl+T": self.tr("Switch between light and dark"),
+            "Ctrl++": self.tr("Larger texts and plots"),
+            "Ctrl+-": self.tr("Smaller texts and plots"),
+            "Ctrl+0": self.tr("Usual size of texts and plots"),
             "F9": self.tr("Show or hide the latency view"),
             "Shift+F9": self.tr("Latency view in its own window, or back"),
             "F10": self.tr("Small window, or back"),
@@ -69,14 +77,28 @@ class Shortcuts(QObject):
     ) -> None:
         """`actions` by key, as QKeySequence reads it; F1 shows the list, with the keys of push-to-talk. A
         shortcut of Qt works in the window that it was made for, so each of `windows` gets its own; the first
-        one is the main window."""
+        one is the main window. A dialog gets those of the size."""
         super().__init__(windows[0])
+        self._of_dialogs = {key: action for key, action in actions.items() if key in _IN_DIALOGS}
         self._window = windows[0]
         self._talk_keys = talk_keys
         self._keys = [*actions, "F1"]
         for window in windows:
-            for keys, action in {**actions, "F1": self.show_list}.items():
+            self._add(window, {**actions, "F1": self.show_list})
+        application = QApplication.instance()
+        assert isinstance(application, QApplication)
+        application.focusWindowChanged.connect(self._reach_dialog)
+
+    def _add(self, window: QWidget, actions: Mapping[str, Callable[[], object]]) -> None:
+        for key, action in actions.items():
+            for keys in (key, *_SAME_KEYS.get(key, ())):
                 QShortcut(QKeySequence(keys), window).activated.connect(action)
+
+    def _reach_dialog(self) -> None:
+        dialog = QApplication.activeWindow()
+        if isinstance(dialog, QDialog) and not dialog.property(_REACHED):
+            dialog.setProperty(_REACHED, True)
+            self._add(dialog, self._of_dialogs)
 
     def show_list(self) -> None:
         """Show what each key does."""

@@ -155,7 +155,7 @@ class StateBadge(FollowsLanguage, QFrame):
         self._word.setText(word)
         self._word.setStyleSheet(f"color: {colour}; font-weight: 600;")
         ratio = self.devicePixelRatioF()
-        self._icon.setPixmap(self._icons.pixmap(self.icon_name, colour, 16, ratio))
+        self._icon.setPixmap(self._icons.pixmap(self.icon_name, colour, self._theme.px(16), ratio))
         set_tip(self, explanation)
         self.setAccessibleName(self.tr("State: %1").replace("%1", word))
         self.setAccessibleDescription(explanation)

@@ -6,9 +6,9 @@ GUI thread.
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QEvent, QObject, Qt, Signal
+from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QMainWindow, QScrollArea, QSplitter, QVBoxLayout, QWidget
 
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner, NoticeLine
@@ -17,6 +17,36 @@ from app.gui.window.compact_window import CompactWindow
 
 NARROWEST = 380
 """Width of the latency view at which its texts are legible; dragged to less than half of it, it is hidden."""
+
+
+_SHARE_OF_SCREEN = 0.9
+"""What is left for the frame of a window and the panels of the desktop."""
+
+
+class FittingArea(QScrollArea):
+    """The content of a window, which can be scrolled only where its least size exceeds the screen: with large
+    texts on a small one."""
+
+    def __init__(self, content: QWidget) -> None:
+        super().__init__()
+        self._content = content
+        self.setProperty("role", "plain")
+        self.setFrameShape(QFrame.Shape.NoFrame)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setWidgetResizable(True)
+        self.setWidget(content)
+        content.installEventFilter(self)
+
+    def minimumSizeHint(self) -> QSize:
+        """That of the content, or of most of the screen."""
+        room = self.screen().availableSize() * _SHARE_OF_SCREEN
+        return self._content.minimumSizeHint().boundedTo(room)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Pass a change of the least size on to the window."""
+        if watched is self._content and event.type() is QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().eventFilter(watched, event)
 
 
 class DetachedView(QWidget):
@@ -89,7 +119,6 @@ class WindowModes(QObject):
         self.detached = detached
         self.is_detached = False
         """Whether the latency view is in a window of its own."""
-        panel.setMinimumWidth(NARROWEST)
         splitter.setCollapsible(splitter.indexOf(panel), True)
         self._sizes = splitter.sizes()
         self._handle = splitter.saveState()

@@ -57,7 +57,7 @@ def test_bars_keep_the_loudest_of_each_share() -> None:
 
 
 def test_a_long_turn_is_thinned_out(qtbot: QtBot, theme: Theme) -> None:
-    strip = WaveStrip(theme.accent)
+    strip = WaveStrip(theme)
     qtbot.addWidget(strip)
     for index in range(5000):
         strip.add_level(-10.0 if index == 4000 else -60.0)
