@@ -133,6 +133,7 @@ def open_window(
     settings: StartSettings,
     *,
     is_minimised: bool = False,
+    is_presenting: bool = False,
     instance: Instance | None = None,
     keeps_settings: bool = True,
 ) -> int:
@@ -163,7 +164,13 @@ def open_window(
         end_of_turn=load_turn_end_detector,
     )
     return run_gui(
-        session, store=store, start=settings, loader=load, is_minimised=is_minimised, instance=instance
+        session,
+        store=store,
+        start=settings,
+        loader=load,
+        is_minimised=is_minimised,
+        is_presenting=is_presenting,
+        instance=instance,
     )
 
 

@@ -26,6 +26,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="start the window minimised, in the tray where there is one",
     )
     parser.add_argument(
+        "--present",
+        action="store_true",
+        help="cover the screen with captions, waterfall and plots that can be read from afar (F11, Escape)",
+    )
+    parser.add_argument(
         "--new-instance",
         action="store_true",
         help="open a second window beside a running one; it saves neither settings nor conversations",
@@ -45,9 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from app.main import open_window
 
-    settings, is_minimised = start_settings(arguments), arguments.minimised
+    settings, is_minimised = start_settings(arguments), arguments.minimised and not arguments.present
+    shown = {"is_minimised": is_minimised, "is_presenting": arguments.present}
     if arguments.new_instance:
-        return open_window(settings, is_minimised=is_minimised, keeps_settings=False)
+        return open_window(settings, **shown, keeps_settings=False)
     knock = Knock.of_environment(raises=not is_minimised)
     try:
         found = claim(paths.settings_dir(), knock)
@@ -62,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         note(found.sentence(knock, ignored))
         return 0
     try:
-        return open_window(settings, is_minimised=is_minimised, instance=found)
+        return open_window(settings, **shown, instance=found)
     finally:
         found.close()
 

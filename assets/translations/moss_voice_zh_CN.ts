@@ -160,14 +160,6 @@
         <source>Large window</source>
         <translation>完整窗口</translation>
     </message>
-    <message>
-        <source>You speak …</source>
-        <translation>您在说……</translation>
-    </message>
-    <message>
-        <source>You spoke %1 s</source>
-        <translation>您说了 %1 秒</translation>
-    </message>
 </context>
 <context>
     <name>Composer</name>
@@ -1735,6 +1727,14 @@
         <translation>实时延迟</translation>
     </message>
     <message>
+        <source>Present</source>
+        <translation>演示</translation>
+    </message>
+    <message>
+        <source>Captions, waterfall and plots for a room, full screen (F11)</source>
+        <translation>面向全场的字幕、瀑布图与图表，全屏显示（F11）</translation>
+    </message>
+    <message>
         <source>Clear</source>
         <translation>清空</translation>
     </message>
@@ -1773,6 +1773,17 @@
     <message>
         <source>outages, not counted: %1</source>
         <translation>中断（不计入）：%1</translation>
+    </message>
+</context>
+<context>
+    <name>LatestExchange</name>
+    <message>
+        <source>You spoke %1 s</source>
+        <translation>您说了 %1 秒</translation>
+    </message>
+    <message>
+        <source>You speak …</source>
+        <translation>您在说……</translation>
     </message>
 </context>
 <context>
@@ -2011,6 +2022,53 @@
     <message>
         <source>Open the folder</source>
         <translation>打开文件夹</translation>
+    </message>
+</context>
+<context>
+    <name>Presenter</name>
+    <message>
+        <source>Presentation</source>
+        <translation>演示</translation>
+    </message>
+    <message>
+        <source>From the end of your speech to the first sound</source>
+        <translation>从您说完到第一个声音</translation>
+    </message>
+    <message>
+        <source>Explain (E)</source>
+        <translation>讲解 (E)</translation>
+    </message>
+    <message>
+        <source>Explain each stage in one sentence</source>
+        <translation>用一句话讲解每个阶段</translation>
+    </message>
+    <message>
+        <source>Leave (Esc)</source>
+        <translation>退出 (Esc)</translation>
+    </message>
+    <message>
+        <source>Back to the ordinary window (Esc, F11)</source>
+        <translation>返回普通窗口（Esc、F11）</translation>
+    </message>
+    <message>
+        <source>Question</source>
+        <translation>问题</translation>
+    </message>
+    <message>
+        <source>Reply</source>
+        <translation>回复</translation>
+    </message>
+    <message>
+        <source>Ask something.</source>
+        <translation>请提问。</translation>
+    </message>
+    <message>
+        <source>%1 ms</source>
+        <translation>%1 ms</translation>
+    </message>
+    <message>
+        <source>%1 ms so far</source>
+        <translation>目前 %1 ms</translation>
     </message>
 </context>
 <context>
@@ -2332,6 +2390,10 @@
         <translation>恢复文字与图表的默认大小</translation>
     </message>
     <message>
+        <source>Presentation, or back</source>
+        <translation>演示，或返回</translation>
+    </message>
+    <message>
         <source>Settings</source>
         <translation>设置</translation>
     </message>
@@ -2582,6 +2644,13 @@
     <message>
         <source>Speculative replies: %1, used: %2. Discarded: %3 ms of engine time, %4 s of speech.</source>
         <translation>提前生成的回复：%1 条，采用 %2 条。舍弃：引擎 %3 ms，语音 %4 s。</translation>
+    </message>
+</context>
+<context>
+    <name>StageList</name>
+    <message>
+        <source>The stages of a reply</source>
+        <translation>回复的各个阶段</translation>
     </message>
 </context>
 <context>

@@ -88,6 +88,8 @@ class Waterfall:
     end_ms: float
     bars: tuple[Bar, ...]
     ratings: tuple[Rating, ...] = ()
+    is_complete: bool = True
+    """Whether the first sample was ready; else the last bar is what was done so far."""
     """Ratings of the pause that ended the question."""
 
     def total_ms(self, stage: LatencyStage) -> float:
@@ -167,13 +169,20 @@ class TurnTimes:
         ]
         return sum(spans) / 1e6
 
-    def waterfall(self) -> Waterfall | None:
-        """Its waterfall; None before the first sample of its reply is ready."""
-        if self.commit_ns is None or self.first_audio_ns is None:
+    def waterfall(self, *, so_far: bool = False) -> Waterfall | None:
+        """Its waterfall; None before the first sample of its reply is ready, with `so_far` before the
+        commit."""
+        first_ns = self.first_audio_ns
+        if self.commit_ns is None or (first_ns is None and not so_far):
             return None
         begin, sure = self.endpointing or (self.commit_ns, self.commit_ns)
-        ready = max(self.first_audio_ns, sure)
-        spans = [*self._stage_spans(self.commit_ns, self.first_audio_ns), *self._playback_spans(ready)]
+        if first_ns is None:
+            reached = max((stop for _, _, stop in self.spans), default=0)
+            spans = self._stage_spans(self.commit_ns, max(reached, self.commit_ns))
+            ready = max(reached, sure)
+        else:
+            ready = max(first_ns, sure)
+            spans = [*self._stage_spans(self.commit_ns, first_ns), *self._playback_spans(ready)]
         bars = [
             Bar(stage, (start - begin) / 1e6, (stop - start) / 1e6, is_speculative=start < sure)
             for stage, start, stop in spans
@@ -188,6 +197,7 @@ class TurnTimes:
             (end - begin) / 1e6,
             tuple(bars),
             tuple(self.ratings),
+            is_complete=first_ns is not None,
         )
 
     def _stage_spans(self, asked: int, ready: int) -> list[tuple[LatencyStage, int, int]]:

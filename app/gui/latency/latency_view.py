@@ -209,6 +209,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
 
     Signals:
         cleared: the figures start over.
+        present_wanted: the figures shall cover the screen.
 
     Attributes:
         metrics: the model that is drawn.
@@ -216,6 +217,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
     """
 
     cleared = Signal()
+    present_wanted = Signal()
 
     def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -232,8 +234,10 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.tiles = [FigureTile(metric, stage, theme) for metric, stage in _TILES]
         self.waterfall = WaterfallView(theme)
         self.plots: dict[str, LivePlot] = {style.name: LivePlot(style, theme) for style in _PLOTS}
-        self.clear_button = QPushButton()
-        self.clear_button.setProperty("role", "link")
+        self.clear_button, self.present_button = QPushButton(), QPushButton()
+        for button in (self.clear_button, self.present_button):
+            button.setProperty("role", "link")
+        self.present_button.clicked.connect(self.present_wanted)
         self.clear_button.clicked.connect(self.clear)
         self._lay_out()
         self._timer = QTimer(self)
@@ -283,6 +287,11 @@ class LatencyView(FollowsLanguage, QScrollArea):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self._title.setText(self.tr("Latency, live"))
+        self.present_button.setText(self.tr("Present"))
+        set_tip(
+            self.present_button,
+            self.tr("Captions, waterfall and plots for a room, full screen (F11)"),
+        )
         self.clear_button.setText(self.tr("Clear"))
         set_tip(self.clear_button, self.tr("Reset figures, counters and exported timings"))
         self._waterfall_title.setText(self.tr("Last turn: end of speech to first sound"))
@@ -371,6 +380,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
         head.addWidget(self._title)
         head.addStretch(1)
         head.addWidget(self.outages)
+        head.addWidget(self.present_button)
         head.addWidget(self.clear_button)
         card = QFrame()
         card.setProperty("role", "card")

@@ -292,6 +292,13 @@ class LatencyMetrics:
         """The waterfall of the last turn with a spoken reply; None if there is none yet."""
         return None if self._sounding is None else self._sounding.waterfall()
 
+    def waterfall_so_far(self) -> Waterfall | None:
+        """The waterfall of the newest turn that was committed, as far as it is known; None without one."""
+        for turn in reversed(self._turns.values()):
+            if turn.commit_ns is not None:
+                return turn.waterfall(so_far=True)
+        return None
+
     def _put(self, metric: Metric, turn_id: int, value: object) -> None:
         number, oldest = finite(value), max(1, self.turns[1] - SHOWN_TURNS + 1)
         if number is not None and turn_id >= oldest and turn_id not in self.outage_turns:

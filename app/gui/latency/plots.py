@@ -278,6 +278,10 @@ def turn_window(first: int, newest: int) -> tuple[float, float]:
     return last - shown + 0.5, last + 0.5
 
 
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "&nbsp;")
+
+
 class _CornerAxis(pg.AxisItem):
     """A bottom axis with its title in the corner at the left, beside its numbers instead of below them."""
 
@@ -418,6 +422,7 @@ class LivePlot(QFrame):
         plot.disableAutoRange()
         for name in ("left", "bottom", "right"):
             item.getAxis(name).enableAutoSIPrefix(False)
+            item.getAxis(name).setZValue(-1)  # the grid, which would cover the line of real time
         item.getAxis("left").setGrid(255)
         if any(curve.on_right for curve in self.style_of_plot.curves):
             self._right_box = pg.ViewBox(enableMenu=False, enableMouse=False)
@@ -479,19 +484,20 @@ class LivePlot(QFrame):
             entries += [(muted, "╌╌", "p50", ""), (muted, "┈┈", "p95", "")]
         self.legend.ensurePolished()
         metrics, room = self.legend.fontMetrics(), self.contentsRect().width() - self._theme.px(20)
-        gap = self._theme.px(_ENTRY_GAP)
+        spaces = math.ceil(self._theme.px(_ENTRY_GAP) / metrics.horizontalAdvance(" "))
+        gap = spaces * metrics.horizontalAdvance(" ")
         lines, used = [""], 0
         for colour, glyph, name, figure in entries:
             width = metrics.horizontalAdvance(f"{glyph} {name} {figure}".rstrip())
             if used and used + gap + width > room:
                 lines.append("")
                 used = 0
-            space = "&nbsp;" * math.ceil(gap / metrics.horizontalAdvance(" ")) if used else ""
-            value = f' <span style="color:{muted}">{figure}</span>' if figure else ""
-            lines[-1] += f'{space}<span style="color:{colour}">{glyph}</span> {name}{value}'.replace(
-                " ", "&nbsp;"
-            ).replace("<span&nbsp;", "<span ")
-            used += width + (gap if used else 0)
+            elif used:
+                lines[-1] += "&nbsp;" * spaces
+                used += gap
+            value = f'&nbsp;<span style="color:{muted}">{_unbroken(figure)}</span>' if figure else ""
+            lines[-1] += f'<span style="color:{colour}">{glyph}</span>&nbsp;{_unbroken(name)}{value}'
+            used += width
         self.legend.setText("<br>".join(lines))
         set_markup_tip(
             self.legend, "<br>".join(tooltip(metric, self._summaries.get(metric)) for metric in self.curves)

@@ -74,10 +74,12 @@ class WaterfallView(QWidget):
     on a reply before the end of the turn was confirmed.
     """
 
-    def __init__(self, theme: Theme, parent: QWidget | None = None) -> None:
+    def __init__(self, theme: Theme, parent: QWidget | None = None, *, has_legend: bool = True) -> None:
         super().__init__(parent)
         self._theme = theme
+        self._has_legend = has_legend
         self._waterfall: Waterfall | None = None
+        self._least_ms = 0.0
         self._fit()
 
     def sizeHint(self) -> QSize:
@@ -85,10 +87,15 @@ class WaterfallView(QWidget):
         return QSize(480, self.minimumHeight())
 
     def show_waterfall(self, waterfall: Waterfall | None) -> None:
-        """Draw this turn; None empties the view."""
+        """Draw this turn; None empties the view. The axis of a turn that is not complete is as long as that
+        of the turn before, so that its bars grow and do not shrink."""
         if waterfall == self._waterfall:
             return
-        self._waterfall = waterfall
+        before, self._waterfall = self._waterfall, waterfall
+        if waterfall is None or waterfall.reaches_device:
+            self._least_ms = 0.0
+        elif before is None or before.turn_id != waterfall.turn_id:
+            self._least_ms = 0.0 if before is None or waterfall.is_complete else before.end_ms
         self._fit()
         self._describe()
         self.update()
@@ -152,7 +159,7 @@ class WaterfallView(QWidget):
         width = max(float(px(40)), self.width() - names - sums)
         track = QRectF(names, self._axis, width, self._row * len(self.stages))
         end = self._waterfall.end_ms if self._waterfall is not None else 0.0
-        upper = max(end, 1.0) * 1.02 if self._waterfall is not None else 1000.0
+        upper = max(end, self._least_ms, 1.0) * 1.02 if self._waterfall is not None else 1000.0
         self._draw_axis(painter, track, upper)
         for row, stage in enumerate(self.stages):
             self._draw_row(painter, track, row, stage, upper)
@@ -160,9 +167,10 @@ class WaterfallView(QWidget):
             x = track.left() + track.width() * end / upper
             painter.setPen(QPen(QColor(self._theme.text), px(1)))
             painter.drawLine(QPointF(x, track.top() - px(3)), QPointF(x, track.bottom()))
-        painter.setPen(QColor(self._theme.muted))
-        box = QRectF(px(2), track.bottom() + px(2), self.width() - px(4), self._row)
-        painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, "    ".join(self.legend))
+        if self._has_legend:
+            painter.setPen(QColor(self._theme.muted))
+            box = QRectF(px(2), track.bottom() + px(2), self.width() - px(4), self._row)
+            painter.drawText(box, Qt.AlignmentFlag.AlignVCenter, "    ".join(self.legend))
         painter.end()
 
     @property
@@ -264,7 +272,7 @@ class WaterfallView(QWidget):
     def _fit(self) -> None:
         """Number of rows: a server's reply may have more than others, none has fewer, so that the layout
         moves little. One more row is for the legend."""
-        rows = max(len(LOCAL_STAGES), len(self.stages)) + 1
+        rows = max(len(LOCAL_STAGES), len(self.stages)) + int(self._has_legend)
         self.setMinimumHeight(self._axis + self._row * rows)
 
     def _describe(self) -> None:

@@ -16,20 +16,12 @@ from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel, set_tip
 from app.gui.common.themes import Theme
 from app.gui.common.translation import FollowsLanguage
+from app.gui.conversation.latest_exchange import LatestExchange
 from app.gui.window.control_bar import ControlBar
 from app.gui.window.controls import LevelMeter, TalkButton
 from app.gui.window.state_badge import StateBadge
 from app.session.commands import CancelTurn
-from app.session.events import (
-    Levels,
-    ReplyCut,
-    ReplyTextDelta,
-    TurnCancelled,
-    TurnCommitted,
-    TurnExtended,
-    TurnOpened,
-    TurnTranscribed,
-)
+from app.session.events import Levels
 
 _SPEECH_PROBABILITY = 0.5
 _MARGIN = 12
@@ -47,18 +39,21 @@ class CompactWindow(FollowsLanguage, QWidget):
     left = Signal()
 
     def __init__(
-        self, bridge: SessionBridge, controls: ControlBar, badge: StateBadge, theme: Theme, icons: Icons
+        self,
+        bridge: SessionBridge,
+        exchange: LatestExchange,
+        controls: ControlBar,
+        badge: StateBadge,
+        theme: Theme,
+        icons: Icons,
     ) -> None:
         super().__init__()
         self._bridge, self._controls, self._icons, self._theme = bridge, controls, icons, theme
-        self._shown_badge = badge
-        self._turn_id = 0
+        self._exchange = exchange
         self._usual_height = 0
         """While there is a banner: without it."""
-        self._asked: str | float = ""
-        """The typed text, or the length of the speech in seconds; 0.0 while the user speaks."""
-        self._reply = ""
         self.badge = StateBadge(theme, icons, names_server=True)
+        self.badge.mirror(badge)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
         self.question, self.reply = PlainLabel(), PlainLabel()
         self.banner, self.notice = ErrorBanner(theme, icons), NoticeLine()
@@ -87,7 +82,7 @@ class CompactWindow(FollowsLanguage, QWidget):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self.setWindowTitle("MOSS Voice")
-        self._show_question(self._asked)
+        self._show_exchange()
         self.input_meter.set_label(self.tr("Input level"))
         self.output_meter.set_label(self.tr("Output level"))
         for button, name, key in (
@@ -129,55 +124,13 @@ class CompactWindow(FollowsLanguage, QWidget):
 
     # ---- from the session ----
 
-    def _follow_badge(self) -> None:
-        """Show what the badge of the large window shows."""
-        shown = self._shown_badge
-        self.badge.show_state(shown.state, is_reconnecting=shown.is_reconnecting)
-        self.badge.show_input(shown.input, shown.keys)
-        self.badge.show_server(shown.server)
-
     def _show_levels(self, event: Levels) -> None:
         self.input_meter.show_level(event.input_dbfs, event.vad_probability >= _SPEECH_PROBABILITY)
         self.output_meter.show_level(event.output_dbfs)
 
-    def _open(self, event: TurnOpened) -> None:
-        self._turn_id = event.turn_id
-        self._show_question(event.text or 0.0)
-        self._show_reply("")
-
-    def _commit(self, event: TurnCommitted) -> None:
-        if event.turn_id == self._turn_id and event.seconds:
-            self._show_question(event.seconds)
-
-    def _caption(self, event: TurnTranscribed) -> None:
-        if event.turn_id == self._turn_id:
-            self._show_question(event.text)
-
-    def _take_back(self, event: TurnExtended | TurnCancelled) -> None:
-        if event.turn_id == self._turn_id and (isinstance(event, TurnExtended) or not self._reply):
-            self._show_question(0.0 if isinstance(event, TurnExtended) else "")
-            self._show_reply("")
-
-    def _add(self, event: ReplyTextDelta) -> None:
-        if event.turn_id == self._turn_id:
-            self._show_reply(self._reply + event.text)
-
-    def _cut(self, event: ReplyCut) -> None:
-        if event.turn_id == self._turn_id:
-            self._show_reply(f"{event.heard_text.rstrip()} …" if event.heard_text else "")
-
-    def _show_question(self, asked: str | float) -> None:
-        self._asked = asked
-        if isinstance(asked, str):
-            self.question.setText(asked)
-        elif asked:
-            self.question.setText(self.tr("You spoke %1 s").replace("%1", f"{asked:.1f}"))
-        else:
-            self.question.setText(self.tr("You speak …"))
-
-    def _show_reply(self, text: str) -> None:
-        self._reply = text
-        self.reply.setText(text[-_MOST_CHARACTERS:])
+    def _show_exchange(self) -> None:
+        self.question.setText(self._exchange.question)
+        self.reply.setText(self._exchange.reply[-_MOST_CHARACTERS:])
 
     def _show_mute(self, on: bool) -> None:
         colour = self._theme.danger if on else self._theme.text
@@ -188,16 +141,9 @@ class CompactWindow(FollowsLanguage, QWidget):
 
     def _connect(self) -> None:
         bridge, mute = self._bridge, self._controls.mute_button
-        self._shown_badge.changed.connect(self._follow_badge)
         bridge.state_changed.connect(lambda event: self.stop_button.setEnabled(event.can_stop))
         bridge.levels.connect(self._show_levels)
-        bridge.turn_opened.connect(self._open)
-        bridge.turn_committed.connect(self._commit)
-        bridge.turn_transcribed.connect(self._caption)
-        bridge.turn_extended.connect(self._take_back)
-        bridge.turn_cancelled.connect(self._take_back)
-        bridge.reply_text.connect(self._add)
-        bridge.reply_cut.connect(self._cut)
+        self._exchange.changed.connect(self._show_exchange)
         self.banner.changed.connect(self._follow_banner)
         mute.toggled.connect(self._show_mute)
         self.mute_button.clicked.connect(mute.toggle)

@@ -25,6 +25,7 @@ from app.gui.common.themes import ThemeChoice
 from app.gui.common.translation import FollowsLanguage
 from app.gui.conversation.composer import Composer
 from app.gui.conversation.conversation_actions import ConversationActions
+from app.gui.conversation.latest_exchange import LatestExchange
 from app.gui.conversation.sample_row import SampleRow
 from app.gui.conversation.transcript import Transcript
 from app.gui.latency.export import Export
@@ -35,14 +36,16 @@ from app.gui.settings.settings_actions import SettingsActions
 from app.gui.window.background import Background
 from app.gui.window.compact_window import CompactWindow
 from app.gui.window.control_bar import ControlBar
+from app.gui.window.fitting_area import FittingArea
 from app.gui.window.header_bar import HeaderBar
 from app.gui.window.help_menu import HelpMenu
 from app.gui.window.loading_bar import LoadingBar
 from app.gui.window.look import Look
+from app.gui.window.presenter import Presenter
 from app.gui.window.session_errors import SessionErrors
 from app.gui.window.shortcuts import Shortcuts
 from app.gui.window.ways_to_talk import WaysToTalk
-from app.gui.window.window_modes import NARROWEST, DetachedView, FittingArea, WindowModes
+from app.gui.window.window_modes import NARROWEST, DetachedView, WindowModes
 from app.sample_questions import SampleQuestion, load_samples
 from app.session.commands import (
     ApplySettings,
@@ -99,6 +102,8 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self._devices: DevicesChanged | None = None
         self._starts_listening = False
         """Whether the microphone is to be opened as soon as an engine is there."""
+        self._presented_percent = SCALES[0]
+        """The size of the presentation, which begins as large as it fits."""
         self.header = HeaderBar(theme, icons)
         self.banner = ErrorBanner(theme, icons)
         self.notice = NoticeLine()
@@ -131,14 +136,15 @@ class MainWindow(FollowsLanguage, QMainWindow):
             lambda: self.applied.current.conversations_dir(),
         )
         self._lay_out()
-        compact = CompactWindow(self.bridge, self.controls, self.header.badge, theme, icons)
+        self._exchange = LatestExchange(self.bridge, self)
+        compact = CompactWindow(self.bridge, self._exchange, self.controls, self.header.badge, theme, icons)
         detached = DetachedView(self, theme, icons)
         self.ways.push.add_window(compact, compact.talk_button)
         self.ways.push.add_window(detached)
         for other in (compact, detached):
             other.banner.mirror(self.banner)
             self.notice.noticed.connect(other.notice.show_notice)
-        self.modes = WindowModes(self, self.splitter, self.latency, compact, detached)
+        self.modes = WindowModes(self, self.splitter, self.latency, compact, detached, self._make_presenter)
         self.background = Background(self, compact, self.controls, self.header.badge, icons)
         self.header.help_button.setMenu(self.help)
         self._use_scale()
@@ -269,6 +275,8 @@ class MainWindow(FollowsLanguage, QMainWindow):
         if self._starts_listening:
             self._starts_listening = False
             self.bridge.send(Start())
+        if self.modes.presenter is not None:
+            self.modes.presenter.show_model(self.header.bundle.text())
 
     def _take_flow_steps(self, event: FlowStepsSet) -> None:
         steps = event.flow_steps
@@ -341,6 +349,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.modes.panel_detached.connect(header.detach_action.setChecked)
         header.compact_wanted.connect(self.modes.enter_compact)
         self.modes.panel_toggled.connect(header.show_panel)
+        self.latency.present_wanted.connect(self.modes.toggle_presenter)
         self.help.shortcuts_wanted.connect(self.shortcuts.show_list)
         self.help.guide_wanted.connect(self.settings.open_guide)
         header.text_wanted.connect(self.conversations.save_text)
@@ -375,7 +384,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             "Ctrl+Down": lambda: self.controls.volume.step_volume(-1),
             "Ctrl+M": self.controls.mute_button.toggle,
             "Ctrl+I": self.controls.interruption_button.toggle,
-            "Esc": lambda: self.bridge.send(CancelTurn()),
+            "Esc": self._escape,
             "Ctrl+L": large(self.composer.edit.setFocus),
             "Ctrl+N": large(self.conversations.start_new),
             "Ctrl+H": large(self._open_history),
@@ -388,11 +397,40 @@ class MainWindow(FollowsLanguage, QMainWindow):
             "F9": self.modes.toggle_panel,
             "Shift+F9": large(self.modes.toggle_detached),
             "F10": self.modes.toggle_compact,
+            "F11": self.modes.toggle_presenter,
             "Ctrl+,": self._open_settings,
             "Ctrl+Q": self.background.quit,
         }
         windows = (self, self.modes.compact, self.modes.detached)
         return Shortcuts(windows, actions, lambda: self.ways.talk_keys)
+
+    def _escape(self) -> None:
+        if self._active_presenter() is not None:
+            self.modes.present(False)
+        else:
+            self.bridge.send(CancelTurn())
+
+    def _active_presenter(self) -> Presenter | None:
+        """The presenter if the keys are meant for it."""
+        presenter = self.modes.presenter
+        return presenter if presenter is not None and presenter.isActiveWindow() else None
+
+    def _make_presenter(self) -> Presenter:
+        """The window of the presentation, with what the other windows have."""
+        presenter = Presenter(
+            self._exchange,
+            lambda: self.latency.metrics,
+            self.header.badge,
+            self.look.theme,
+            self.look.icons,
+        )
+        presenter.banner.mirror(self.banner)
+        presenter.show_model(self.header.bundle.text())
+        self.notice.noticed.connect(presenter.notice.show_notice)
+        self.look.theme_changed.connect(presenter.set_theme)
+        self.ways.push.add_window(presenter)
+        self.shortcuts.add_window(presenter)
+        return presenter
 
     def _open_settings(self) -> None:
         self.modes.show_large()
@@ -423,10 +461,15 @@ class MainWindow(FollowsLanguage, QMainWindow):
 
     def _step_scale(self, direction: int) -> None:
         """Make texts and plots larger (1), smaller (-1), or as usual (0)."""
-        now = self.applied.current.scale_percent
+        presenter = self._active_presenter()
+        now = self.applied.current.scale_percent if presenter is None else self._presented_percent
         larger, smaller = [each for each in SCALES if each > now], [each for each in SCALES if each < now]
         steps = {1: [now, *larger][:2], -1: [now, *reversed(smaller)][:2], 0: SCALES[:1]}
         scale = steps[direction][-1]
+        if presenter is not None:
+            self._presented_percent = scale
+            presenter.use_scale(scale / 100)
+            return
         if scale != now:
             self.applied.apply(dataclasses.replace(self.applied.current, scale_percent=scale))
         self.notice.show_notice(self.tr("Texts and plots: %1 %").replace("%1", str(scale)))

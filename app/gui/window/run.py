@@ -49,14 +49,16 @@ def run_gui(
     start: StartSettings | None = None,
     loader: EngineLoader | None = None,
     is_minimised: bool = False,
+    is_presenting: bool = False,
     instance: Instance | None = None,
 ) -> int:
     """Show the window of a session that is not started yet; returns the exit status when it was closed.
 
     `start` is the command line, `loader` makes the factory of an engine that is chosen in the window. Starts
     the session after the window, and has stopped it when this returns. `is_minimised` starts with the tray
-    icon alone, or with a minimised window where there is no tray. The first start shows the guide. The window
-    answers later starts of the program with `instance`.
+    icon alone, or with a minimised window where there is no tray, `is_presenting` with the presentation. The
+    first start shows the guide, but not over a presentation. The window answers later starts of the program
+    with `instance`.
     """
     existing = QApplication.instance()
     application = existing if isinstance(existing, QApplication) else make_application()
@@ -67,10 +69,11 @@ def run_gui(
     # Qt would count a window that is hidden in the tray as the last one closed.
     application.setQuitOnLastWindowClosed(False)
     window.closed.connect(application.quit, Qt.ConnectionType.QueuedConnection)
-    is_minimised = is_minimised or window.applied.current.starts_minimised
+    is_minimised = not is_presenting and (is_minimised or window.applied.current.starts_minimised)
     window.background.show_window(is_minimised=is_minimised)
     window.start_session()
-    if window.applied.store.is_new and not is_minimised:
+    window.modes.present(is_presenting)
+    if window.applied.store.is_new and not is_minimised and not is_presenting:
         window.settings.open_guide()
     if instance is not None:  # from the event loop on, so that an answer does not wait for the rest
         answer = partial(window.background.answer_later_starts, instance)

@@ -60,6 +60,7 @@ class ShortcutsDialog(QDialog):
             "F9": self.tr("Show or hide the latency view"),
             "Shift+F9": self.tr("Latency view in its own window, or back"),
             "F10": self.tr("Small window, or back"),
+            "F11": self.tr("Presentation, or back"),
             "Ctrl+,": self.tr("Settings"),
             "F1": self.tr("This list"),
             "Ctrl+Q": self.tr("Close the window"),
@@ -79,15 +80,20 @@ class Shortcuts(QObject):
         shortcut of Qt works in the window that it was made for, so each of `windows` gets its own; the first
         one is the main window. A dialog gets those of the size."""
         super().__init__(windows[0])
+        self._actions = {**actions, "F1": self.show_list}
         self._of_dialogs = {key: action for key, action in actions.items() if key in _IN_DIALOGS}
         self._window = windows[0]
         self._talk_keys = talk_keys
         self._keys = [*actions, "F1"]
         for window in windows:
-            self._add(window, {**actions, "F1": self.show_list})
+            self.add_window(window)
         application = QApplication.instance()
         assert isinstance(application, QApplication)
         application.focusWindowChanged.connect(self._reach_dialog)
+
+    def add_window(self, window: QWidget) -> None:
+        """Give another window the same shortcuts."""
+        self._add(window, self._actions)
 
     def _add(self, window: QWidget, actions: Mapping[str, Callable[[], object]]) -> None:
         for key, action in actions.items():

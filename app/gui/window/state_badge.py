@@ -64,6 +64,8 @@ class StateBadge(FollowsLanguage, QFrame):
         """Whether the connection to the server was lost and is being restored."""
         self.server = ""
         """The server that hears the user, "" for none."""
+        self._original: StateBadge | None = None
+        """The badge of the main window, where this one is in another window."""
         self.word = ""
         """The state in the language of the window."""
         self._icon, self._word, self._host = PlainLabel(), PlainLabel(), PlainLabel()
@@ -81,6 +83,18 @@ class StateBadge(FollowsLanguage, QFrame):
         """Show this state, or that there is no connection to the server."""
         self.state, self.is_reconnecting = state, is_reconnecting
         self.retranslate()
+
+    def mirror(self, badge: StateBadge) -> None:
+        """Show what the badge of another window shows."""
+        self._original = badge
+        badge.changed.connect(self._follow_original)  # no closure: Qt ends it with this window
+        self._follow_original()
+
+    def _follow_original(self) -> None:
+        if (badge := self._original) is not None:
+            self.show_state(badge.state, is_reconnecting=badge.is_reconnecting)
+            self.show_input(badge.input, badge.keys)
+            self.show_server(badge.server)
 
     def show_server(self, server: str) -> None:
         """Show that the user's voice goes to this server, "" for none."""

@@ -1,52 +1,25 @@
 """How much of the window is shown: with or without the latency view, which can be detached into a window of
-its own, or the compact window in its place.
+its own, the compact window in its place, or the presenter over all of it.
 
 GUI thread.
 """
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QEvent, QObject, QSize, Qt, Signal
+from collections.abc import Callable
+
+from PySide6.QtCore import QByteArray, QEvent, QObject, Qt, Signal
 from PySide6.QtGui import QCloseEvent
-from PySide6.QtWidgets import QFrame, QMainWindow, QScrollArea, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.themes import Theme
 from app.gui.window.compact_window import CompactWindow
+from app.gui.window.presenter import Presenter
 
 NARROWEST = 380
 """Width of the latency view at which its texts are legible; dragged to less than half of it, it is hidden."""
-
-
-_SHARE_OF_SCREEN = 0.9
-"""What is left for the frame of a window and the panels of the desktop."""
-
-
-class FittingArea(QScrollArea):
-    """The content of a window, which can be scrolled only where its least size exceeds the screen: with large
-    texts on a small one."""
-
-    def __init__(self, content: QWidget) -> None:
-        super().__init__()
-        self._content = content
-        self.setProperty("role", "plain")
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        self.setWidgetResizable(True)
-        self.setWidget(content)
-        content.installEventFilter(self)
-
-    def minimumSizeHint(self) -> QSize:
-        """That of the content, or of most of the screen."""
-        room = self.screen().availableSize() * _SHARE_OF_SCREEN
-        return self._content.minimumSizeHint().boundedTo(room)
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        """Pass a change of the least size on to the window."""
-        if watched is self._content and event.type() is QEvent.Type.LayoutRequest:
-            self.updateGeometry()
-        return super().eventFilter(watched, event)
 
 
 class DetachedView(QWidget):
@@ -112,11 +85,15 @@ class WindowModes(QObject):
         panel: QWidget,
         compact: CompactWindow,
         detached: DetachedView,
+        make_presenter: Callable[[], Presenter],
     ) -> None:
         super().__init__(window)
         self._window, self._splitter, self._panel = window, splitter, panel
         self.compact = compact
         self.detached = detached
+        self._make_presenter = make_presenter
+        self.presenter: Presenter | None = None
+        """Made when it is shown for the first time."""
         self.is_detached = False
         """Whether the latency view is in a window of its own."""
         splitter.setCollapsible(splitter.indexOf(panel), True)
@@ -183,6 +160,31 @@ class WindowModes(QObject):
         else:
             self.enter_compact()
 
+    @property
+    def is_presenting(self) -> bool:
+        """Whether the presenter covers the screen."""
+        return self.presenter is not None and self.presenter.isVisible()
+
+    def present(self, on: bool) -> None:
+        """Cover the screen with the presenter, or show the windows behind it again."""
+        if on == self.is_presenting:
+            return
+        if self.presenter is None:
+            self.presenter = self._make_presenter()
+            self.presenter.left.connect(lambda: self.present(False))
+        if on:
+            behind = self.compact if self.compact.isVisible() else self._window
+            self.presenter.setGeometry(behind.screen().geometry())
+            self.presenter.showFullScreen()
+            self.presenter.activateWindow()
+        else:
+            self.presenter.hide()
+            (self.compact if self.compact.isVisible() else self._window).activateWindow()
+
+    def toggle_presenter(self) -> None:
+        """Begin or end a presentation."""
+        self.present(not self.is_presenting)
+
     def show_large(self) -> None:
         """The large window again, with the focus."""
         self._window.show()
@@ -202,6 +204,9 @@ class WindowModes(QObject):
         self.detached.hide()
         self.compact.hide()
         self.compact.deleteLater()
+        if self.presenter is not None:
+            self.presenter.hide()
+            self.presenter.deleteLater()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Hide the compact window whenever the large one is shown; the detached view is shown and hidden with

@@ -30,7 +30,9 @@ def test_the_first_start_opens_a_window_that_has_the_settings(
 ) -> None:
     assert cli.main([]) == 7
     assert cli.main(["--minimised"]) == 7  # the first one has given them free
-    assert [given["is_minimised"] for given in opened] == [False, True]
+    assert cli.main(["--minimised", "--present"]) == 7
+    assert [given["is_minimised"] for given in opened] == [False, True, False]
+    assert [given["is_presenting"] for given in opened] == [False, False, True]
     assert all(isinstance(given["instance"], Instance) for given in opened)
     assert all("keeps_settings" not in given for given in opened)
     assert (tmp_path / "config" / "moss-voice" / "window.lock").is_file()
@@ -82,7 +84,7 @@ def test_a_window_that_hangs_is_an_error(
 
 def test_a_window_of_its_own_leaves_the_settings_alone(opened: list[dict[str, Any]], tmp_path: Path) -> None:
     assert cli.main(["--new-instance"]) == 7
-    assert opened == [{"is_minimised": False, "keeps_settings": False}]
+    assert opened == [{"is_minimised": False, "is_presenting": False, "keeps_settings": False}]
     assert not (tmp_path / "config" / "moss-voice").exists()
 
 

@@ -11,8 +11,8 @@ from pytestqt.qtbot import QtBot
 
 from app.gui.common.preferences import SCALES, PreferenceStore
 from app.gui.common.themes import DARK, LIGHT, ThemeChoice, resolve, style_sheet
+from app.gui.window.fitting_area import FittingArea
 from app.gui.window.main_window import MainWindow
-from app.gui.window.window_modes import FittingArea
 from tests.doubles.scripted_session import ScriptedSession, all_timings
 
 CTRL = Qt.KeyboardModifier.ControlModifier
