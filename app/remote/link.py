@@ -115,14 +115,15 @@ class Link:
     async def events(self) -> AsyncIterator[Json | None]:
         """The events of the server until the connection is lost, which is a LinkError; None for a message
         that is no event."""
-        garbage = 0
+        garbage, is_over = 0, False
         try:
             while garbage < _MOST_GARBAGE:
                 event = _parsed(await self._socket.recv())
                 garbage += event is None
+                is_over = is_over or (event is not None and _ends_session(event))
                 yield event
         except ConnectionClosed as error:
-            raise _loss(self._address, error) from error
+            raise _loss(self._address, error, is_expected=is_over) from error
         raise LinkError(
             "{address} sends messages that are not events of the Realtime protocol.",
             address=self._address.name,
@@ -172,13 +173,22 @@ def _message_of(event: Json) -> str:
     return str(said or "no reason given")[:_SHOWN].rstrip(".")
 
 
-def _loss(address: ServerAddress, error: ConnectionClosed) -> LinkError:
+def _ends_session(event: Json) -> bool:
+    """Whether the server says that the session has lasted as long as it may. It closes the connection then,
+    with whatever code."""
+    error = event.get("error")
+    return isinstance(error, dict) and error.get("code") == "session_expired"
+
+
+def _loss(address: ServerAddress, error: ConnectionClosed, *, is_expected: bool = False) -> LinkError:
     if error.rcvd is None:
-        return LinkError("The connection to {address} was lost.", address=address.name)
+        return LinkError(
+            "The connection to {address} was lost.", is_expected=is_expected, address=address.name
+        )
     reason = error.rcvd.reason[:_SHOWN] or "no reason given"
     return LinkError(
         "{address} closed the connection ({code}: {reason}).",
-        is_expected=error.rcvd.code == _GOING_AWAY,
+        is_expected=is_expected or error.rcvd.code == _GOING_AWAY,
         address=address.name,
         code=error.rcvd.code,
         reason=reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
@@ -87,3 +88,24 @@ def test_no_log_has_the_key(caplog: pytest.LogCaptureFixture) -> None:
         asyncio.run(connect(server.url))
     records = [record for record in caplog.records if "server" not in record.name]
     assert not [record for record in records if "a-key-nobody-may-see" in record.getMessage()]
+
+
+@pytest.mark.parametrize(("code", "is_expected"), [("session_expired", True), ("server_error", False)])
+def test_a_connection_that_ends_with_its_session_is_no_loss(code: str, is_expected: bool) -> None:
+    async def listen(link: Link, server: RealtimeServer) -> None:
+        async for event in link.events():
+            if event is not None and event["type"] == "error":
+                await asyncio.to_thread(server.kill)
+
+    async def lose(server: RealtimeServer) -> LinkError:
+        link = await Link.open(ServerAddress(server.url))
+        told = json.dumps({"type": "error", "error": {"code": code, "message": "It is over."}})
+        await asyncio.to_thread(server.send, told)
+        with pytest.raises(LinkError) as caught:
+            await listen(link, server)
+        return caught.value
+
+    with RealtimeServer() as server:
+        error = asyncio.run(lose(server))
+    assert "was lost" in error.what_is_wrong
+    assert error.is_expected is is_expected
