@@ -662,7 +662,9 @@ class RealtimeSession:
         if self._pending.has_speech:
             self._drop_turn()
         turn, earlier = self._driver.turn, self._items.latest_question
-        if not self._pending.has_question and (turn is None or turn.turn_id != self._asked_again):
+        # The open turn may have the question: that of an earlier turn, or one before a reply of the client.
+        known = turn is not None and turn.turn_id in (self._asked_again, earlier)
+        if not self._pending.has_question and not known:
             if earlier is None:
                 self._respond_to_nothing()
                 return

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.audio.wire_format import FORMATS, PCM16
@@ -51,11 +51,12 @@ from tests.tools.session_driver import silence, speech
 Event = dict[str, Any]
 KINDS = """session.update input_audio_buffer.append input_audio_buffer.commit input_audio_buffer.clear
 conversation.item.create conversation.item.delete conversation.item.truncate response.create
-response.cancel""".split()
+response.cancel moss_voice.response.confirm""".split()
 FIELDS = """session audio input output format type turn_detection eagerness threshold item id role content
 text transcript response metadata conversation output_modalities max_output_tokens item_id content_index
 audio_end_ms previous_item_id""".split()
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
+SPECULATIVE = {"moss_voice": {"speculative": True, "finished": 0.3}}
 
 
 class Client:
@@ -1154,13 +1155,15 @@ class Caller(Client):
 
     def __init__(self) -> None:
         super().__init__(Script(chunks=2))
+        self.send("session.update", session={"moss_voice": {"speculation": True}})
         self.asked = 0
 
     def step(self, kind: str, size: int) -> None:
-        if kind == "respond":
+        if kind in ("respond", "speculate"):
             self.asked += 1
             number = str(self.asked)
-            self.send("response.create", event_id=number, response={"metadata": {"number": number}})
+            asked = {"metadata": {"number": number}} | (SPECULATIVE if kind == "speculate" else {})
+            self.send("response.create", event_id=number, response=asked)
         elif kind in ("speak", "pause"):
             seconds = 0.1 * (size + 1)
             self.append(said(seconds) if kind == "speak" else nothing(seconds))
@@ -1191,20 +1194,26 @@ class Caller(Client):
 
 STEPS = st.tuples(
     st.sampled_from(
-        "respond respond speak pause work update delete item item response.cancel input_audio_buffer.commit "
-        "input_audio_buffer.clear".split()
+        "respond respond speculate speak pause work update delete item item response.cancel "
+        "moss_voice.response.confirm input_audio_buffer.commit input_audio_buffer.clear".split()
     ),
     st.integers(0, 8),
 )
 
 
+SPOKEN_INTO = [("speak", 1), ("respond", 0), ("item", 1), ("input_audio_buffer.commit", 0), ("update", 0)]
+"""The client adds a reply while the user speaks."""
+
+
 @given(st.lists(STEPS, max_size=16))
+@example([*SPOKEN_INTO, ("response.cancel", 0)])
 @pytest.mark.slow
 def test_every_response_that_is_asked_for_ends_once(steps: list[tuple[str, int]]) -> None:
     client = Caller()
     for kind, size in steps:
         client.step(kind, size)
     client.step("update", 0)
+    client.send("moss_voice.response.confirm")  # in case that one waits for it
     client.work()
     assert [client.outcomes(number + 1) for number in range(client.asked)] == [1] * client.asked
     created, done = (kinds(client.events).count(f"response.{name}") for name in ("created", "done"))
@@ -1288,6 +1297,7 @@ def test_events_of_the_schema_are_answered(sent: list[tuple[Event, int]]) -> Non
         client.work(events=work)
     send(client, {"type": "session.update", "session": MANUAL | {"output_modalities": ["audio"]}})
     send(client, {"type": "input_audio_buffer.clear"})
+    send(client, {"type": "moss_voice.response.confirm"})  # in case that a response waits for it
     client.work()
     created, done = (kinds(client.events).count(f"response.{name}") for name in ("created", "done"))
     assert created == done
@@ -1299,9 +1309,6 @@ def send(client: Client, event: Event) -> list[Event]:
     before = len(client.events)
     client.session.handle(json.dumps(event | {"event_id": "e"}))
     return client.events[before:]
-
-
-SPECULATIVE = {"moss_voice": {"speculative": True, "finished": 0.3}}
 
 
 def speculating(script: Script) -> Client:
