@@ -182,25 +182,32 @@ class Transcriber:
         return self._child.folder != self._folder
 
     def _transcribed(self, speech: Speech) -> Transcript:
+        if (problem := self._problem) is not None:
+            return Transcript(seconds=speech.seconds, problem=problem)
         try:
             if self._has_wrong_child:
                 self._end_child()
             child = self._child or self._start_child()
             found = child.transcribe(speech)
         except MossVoiceError as error:
-            _log.warning("speech is not transcribed: %s", error)
-            self._end_child()
-            with self._changed:
-                self._failures += 1
-                if self._failures >= _MOST_FAILURES:
-                    self._problem = error.problem
-            return Transcript(seconds=speech.seconds, problem=error.problem)
+            return self._failed(speech, error.problem)
+        except ValueError as error:  # the child, or its library, has printed into the socket
+            return self._failed(speech, _not_transcribed(error))
         self._failures = 0
         if (said := found.get("error")) is not None:
-            problem = Problem("The speech cannot be transcribed ({said}).", said=str(said))
-            return Transcript(seconds=speech.seconds, problem=problem)
+            return Transcript(seconds=speech.seconds, problem=_not_transcribed(said))
         text, language = str(found.get("text", "")), str(found.get("language", ""))
         return Transcript(text.strip(), language, speech.seconds)
+
+    def _failed(self, speech: Speech, problem: Problem) -> Transcript:
+        """The child is of no use any more; the next speech gets another one."""
+        _log.warning("speech is not transcribed: %s", problem)
+        self._end_child()
+        with self._changed:
+            self._failures += 1
+            if self._failures >= _MOST_FAILURES:
+                self._problem = problem
+        return Transcript(seconds=speech.seconds, problem=problem)
 
     def _start_child(self) -> _Child:
         """Raises WhisperError."""
@@ -224,6 +231,10 @@ class Transcriber:
             child, self._child = self._child, None
         if child is not None:
             child.close()
+
+
+def _not_transcribed(reason: object) -> Problem:
+    return Problem("The speech cannot be transcribed ({reason}).", reason=reason)
 
 
 class _Child:

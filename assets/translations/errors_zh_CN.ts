@@ -904,8 +904,8 @@
         <translation>声音系统卡住，无法关闭。</translation>
     </message>
     <message>
-        <source>The speech cannot be transcribed ({said}).</source>
-        <translation>无法转写这段语音（{said}）。</translation>
+        <source>The speech cannot be transcribed ({reason}).</source>
+        <translation>无法转写这段语音（{reason}）。</translation>
     </message>
     <message>
         <source>The transcription cannot be started: {reason}.</source>

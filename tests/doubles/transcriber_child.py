@@ -2,7 +2,8 @@
 
 The name of the model's folder says what it does: `words` answers with the number of samples, the language and
 the prompt, `crash` ends at the first request, `crash-once` does so until its folder has a file `crashed`,
-`hang` never answers, `refuse` cannot load its model, `unknown` takes no language.
+`hang` never answers, `garbage` answers without JSON, `refuse` cannot load its model, `unknown` takes no
+language.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ def main(folder: Path, descriptor: int) -> None:
             if folder.name == "crash" or (folder.name == "crash-once" and not (folder / "crashed").exists()):
                 (folder / "crashed").touch()
                 os._exit(3)
+            if folder.name == "garbage":
+                stream.write(b"ready\n")
+                stream.flush()
+                continue
             answer = {"text": f" {samples} {asked['prompt']}", "language": asked["language"] or "en"}
             if folder.name == "unknown":
                 answer = {"error": "ValueError: 'xx' is not a language"}

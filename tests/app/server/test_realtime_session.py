@@ -107,6 +107,30 @@ class Client:
         return [job for job in self.engine.jobs if isinstance(job, kind)]
 
 
+SPOKEN = "conversation.item.input_audio_transcription."
+
+
+class Transcribing(Client):
+    """A client of a server that transcribes; the test answers."""
+
+    def __init__(self, script: Script | None = None) -> None:
+        self.asked: list[tuple[Speech, TranscriptListener]] = []
+        super().__init__(
+            script,
+            transcriber="whisper-base",
+            transcribe=lambda speech, give: self.asked.append((speech, give)),
+        )
+
+    def answer(self, transcript: Transcript, place: int = 0) -> list[Event]:
+        before = len(self.events)
+        self.asked[place][1](transcript)
+        return self.events[before:]
+
+
+def transcribed(**transcription: Any) -> Event:
+    return {"audio": {"input": {"transcription": {"model": "gpt-4o-mini-transcribe"} | transcription}}}
+
+
 def kinds(events: list[Event]) -> list[str]:
     return [event["type"] for event in events]
 
@@ -1096,7 +1120,8 @@ def test_every_event_is_one_of_the_official_types() -> None:
     from openai.types.realtime import RealtimeServerEvent
     from pydantic import TypeAdapter
 
-    client = Client(Script(chunks=3))
+    client = Transcribing(Script(chunks=3))
+    client.send("session.update", session=transcribed())
     client.ask()
     client.ask(output_modalities=["text"])
     client.append(np.concatenate([said(0.6), nothing(0.7)]))
@@ -1111,11 +1136,13 @@ def test_every_event_is_one_of_the_official_types() -> None:
     client.send("conversation.item.retrieve", item_id=item["id"])
     client.send("conversation.item.delete", item_id=item["id"])
     client.send("nonsense")
+    client.answer(Transcript("what", "en", 0.9))
+    client.answer(Transcript(problem=Problem("It has ended.")), place=1)
     known = TypeAdapter[Any](RealtimeServerEvent)
     official = [event for event in client.events if not event["type"].startswith("moss_voice.")]
     for event in official:
         assert known.validate_python(event).type == event["type"]
-    assert len(set(kinds(official))) >= 24
+    assert len(set(kinds(official))) >= 27
 
 
 def test_flow_steps_are_in_force_once_the_engine_says_so() -> None:
@@ -1363,27 +1390,6 @@ def test_a_speculative_response_needs_a_session_for_it(session: Event) -> None:
 
 
 # ---- transcription ----
-
-SPOKEN = "conversation.item.input_audio_transcription."
-
-
-class Transcribing(Client):
-    """A client of a server that transcribes; the test answers."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Speech, TranscriptListener]] = []
-        super().__init__(
-            transcriber="whisper-base", transcribe=lambda speech, give: self.asked.append((speech, give))
-        )
-
-    def answer(self, transcript: Transcript, place: int = 0) -> list[Event]:
-        before = len(self.events)
-        self.asked[place][1](transcript)
-        return self.events[before:]
-
-
-def transcribed(**transcription: Any) -> Event:
-    return {"audio": {"input": {"transcription": {"model": "gpt-4o-mini-transcribe"} | transcription}}}
 
 
 def test_a_spoken_turn_is_transcribed_after_its_commit_and_beside_its_reply() -> None:

@@ -83,6 +83,12 @@ def test_a_child_that_always_crashes_is_not_started_for_ever(tmp_path: Path) -> 
         assert answers(transcriber, speech())[0].text == "1600", "another model gets its chance"
 
 
+def test_an_answer_that_is_none_costs_one_turn(tmp_path: Path) -> None:
+    with running(tmp_path / "garbage") as transcriber:
+        (found,) = answers(transcriber, speech())
+        assert "cannot be transcribed" in reason(found)
+
+
 def test_a_hang_is_ended(tmp_path: Path) -> None:
     with running(tmp_path / "hang", limit_s=0.2) as transcriber:
         (found,) = answers(transcriber, speech())
