@@ -255,7 +255,8 @@ class _Child:
                     pass_fds=(other.fileno(),),
                     cwd=_PROGRAM,
                     env=os.environ | {"HF_HUB_OFFLINE": "1"},
-                    start_new_session=True,  # Ctrl-C is for this process, which then ends the child
+                    # Ctrl-C is for this process, which then ends the child; its autogroup is its own, too.
+                    start_new_session=True,
                 )
             except OSError as error:
                 self._socket.close()

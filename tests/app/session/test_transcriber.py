@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +18,18 @@ from app.audio.wav import read_wav
 from app.sample_questions import load_samples
 from app.session import transcriber as module
 from app.session.transcriber import Speech, Transcriber, Transcript, whisper_command
+from engine_runtime import whisper
 from engine_runtime.bench.word_errors import word_errors
 from engine_runtime.whisper import WhisperError
 from tests.doubles import transcriber_child
 
 LONG_S = 60.0
 """Never reached: what waits for it is there at once."""
+
+
+def _has_autogroups() -> bool:
+    switch = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    return switch.is_file() and switch.read_text().strip() == "1"
 
 
 def speech(samples: int = 1_600, rate: int = 16_000, language: str | None = None, prompt: str = "") -> Speech:
@@ -144,6 +152,22 @@ def test_without_the_extra_the_reason_says_how_to_get_it(
     assert "faster-whisper" in reason(answers(transcriber, speech())[0])
     transcriber.close()
     thread.join(LONG_S)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _has_autogroups(), reason="there are no autogroups")
+def test_the_child_and_its_session_make_way_for_all_others() -> None:
+    code = (
+        "import os, pathlib, engine_runtime.whisper as w; w._yield_to_others(); "
+        "print(os.nice(0), os.sched_getscheduler(0) == os.SCHED_IDLE, "
+        "pathlib.Path('/proc/self/autogroup').read_text().split()[-1])"
+    )
+    command = [sys.executable, "-c", code]
+    root = Path(whisper.__file__).parents[1]
+    found = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=True, start_new_session=True
+    )
+    assert found.stdout.split() == ["19", "True", "19"]
 
 
 @pytest.mark.slow
