@@ -2418,10 +2418,6 @@
         <translation>不因声音打断回复</translation>
     </message>
     <message>
-        <source>Hold to talk</source>
-        <translation>按住说话</translation>
-    </message>
-    <message>
         <source>Show or hide the latency view</source>
         <translation>显示或隐藏延迟视图</translation>
     </message>
@@ -2432,10 +2428,6 @@
     <message>
         <source>Conversations</source>
         <translation>对话记录</translation>
-    </message>
-    <message>
-        <source>Hold to talk; types a space while you type a question</source>
-        <translation>按住说话；已开始输入问题时输入空格</translation>
     </message>
     <message>
         <source>Small window, or back</source>
@@ -2974,6 +2966,22 @@
 </context>
 <context>
     <name>WaysToTalk</name>
+    <message>
+        <source>Mute the microphone, in every window</source>
+        <translation>麦克风静音，在所有窗口中有效</translation>
+    </message>
+    <message>
+        <source>Show or hide the window, from every window</source>
+        <translation>显示或隐藏窗口，在所有窗口中有效</translation>
+    </message>
+    <message>
+        <source>Hold to talk; types a space while you type a question</source>
+        <translation>按住说话；已开始输入问题时输入空格</translation>
+    </message>
+    <message>
+        <source>Hold to talk</source>
+        <translation>按住说话</translation>
+    </message>
     <message>
         <source>mute or unmute the microphone</source>
         <translation>麦克风静音或取消静音</translation>

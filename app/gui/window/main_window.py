@@ -402,7 +402,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             "Ctrl+Q": self.background.quit,
         }
         windows = (self, self.modes.compact, self.modes.detached)
-        return Shortcuts(windows, actions, lambda: self.ways.talk_keys)
+        return Shortcuts(windows, actions, lambda: self.ways.chosen_keys)
 
     def _escape(self) -> None:
         if self._active_presenter() is not None:

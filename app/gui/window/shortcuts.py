@@ -17,20 +17,20 @@ _REACHED = "has_shortcuts"
 
 
 class ShortcutsDialog(QDialog):
-    """Shows what each key does; `talk_keys` are those of push-to-talk."""
+    """Shows what each key does; `chosen` are keys of the preferences, with what they do."""
 
-    def __init__(self, keys: list[str], talk_keys: list[str], parent: QWidget | None = None) -> None:
+    def __init__(self, keys: list[str], chosen: Mapping[str, str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Keyboard shortcuts"))
         grid = QGridLayout()
         grid.setHorizontalSpacing(28)
         grid.setVerticalSpacing(8)
         words = self._words()
-        for row, key in enumerate([*talk_keys, *keys]):
+        for row, (key, word) in enumerate([*chosen.items(), *((key, words[key]) for key in keys)]):
             name = PlainLabel(QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText))
             name.setProperty("role", "title")
             grid.addWidget(name, row, 0)
-            grid.addWidget(PlainLabel(words.get(key, self.tr("Hold to talk"))), row, 1)
+            grid.addWidget(PlainLabel(word), row, 1)
         buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
         buttons.rejected.connect(self.reject)
         layout = QVBoxLayout(self)
@@ -44,7 +44,6 @@ class ShortcutsDialog(QDialog):
             "Ctrl+Space": self.tr("Start or stop listening"),
             "Ctrl+Up": self.tr("Louder replies"),
             "Ctrl+Down": self.tr("Quieter replies"),
-            "Space": self.tr("Hold to talk; types a space while you type a question"),
             "Ctrl+M": self.tr("Mute the microphone"),
             "Ctrl+I": self.tr("Keep my voice from interrupting replies"),
             "Esc": self.tr("Stop the reply, or drop the turn"),
@@ -74,16 +73,16 @@ class Shortcuts(QObject):
         self,
         windows: Sequence[QWidget],
         actions: Mapping[str, Callable[[], object]],
-        talk_keys: Callable[[], list[str]],
+        chosen: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`actions` by key, as QKeySequence reads it; F1 shows the list, with the keys of push-to-talk. A
+        """`actions` by key, as QKeySequence reads it; F1 shows the list, with the `chosen` keys. A
         shortcut of Qt works in the window that it was made for, so each of `windows` gets its own; the first
         one is the main window. A dialog gets those of the size."""
         super().__init__(windows[0])
         self._actions = {**actions, "F1": self.show_list}
         self._of_dialogs = {key: action for key, action in actions.items() if key in _IN_DIALOGS}
         self._window = windows[0]
-        self._talk_keys = talk_keys
+        self._chosen = chosen
         self._keys = [*actions, "F1"]
         for window in windows:
             self.add_window(window)
@@ -109,6 +108,6 @@ class Shortcuts(QObject):
     def show_list(self) -> None:
         """Show what each key does."""
         window = QApplication.activeWindow() or self._window
-        dialog = ShortcutsDialog(self._keys, self._talk_keys(), window)
+        dialog = ShortcutsDialog(self._keys, self._chosen(), window)
         dialog.exec()
         dialog.deleteLater()

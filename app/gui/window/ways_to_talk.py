@@ -204,7 +204,8 @@ class WaysToTalk(QObject):
         super().__init__(window)
         self._bridge, self._controls, self._badge, self._banner = bridge, controls, badge, banner
         self._input_mode: InputMode = "voice"
-        self._hotkey = ""
+        self._keys = ("", "", "")
+        """To talk, to mute, for the window."""
         self._interruption: Interruption = "at_once"
         """The latest choice that allows interruptions."""
         self._has_sample = False
@@ -223,18 +224,28 @@ class WaysToTalk(QObject):
         controls.interruption_blocked.connect(self._block_interruption)
 
     @property
-    def talk_keys(self) -> list[str]:
-        """The keys of push-to-talk, for the list of shortcuts."""
-        return [] if self._input_mode == "voice" else ["Space", *filter(None, [self._hotkey])]
+    def chosen_keys(self) -> dict[str, str]:
+        """The keys of push-to-talk and the hotkeys of the desktop, each with what it does, for the list of
+        shortcuts."""
+        talk, mute, window = self._keys
+        chosen = {
+            mute: self.tr("Mute the microphone, in every window"),
+            window: self.tr("Show or hide the window, from every window"),
+        }
+        if self._input_mode != "voice":
+            space = self.tr("Hold to talk; types a space while you type a question")
+            chosen = {"Space": space, talk: self.tr("Hold to talk"), **chosen}
+        return {keys: words for keys, words in chosen.items() if keys}
 
     def use_preferences(self, preferences: Preferences, input_mode: InputMode) -> None:
         """Follow the preferences; `input_mode` may be that of the command line."""
-        self._input_mode, self._hotkey = input_mode, preferences.hotkey
+        self._input_mode = input_mode
+        self._keys = (preferences.hotkey, preferences.mute_hotkey, preferences.window_hotkey)
         if preferences.interruption != "never":
             self._interruption = preferences.interruption
         self._controls.show_interruption(is_blocked=preferences.interruption == "never")
         self.push.offer(is_offered=input_mode != "voice", keys=preferences.hotkey)
-        self._use_hotkeys(preferences)
+        self._use_hotkeys()
         self._show_input()
 
     def shut_down(self) -> None:
@@ -242,13 +253,14 @@ class WaysToTalk(QObject):
         self.push.shut_down()
         self._hotkeys.use({})
 
-    def _use_hotkeys(self, preferences: Preferences) -> None:
+    def _use_hotkeys(self) -> None:
+        talk, mute, window = self._keys
         wanted: dict[Action, tuple[str, str]] = {
-            "mute": (preferences.mute_hotkey, self.tr("mute or unmute the microphone")),
-            "window": (preferences.window_hotkey, self.tr("show or hide the window")),
+            "mute": (mute, self.tr("mute or unmute the microphone")),
+            "window": (window, self.tr("show or hide the window")),
         }
         if self._input_mode != "voice":
-            wanted = {"talk": (preferences.hotkey, self.tr("hold to talk")), **wanted}
+            wanted = {"talk": (talk, self.tr("hold to talk")), **wanted}
         self._hotkeys.use(
             {
                 action: Hotkey(keys, description)

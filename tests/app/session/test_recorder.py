@@ -33,6 +33,7 @@ from app.session.conversation_folder import (
     list_conversations,
     lock,
     read_events,
+    rename_conversation,
     sound_of,
 )
 from app.session.events import (
@@ -169,6 +170,19 @@ def test_sound_is_packed_after_its_conversation_and_unpacked_to_be_continued(tmp
     assert not packed.exists()
     assert np.array_equal(both[: len(first)], first)
     assert both[len(first) :, 1].any()
+
+
+@pytest.mark.slow
+def test_a_title_that_is_given_meanwhile_stays(tmp_path: Path) -> None:
+    with running(ScriptedEngine(), settings(tmp_path, reply=Modality.TEXT)) as driver:
+        driver.session.send(AskText("one"))
+        driver.await_event(ReplyFinished)
+        driver.until(lambda: bool(list_conversations(tmp_path)))
+        rename_conversation(tmp_path / "one", "About numbers")
+        driver.session.send(AskText("two"))
+        driver.await_event(ReplyFinished, 2)
+    (found,) = list_conversations(tmp_path)
+    assert (found.title, found.turns) == ("About numbers", 2)
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ def test_text_that_wraps_gets_the_height_that_it_takes(qtbot: QtBot) -> None:
 
 def test_every_shortcut_has_words(qtbot: QtBot) -> None:
     keys = ["Ctrl+Space", "Ctrl+M", "Ctrl+I", "Esc", "F1"]
-    dialog = ShortcutsDialog(keys, [])
+    dialog = ShortcutsDialog(keys, {})
     qtbot.addWidget(dialog)
     texts = [label.text() for label in dialog.findChildren(QLabel)]
     assert texts[::2] == keys

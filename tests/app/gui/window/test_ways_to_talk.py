@@ -272,15 +272,18 @@ def test_the_command_line_wins(qtbot: QtBot, session: ScriptedSession, store: Pr
 
 @pytest.mark.slow
 def test_the_list_of_shortcuts_names_the_keys(qtbot: QtBot, ready: MainWindow) -> None:
-    assert ready.ways.talk_keys == []
+    assert ready.ways.chosen_keys == {}
     choose(ready, "both", "Ctrl+Alt+Space")
-    dialog = ShortcutsDialog(["Ctrl+M"], ready.ways.talk_keys, ready)
+    ready.applied.apply(dataclasses.replace(ready.applied.current, mute_hotkey="Ctrl+Alt+M"))
+    dialog = ShortcutsDialog(["Ctrl+M"], ready.ways.chosen_keys, ready)
     qtbot.addWidget(dialog)
     assert [label.text() for label in dialog.findChildren(QLabel)] == [
         "Space",
         "Hold to talk; types a space while you type a question",
         "Ctrl+Alt+Space",
         "Hold to talk",
+        "Ctrl+Alt+M",
+        "Mute the microphone, in every window",
         "Ctrl+M",
         "Mute the microphone",
     ]
