@@ -657,7 +657,8 @@ class Conversation {
     if (wasLost) showProblem("");
     this.lostAt = null;
     const pcm = { format: { type: "audio/pcm", rate: RATE } };
-    const audio = { input: { ...pcm, turn_detection: this.turnDetection }, output: pcm };
+    const transcription = { model: "whisper-1" }; // the server takes its own, if it has one
+    const audio = { input: { ...pcm, transcription, turn_detection: this.turnDetection }, output: pcm };
     this.send("session.update", {
       session: { type: "realtime", output_modalities: ["audio"], audio, moss_voice: { timings: true } },
     });

@@ -59,7 +59,7 @@ oscillator.start();
 window.speak = (on) => { tone.gain.value = on ? 0.5 : 0; };
 navigator.mediaDevices.getUserMedia = async () => line.stream.clone();
 """
-# What the player gives to the loudspeaker, taken in the audio thread, where nothing is lost on a busy machine: the
+# What the player gives to the loudspeaker, taken in the audio thread, where a busy machine loses nothing: the
 # processor of the microphone takes any input, and at the rate of the protocol it changes nothing.
 RECORD_LOUDSPEAKER = """
 window.heard = [];
