@@ -31,26 +31,45 @@ export const STAGES = {
   vocoder: ["Vocoder", "Mel frames of the first packet to samples."],
   network: [
     "Network",
-    "End of your speech (or the request) → first audio in this page, minus the server's own time: both ways, and the queues between.",
+    "End of your speech (or the request) → first audio in this page, minus the server's own time: both ways, and " +
+      "the queues between.",
   ],
-  hold: ["Playback hold", "First audio here → start of playback: deliberate buffering, so that the reply does not stutter."],
+  hold: [
+    "Playback hold",
+    "First audio here → start of playback: deliberate buffering, so that the reply does not stutter.",
+  ],
   device: ["Device", "Start of playback → first sample at the loudspeaker, as the browser reports its latency."],
 };
 
 // name, unit, colour, definition
 export const FIGURES = {
-  voice_to_voice: ["Voice to voice", "ms", "accent", "Last sample of your speech → first sample of the reply at the loudspeaker."],
+  voice_to_voice: [
+    ...["Voice to voice", "ms", "accent"],
+    "Last sample of your speech → first sample of the reply at the loudspeaker.",
+  ],
   ttfa: ["TTFA", "ms", "text", "Time to first audio: request of the reply → first audio that the server sends."],
   endpointing: ["Endpointing", "ms", "endpointing", STAGES.endpointing[1]],
   network: ["Network", "ms", "network", STAGES.network[1]],
-  jitter: ["Jitter", "ms", "network", "Difference between successive round trips of a request to this server, one every 2 s."],
-  prefill: ["Prefill", "ms", "prefill", "One prefill call of the language model, while you speak and at the commit of the turn."],
+  jitter: [
+    ...["Jitter", "ms", "network"],
+    "Difference between successive round trips of a request to this server, one every 2 s.",
+  ],
+  prefill: [
+    ...["Prefill", "ms", "prefill"],
+    "One prefill call of the language model, while you speak and at the commit of the turn.",
+  ],
   step: ["Decode step", "ms", "step", "One decode step of the language model: one position of text or speech."],
   token2mel: ["token2mel", "ms", "token2mel", "Flow matching, speech codes to mel frames, per chunk."],
   vocoder: ["Vocoder", "ms", "vocoder", "Mel frames to samples, per chunk."],
-  rtf_total: ["RTF total", "", "text", "Real-time factor of a complete reply: its wall time / its audio. Below 1 is faster than real time."],
+  rtf_total: [
+    ...["RTF total", "", "text"],
+    "Real-time factor of a complete reply: its wall time / its audio. Below 1 is faster than real time.",
+  ],
   users: ["Users", "", "muted", "Conversations in progress, of those that the server admits."],
-  gpu_share: ["GPU share", "%", "muted", "Part of the last seconds in which the engine computed, for all users; on a server without a GPU, of its processor."],
+  gpu_share: [
+    ...["GPU share", "%", "muted"],
+    "Part of the last 2 seconds in which the engine computed, for all users. Without a GPU it is that of the processor.",
+  ],
 };
 
 /** Percentile with linear interpolation, as numpy's. */
@@ -99,8 +118,8 @@ export function samplesOf(text, name) {
  * Where the time of a turn went, in ms after the last speech sample, or after the request of one without: bars, and
  * the time in which none of the stages ran.
  *
- * `turn` has the times asked, first (audio arrived), started (playback), and latency, that of the device; `origin` is when
- * the last speech sample was captured. `timings` is the event of the server: its stages count from its request, which
+ * `turn` has the times asked, first (audio arrived), started (playback), and latency, that of the device; `origin` is
+ * when the last speech sample was captured. `timings` is the event of the server: its stages count from its request, which
  * precedes the commit by `confirmed_ms` where the reply was begun before the end of the turn was certain.
  */
 export function waterfallOf(turn, timings) {
@@ -438,7 +457,9 @@ class Server {
     const { status, conversations, capacity } = await answer.json();
     if (status === "shutting_down") return "The server is shutting down.";
     if (status !== "ready") return "The engine of the server has failed. Its operator has to restart it.";
-    if (conversations >= capacity) return `The server is full: ${conversations} of ${capacity} conversations are in progress.`;
+    if (conversations >= capacity) {
+      return `The server is full: ${conversations} of ${capacity} conversations are in progress.`;
+    }
     return (
       "The server refuses conversations from this page. If a proxy is between, it has to pass on WebSockets and the " +
       `Host header; else start the server with --allow-origin ${location.origin}`
@@ -492,10 +513,12 @@ const STATES = {
 };
 const CROSSED = new Set(["response_cancel_not_active", "item_too_old"]); // two events have crossed
 
+const UNREACHABLE = "The server cannot be reached.";
+const AGAIN = "then press End and Start. You can type meanwhile.";
 const MICROPHONE_PROBLEMS = {
-  NotAllowedError: "The browser may not use the microphone. Allow it at the address of this page, then press Start again.",
-  NotFoundError: "There is no microphone. Connect one, then press Start again.",
-  NotReadableError: "The microphone cannot be opened. Close other programs that use it, then press Start again.",
+  NotAllowedError: `The browser may not use the microphone. Allow it beside the address of this page, ${AGAIN}`,
+  NotFoundError: `There is no microphone. Connect one, ${AGAIN}`,
+  NotReadableError: `The microphone cannot be opened. Close other programs that use it, ${AGAIN}`,
 };
 
 /** One conversation, over as many sessions as its connection needs. */
@@ -549,7 +572,8 @@ class Conversation {
       const poll = () => this.server.poll(this.view).catch(() => {}); // lose() says what is wrong
       this.poller = setInterval(poll, POLL_MS);
     } catch (error) {
-      this.end(error instanceof TypeError ? "The server cannot be reached." : error.message);
+      const isUnreachable = error instanceof TypeError || error.name === "TimeoutError"; // of fetch()
+      this.end(isUnreachable ? UNREACHABLE : error.message);
     }
   }
 
@@ -585,9 +609,13 @@ class Conversation {
   async openMicrophone() {
     try {
       await this.sound.openMicrophone();
+      this.sound.track.onended = () => {
+        this.sound.track = null;
+        showProblem(`The microphone is gone. Connect it, ${AGAIN}`);
+        this.refresh();
+      };
     } catch (error) {
-      const known = MICROPHONE_PROBLEMS[error.name] ?? `The microphone cannot be used: ${error.message}`;
-      showProblem(`${known} You can type meanwhile.`);
+      showProblem(MICROPHONE_PROBLEMS[error.name] ?? `The microphone cannot be used: ${error.message}`);
     }
   }
 
@@ -634,7 +662,8 @@ class Conversation {
     const wait = RECONNECT_MS[Math.min(this.attempts, RECONNECT_MS.length - 1)];
     this.attempts += 1;
     this.refresh("connecting");
-    const why = wasOpen ? "The connection was lost." : await this.server.reason().catch(() => "The server cannot be reached.");
+    let why = "The connection was lost.";
+    if (!wasOpen) why = await this.server.reason().catch(() => UNREACHABLE);
     if (!this.isWanted) return;
     showProblem(`${why} Trying again.`);
     this.retry = setTimeout(() => this.connect(), wait);
@@ -696,7 +725,8 @@ class Conversation {
       this.captions.replace(row, speech ? `spoken, ${(speech.samples / RATE).toFixed(1)} s` : "spoken", "spoken");
     }
     this.captions.complete(item);
-    if (speech) this.remember({ type: "message", role: "user", content: [{ type: "input_audio", audio: speech.audio() }] });
+    const content = speech ? [{ type: "input_audio", audio: speech.audio() }] : [];
+    if (speech) this.remember({ type: "message", role: "user", content });
     this.speech.delete(item);
   }
 
@@ -718,6 +748,7 @@ class Conversation {
 
   beginResponse({ response }) {
     this.response = response.id;
+    if (element("problem").textContent === this.refusal) showProblem(""); // it is over
     this.finishReply();
     this.policy.begin();
     const asked = this.asked;
@@ -763,7 +794,7 @@ class Conversation {
     this.response = null;
     const { reply } = this;
     if (reply === null || reply.id !== response.id) return;
-    if (response.status === "failed") showProblem(response.status_details.error.message);
+    if (response.status === "failed") this.noteError(response.status_details);
     if (!reply.isCut && reply.first !== null) {
       clearTimeout(reply.holds);
       if (reply.waiting !== null) this.release(reply);
@@ -783,7 +814,9 @@ class Conversation {
   }
 
   noteError({ error }) {
-    if (!CROSSED.has(error.code)) showProblem(error.message);
+    if (CROSSED.has(error.code)) return;
+    this.refusal = error.message;
+    showProblem(error.message);
   }
 
   // ---- playback ----
@@ -946,7 +979,8 @@ class Conversation {
   usePush(isPush) {
     this.isPush = isPush;
     this.isPressed = false;
-    this.send("session.update", { session: { type: "realtime", audio: { input: { turn_detection: this.turnDetection } } } });
+    const input = { turn_detection: this.turnDetection };
+    this.send("session.update", { session: { type: "realtime", audio: { input } } });
     this.refresh();
   }
 
@@ -1005,7 +1039,8 @@ function unsupportedReason() {
   if (!window.isSecureContext) {
     const local = `http://localhost:${location.port || 80}`;
     return (
-      `Browsers give the microphone to a page only over https, or from this machine, and this one came from ${location.origin}.\n` +
+      "Browsers give the microphone to a page only over https, or from this machine, and this one came from " +
+      `${location.origin}.\n` +
       "Start the server with --tls-cert and --tls-key and open it with https://, or forward its port " +
       `(ssh -L ${location.port || 80}:localhost:${location.port || 80} ${location.hostname}) and open ${local}.`
     );
