@@ -117,8 +117,9 @@ function mono(channels) {
 /**
  * Plays one reply after the other, and counts what was played of each.
  *
- * In: {kind: "audio", item, pcm}, {kind: "end", item}, {kind: "cut"}. Out: {kind: "started" | "level" | "ended" | "cut",
- * item, played, gap}: samples handed to the device, and samples of silence because audio came late.
+ * In: {kind: "audio", item, pcm}, {kind: "end", item}, {kind: "cut", item}. Out: {kind: "started" | "level" | "ended" |
+ * "cut", item, played, gap}: samples handed to the device, and samples of silence because audio came late. Each cut is
+ * answered, also that of a reply that has not begun or was over by then: nothing of another one is lost.
  */
 export class Player extends AudioWorkletProcessor {
   constructor() {
@@ -134,8 +135,11 @@ export class Player extends AudioWorkletProcessor {
   take(message) {
     if (message.kind === "audio") this.queue.push({ item: message.item, pcm: message.pcm });
     else if (message.kind === "end") this.queue.push({ item: message.item, pcm: null });
-    else if (this.item === null) this.finish("cut");
-    else this.fade = FADE_SAMPLES;
+    else if (message.item === this.item) this.fade = FADE_SAMPLES;
+    else {
+      this.queue = this.queue.filter(({ item }) => item !== message.item);
+      this.port.postMessage({ kind: "cut", item: message.item, played: 0, gap: 0 });
+    }
   }
 
   process(_inputs, [[output]]) {
@@ -157,6 +161,8 @@ export class Player extends AudioWorkletProcessor {
       else if (this.item !== null) this.gap += 1;
       return 0;
     }
+    // Also without the end of the one before: the connection may have been lost.
+    if (this.item !== null && this.item !== first.item) this.finish("ended");
     if (this.item === null) this.begin(first.item);
     let sample = first.pcm[this.at];
     this.at += 1;
@@ -177,12 +183,9 @@ export class Player extends AudioWorkletProcessor {
 
   finish(kind) {
     this.report(kind);
+    this.queue = this.queue.filter(({ item }) => item !== this.item);
+    this.at = this.fade = 0;
     this.item = null;
-    this.fade = 0;
-    if (kind === "cut") {
-      this.queue = [];
-      this.at = 0;
-    }
   }
 
   report(kind) {

@@ -245,8 +245,8 @@ class Sound {
     this.player.port.postMessage({ kind: "end", item });
   }
 
-  cut() {
-    this.player.port.postMessage({ kind: "cut" });
+  cut(item) {
+    this.player.port.postMessage({ kind: "cut", item });
   }
 
   close() {
@@ -645,6 +645,10 @@ class Conversation {
   async lose({ code, reason }) {
     const wasOpen = this.isOpen;
     this.socket = null;
+    if (this.reply !== null && !this.reply.isCut && this.reply.first !== null) {
+      this.release(this.reply);
+      this.sound.end(this.reply.item);
+    }
     this.finishReply();
     this.forgetSession();
     if (code === 1001) {
@@ -823,8 +827,8 @@ class Conversation {
 
   notePlayed({ kind, item, played, gap }) {
     const { reply } = this;
-    if (reply === null || (item !== reply.item && kind !== "cut")) return;
-    reply.played = item === reply.item ? played : 0;
+    if (reply === null || item !== reply.item) return;
+    reply.played = played;
     if (kind === "started") {
       reply.started = performance.now();
       reply.latency = this.sound.latency;
@@ -870,7 +874,7 @@ class Conversation {
     if (reply === null || reply.isCut || reply.isOver) return;
     reply.isCut = true;
     clearTimeout(reply.holds);
-    if (reply.first !== null && reply.waiting === null) this.sound.cut();
+    if (reply.first !== null && reply.waiting === null) this.sound.cut(reply.item);
     else this.truncate(reply);
   }
 

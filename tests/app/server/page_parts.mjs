@@ -68,16 +68,31 @@ const tests = {
     const output = new Float32Array(128);
     player.take({ kind: "audio", item: "a", pcm: new Float32Array(1_000).fill(0.5) });
     player.process([], [[output]]);
-    player.take({ kind: "cut" });
+    player.take({ kind: "cut", item: "a" });
     player.process([], [[output]]);
     assert.ok(output[0] < 0.5 && output[0] > 0.45 && output[110] < 0.05);
     assert.deepEqual([...output.subarray(120)], Array(8).fill(0));
     assert.deepEqual(posted.at(-1), { kind: "cut", item: "a", played: 248, gap: 0 });
     player.take({ kind: "audio", item: "b", pcm: new Float32Array(10).fill(0.5) });
-    player.take({ kind: "cut" });
-    assert.equal(posted.at(-1).item, null, "nothing of it was played");
+    player.take({ kind: "cut", item: "a" });
+    assert.deepEqual(posted.at(-1), { kind: "cut", item: "a", played: 0, gap: 0 }, "it is over, and b is not");
+    player.process([], [[output]]);
+    assert.equal(output[9], 0.5);
+    player.take({ kind: "audio", item: "c", pcm: new Float32Array(10).fill(0.5) });
+    player.take({ kind: "cut", item: "c" });
+    assert.deepEqual(posted.at(-1), { kind: "cut", item: "c", played: 0, gap: 0 }, "it had not begun");
     player.process([], [[output]]);
     assert.equal(level(output), 0);
+  },
+  playerBeginsAReplyWithoutTheEndOfTheOneBefore() {
+    posted.length = 0;
+    const player = new Player();
+    player.take({ kind: "audio", item: "a", pcm: new Float32Array(10) });
+    player.take({ kind: "audio", item: "b", pcm: new Float32Array(10) });
+    player.take({ kind: "end", item: "b" });
+    player.process([], [[new Float32Array(128)]]);
+    const wanted = [["started", "a", 0], ["ended", "a", 10], ["started", "b", 0], ["ended", "b", 10]];
+    assert.deepEqual(posted.map(({ kind, item, played }) => [kind, item, played]), wanted);
   },
   percentilesAreNumpys() {
     assert.equal(page.percentile([3, 1, 2, 10], 0.5), 2.5);
