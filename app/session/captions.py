@@ -1,9 +1,9 @@
 """Captions of the user's speech in the window: what was said in a committed turn, in words.
 
 In: the jobs of the turn driver, which pass through; transcripts, from the transcription thread, or from the
-server that makes the replies, which may send them before the turn is committed. Out: a
-`TurnTranscribed` for each committed turn, whenever it comes; nothing waits for it. `CaptionsNoticed` says why
-there is none, once for each reason. Dialog thread.
+server that makes the replies, which may send them before the turn is committed. Out: a `TurnTranscribed` for
+each committed turn, whenever it comes; nothing waits for it, and its transcription begins once the reply is
+heard. `CaptionsNoticed` says why there is none, once for each reason. Dialog thread.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Captions:
         """Speech of the open turn."""
         self._wanted: dict[int, Speech] = {}
         """Turn -> what was said in it when it was committed, until its words are there."""
+        self._held: list[int] = []
+        """Turns that are not being transcribed yet."""
         self._noticed: Problem | None = None
         self._open_id: int | None = None
         """The turn that is not committed."""
@@ -83,10 +85,8 @@ class Captions:
             self._emit(TurnTranscribed(turn_id, self._early))
             self._early = ""
         if self._is_on and self._said:
-            speech = self._wanted[turn_id] = Speech(np.concatenate(self._said), self._rate)
-            self._transcriber.submit(
-                speech, lambda transcript: self._answers.put((turn_id, speech, transcript))
-            )
+            self._wanted[turn_id] = Speech(np.concatenate(self._said), self._rate)
+            self._held.append(turn_id)
 
     def take(self, words: Transcribed) -> None:
         """What a server has heard, unless this program writes it down itself."""
@@ -97,8 +97,11 @@ class Captions:
         else:
             self._emit(TurnTranscribed(words.turn_id, words.text))
 
-    def service(self) -> None:
-        """Report the transcripts that have come; those of turns that were taken back are dropped."""
+    def service(self, *, is_awaited: bool = False) -> None:
+        """Report the transcripts that have come; those of turns that were taken back are dropped. No other
+        transcription begins while a reply `is_awaited`."""
+        while self._held and not is_awaited:
+            self._transcribe(self._held.pop(0))
         while True:
             try:
                 turn_id, speech, transcript = self._answers.get_nowait()
@@ -112,3 +115,9 @@ class Captions:
             if transcript.problem not in (None, self._noticed):
                 self._noticed = transcript.problem
                 self._emit(CaptionsNoticed(transcript.problem))
+
+    def _transcribe(self, turn_id: int) -> None:
+        if (speech := self._wanted.get(turn_id)) is not None:
+            self._transcriber.submit(
+                speech, lambda transcript: self._answers.put((turn_id, speech, transcript))
+            )

@@ -171,7 +171,6 @@ class DialogLoop:
         self._go_on(self._standstill.check(with_devices=True))
         self._take_results()
         turns.take_ratings()
-        self._captions.service()
         for frame in self._capture.frames(is_muted=sources.hears_silence):
             if self._sound_check.is_active:
                 self._sound_check.hear(frame.probability)
@@ -181,6 +180,7 @@ class DialogLoop:
         if problem := self._capture.take_problem():
             self._emit(ErrorRaised(problem))
         turns.service(now_ns)
+        self._captions.service(is_awaited=turns.state is SessionState.THINKING)
         self._sound_check.service()
         sources.end_finished_sample(now_ns, has_turn=turns.state is not None)
         if turns.state is not None:

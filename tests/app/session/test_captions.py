@@ -61,6 +61,7 @@ class Rig(Transcriber):
         for size in samples:
             self.captions.submit(Hear(turn_id, np.zeros(size, np.float32)))
         self.captions.commit(turn_id)
+        self.captions.service()
 
     def answer(self, place: int, text: str = "", problem: Problem | None = None) -> list[Event]:
         """What an answer brings."""
@@ -111,6 +112,22 @@ def test_words_of_a_turn_that_continues_are_those_of_all_of_it() -> None:
     assert rig.answer(0, "what is") == [], "the user went on"
     assert len(rig.asked[1][0].pcm) == 1_200
     assert rig.answer(1, "what is two") == [TurnTranscribed(1, "what is two")]
+
+
+def test_transcription_begins_once_the_reply_is_heard() -> None:
+    rig = Rig()
+    rig.captions.submit(OpenTurn(1, Modality.SPEECH, CancelScope()))
+    rig.captions.submit(Hear(1, np.zeros(80, np.float32)))
+    rig.captions.commit(1)
+    rig.captions.service(is_awaited=True)
+    assert not rig.asked
+    rig.captions.service()
+    rig.captions.service()
+    assert len(rig.asked) == 1
+    rig.captions.commit(1)
+    rig.captions.submit(Reopen(1, CancelScope()))
+    rig.captions.service()
+    assert len(rig.asked) == 1, "the user went on"
 
 
 @pytest.mark.parametrize("job", [Cancel(1), Forget()])
