@@ -189,6 +189,8 @@ class Transcriber:
                 self._end_child()
             child = self._child or self._start_child()
             found = child.transcribe(speech)
+        except _LateError as error:
+            return self._failed(speech, error.problem, is_late=True)
         except MossVoiceError as error:
             return self._failed(speech, error.problem)
         except ValueError as error:  # the child, or its library, has printed into the socket
@@ -199,12 +201,12 @@ class Transcriber:
         text, language = str(found.get("text", "")), str(found.get("language", ""))
         return Transcript(text.strip(), language, speech.seconds)
 
-    def _failed(self, speech: Speech, problem: Problem) -> Transcript:
-        """The child is of no use any more; the next speech gets another one."""
+    def _failed(self, speech: Speech, problem: Problem, *, is_late: bool = False) -> Transcript:
+        """The child is of no use any more; the next speech gets another one, however often it `is_late`."""
         _log.warning("speech is not transcribed: %s", problem)
         self._end_child()
         with self._changed:
-            self._failures += 1
+            self._failures = 1 if is_late else self._failures + 1
             if self._failures >= _MOST_FAILURES:
                 self._problem = problem
         return Transcript(seconds=speech.seconds, problem=problem)
@@ -235,6 +237,10 @@ class Transcriber:
 
 def _not_transcribed(reason: object) -> Problem:
     return Problem("The speech cannot be transcribed ({reason}).", reason=reason)
+
+
+class _LateError(whisper.WhisperError):
+    """A child has not answered in time, perhaps because the processors were never free."""
 
 
 class _Child:
@@ -291,7 +297,7 @@ class _Child:
                     break
                 line += more
         except TimeoutError:
-            raise whisper.WhisperError(
+            raise _LateError(
                 "The transcription of a turn took more than {seconds:.0f} s and was ended.",
                 "Use a smaller Whisper model.",
                 seconds=self._limit_s,

@@ -2,8 +2,8 @@
 
 The name of the model's folder says what it does: `words` answers with the number of samples, the language and
 the prompt, `crash` ends at the first request, `crash-once` does so until its folder has a file `crashed`,
-`hang` never answers, `garbage` answers without JSON, `refuse` cannot load its model, `unknown` takes no
-language.
+`hang` does not answer until its folder has a file `awake`, `garbage` answers without JSON, `refuse` cannot
+load its model, `unknown` takes no language.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(folder: Path, descriptor: int) -> None:
         while header := stream.readline():
             asked = json.loads(header)
             samples = len(stream.read(4 * asked["samples"])) // 4
-            if folder.name == "hang":
+            if folder.name == "hang" and not (folder / "awake").exists():
                 time.sleep(3_600)
             if folder.name == "crash" or (folder.name == "crash-once" and not (folder / "crashed").exists()):
                 (folder / "crashed").touch()
