@@ -39,7 +39,7 @@ from engine_runtime.conversation.user_input import UserInput
 from engine_runtime.cuda.availability import check_formats, uses_triton
 from engine_runtime.cuda.gpu_memory import explain_out_of_memory, memory_of
 from engine_runtime.errors import FlowCacheError, Problem
-from engine_runtime.hardware import limit_capability
+from engine_runtime.hardware import device_name, limit_capability
 from engine_runtime.lm.step import BOTH_TAILS
 from engine_runtime.loading import Stages, load_stages
 from engine_runtime.memory_plan import LATER_BYTES, fitting_conversations
@@ -149,6 +149,11 @@ class Engine:
         """Whether a step of several sequences takes less time than their single steps. On a CPU it does not,
         and with single steps no reply depends on the others."""
         return self.stages.lm.cache.pool.device.type != "cpu"
+
+    @property
+    def machine(self) -> str:
+        """The GPU or processor that computes."""
+        return device_name(self.stages.lm.cache.pool.device)
 
     @property
     def conversation_limits(self) -> dict[str, int]:

@@ -46,12 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
             reason=error.strerror,
         ) from error
     from app.commands.conversation import hold_sample_conversation
-    from app.gui.latency.export import save_latency_png
+    from app.gui.latency.export import Measured, save_timings_picture
     from app.sample_questions import load_samples
+    from engine_runtime.hardware import device_name, usable_device
 
     timings: list[TimingEvent] = []
-    result = hold_sample_conversation(start_settings(arguments), folder, timings=timings)
-    save_latency_png(folder / "latency.png", timings)
+    settings = start_settings(arguments)
+    result = hold_sample_conversation(settings, folder, timings=timings)
+    measured = Measured.now(result["bundle"], device_name(usable_device(settings.engine.device)))
+    save_timings_picture(folder / "latency.png", timings, measured)
     labels = {sample.path: sample.english for sample in load_samples(paths.assets_dir() / "samples")}
     print_conversation(result, [labels.get(path, path.stem) for path in paths.sample_questions()])
     print(f"replies:       {folder / 'reply.wav'}")

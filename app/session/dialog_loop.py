@@ -415,6 +415,7 @@ class DialogLoop:
                 engine.card,
                 engine.keeps_history,
                 engine.flow_steps,
+                engine.machine,
             )
         )
         self._is_loaded = True

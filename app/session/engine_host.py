@@ -404,6 +404,7 @@ class EngineHost:
             engine.bundle.samples_per_code,
             engine.bundle.card,
             flow_steps=FlowSteps(engine.flow_steps, engine.bundle.flow.steps),
+            machine=engine.machine,
         )
         for run, keeps_history in zip(runs, continued, strict=True):
             run.give(replace(facts, keeps_history=keeps_history))

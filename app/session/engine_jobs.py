@@ -230,6 +230,8 @@ class Loaded:
     """Whether a reply can be made before the turn is confirmed, and taken back: not so with each server."""
     flow_steps: FlowSteps | None = None
     """None where they cannot be chosen."""
+    machine: str = ""
+    """The GPU or processor that the engine runs on; "" for a server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,8 @@ class EngineReady:
     """Whether it continues the conversation so far; False for another model than before."""
     flow_steps: FlowSteps | None = None
     """Euler steps of the flow; None where they cannot be chosen. A change comes as FlowStepsSet."""
+    machine: str = ""
+    """The GPU or processor that the engine runs on; "" for a server."""
 
 
 @dataclass(frozen=True, slots=True)

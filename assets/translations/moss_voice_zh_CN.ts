@@ -890,6 +890,10 @@
         <source>values in the last %2 turns: %1</source>
         <translation>最近 %2 轮中的值：%1 个</translation>
     </message>
+    <message>
+        <source>Latency</source>
+        <translation>延迟</translation>
+    </message>
 </context>
 <context>
     <name>Destination</name>
@@ -1088,8 +1092,8 @@
         <translation>计时导出为 Chrome trace</translation>
     </message>
     <message>
-        <source>Latency view as PNG</source>
-        <translation>延迟视图导出为 PNG</translation>
+        <source>Latency view as picture</source>
+        <translation>延迟视图图片</translation>
     </message>
 </context>
 <context>
@@ -1387,10 +1391,6 @@
         <translation>%1 (F9)；独立窗口：Shift+F9 或单击右键</translation>
     </message>
     <message>
-        <source>Latency view as PNG …</source>
-        <translation>延迟视图导出为 PNG……</translation>
-    </message>
-    <message>
         <source>%1 · loaded in %2 s</source>
         <translation>%1 · %2 秒加载完成</translation>
     </message>
@@ -1405,6 +1405,10 @@
     <message>
         <source>Help</source>
         <translation>帮助</translation>
+    </message>
+    <message>
+        <source>Latency view as picture …</source>
+        <translation>将延迟视图存为图片……</translation>
     </message>
     <message>
         <source>Hide the latency view</source>

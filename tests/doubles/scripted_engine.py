@@ -277,6 +277,7 @@ class ScriptedEngine(Engine):
     input_sample_rate = 16_000
     output_sample_rate = OUT_RATE
     gains_from_batches = True
+    machine = "a processor"
     notes: tuple[Problem, ...] = ()
     speaking_limit: int | None = None
     flow_steps = 0

@@ -339,6 +339,7 @@ class ModelEngine:
     """In place of an Engine, as far as simulated users need it."""
 
     gains_from_batches = True
+    machine = "model"
     input_sample_rate, output_sample_rate = _RATE, _OUTPUT_RATE
     stages = types.SimpleNamespace(samples_per_code=round(_CODE_S * _OUTPUT_RATE), max_codes=1_000)
     bundle = types.SimpleNamespace(lm=types.SimpleNamespace(sampling_speech=SamplingParams()))

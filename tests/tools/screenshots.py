@@ -19,7 +19,6 @@ from app import paths
 from app.gui.common.preferences import Language, Preferences, PreferenceStore
 from app.gui.common.themes import ThemeChoice
 from app.gui.conversation.history_dialog import HistoryDialog
-from app.gui.latency.export import save_png
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
 from tests.doubles.scripted_session import (
@@ -54,7 +53,7 @@ def main(folder: Path) -> None:
             window.latency.redraw()
             for _ in range(5):
                 application.processEvents()
-            save_png(window, folder / f"{name}-{theme.value}-{language}.png")
+            window.grab().save(str(folder / f"{name}-{theme.value}-{language}.png"))
             if name == "window":
                 _save_dialogs(window, folder, f"{theme.value}-{language}.png")
             window.close()
@@ -69,7 +68,7 @@ def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
     history.show()
     history.notice.show_saved(Path.home() / "moss-voice.flac")
     QApplication.processEvents()
-    save_png(history, folder / f"history-{end}")
+    history.grab().save(str(folder / f"history-{end}"))
     history.close()
     tools, bundle = window.settings.tools, str(paths.default_bundle())
     loop = QEventLoop()
@@ -80,17 +79,17 @@ def _save_dialogs(window: MainWindow, folder: Path, end: str) -> None:
     dialog.tabs.setCurrentWidget(dialog.model)
     dialog.show()
     QApplication.processEvents()
-    save_png(dialog, folder / f"settings-{end}")
+    dialog.grab().save(str(folder / f"settings-{end}"))
     for name, page in (("general", dialog.keeping), ("talking", dialog.sound_check)):
         tabs = map(dialog.tabs.widget, range(dialog.tabs.count()))
         dialog.tabs.setCurrentWidget(next(tab for tab in tabs if tab is not None and tab.isAncestorOf(page)))
         QApplication.processEvents()
-        save_png(dialog, folder / f"{name}-{end}")
+        dialog.grab().save(str(folder / f"{name}-{end}"))
     dialog.close()
     guide = window.settings.open_guide()
     for step in range(guide.stack.count()):
         QApplication.processEvents()
-        save_png(guide, folder / f"guide{step + 1}-{end}")
+        guide.grab().save(str(folder / f"guide{step + 1}-{end}"))
         guide.next_button.click()
 
 

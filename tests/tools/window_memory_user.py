@@ -14,7 +14,6 @@ from PySide6.QtCore import QTimer
 
 from app import cli
 from app.gui.common.preferences import Preferences, PreferenceStore
-from app.gui.latency.export import save_png
 from app.gui.window import run
 from app.gui.window.main_window import MainWindow
 from app.session.commands import Start
@@ -52,7 +51,7 @@ class ListeningWindow(MainWindow):
     def _save(self, name: str) -> None:
         """Both themes, then the first one again."""
         for theme in ("a", "b"):
-            save_png(self, Path(_PICTURES[0]) / f"{name}-{theme}.png")
+            self.grab().save(str(Path(_PICTURES[0]) / f"{name}-{theme}.png"))
             self.toggle_theme()
 
 

@@ -229,6 +229,16 @@ def speculation_text() -> str:
     return translate("Definitions", "Lighter bars: done before the end of your turn was confirmed.")
 
 
+def glossary() -> list[tuple[str, str]]:
+    """Names and definitions of the figures and stages of a picture, each once."""
+    figures = [define(metric) for metric in Metric if metric is not Metric.CHUNK_AUDIO]
+    entries = {figure.name: figure.text for figure in figures}
+    for stage in LatencyStage:
+        entries.setdefault(stage_name(stage), stage_text(stage))
+    entries[f"◆ {rating_name()}"] = rating_definition()
+    return list(entries.items())
+
+
 def number(value: float, unit: str) -> str:
     """A value rounded to about three digits, without its unit."""
     if unit == "ms":

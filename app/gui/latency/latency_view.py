@@ -264,6 +264,23 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self._show_outages()
         self.longest_redraw_ms = max(self.longest_redraw_ms, (time.perf_counter() - started) * 1e3)
 
+    def hide_controls(self) -> None:
+        """Show figures alone, as for a picture."""
+        for part in (self._title, self.present_button, self.clear_button):
+            part.hide()
+        self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+
+    def show_metrics(self, metrics: LatencyMetrics) -> None:
+        """Draw other figures."""
+        self.metrics, self._seen = metrics, -1
+        self.redraw()
+
+    @property
+    def least_height(self) -> int:
+        """The height in which all of it is seen."""
+        body = self.widget()
+        return 0 if body is None else body.minimumSizeHint().height()
+
     def clear(self) -> None:
         """Start over with empty figures and the smallest scales."""
         self.metrics = LatencyMetrics()

@@ -41,6 +41,7 @@ from app.gui.latency.metrics import (
     LevelSeries,
     Metric,
     SeriesSummary,
+    TurnPoints,
     TurnSeries,
 )
 
@@ -186,8 +187,10 @@ class Curve:
         highest: the value that the range must hold; outliers do not count.
     """
 
-    def __init__(self, style: CurveStyle, box: pg.ViewBox) -> None:
+    def __init__(self, style: CurveStyle, box: pg.ViewBox, seconds: float | None = None) -> None:
+        """`seconds` are drawn of a series over time."""
         self.style = style
+        self._seconds = seconds
         self.highest = 0.0
         self.line = pg.PlotDataItem(antialias=False, skipFiniteCheck=True, symbol=style.symbol)
         self.bars = pg.ErrorBarItem(x=_NOTHING, y=_NOTHING, top=_NOTHING, bottom=_NOTHING)
@@ -196,13 +199,14 @@ class Curve:
         shown = list(self.percentiles.values()) if style.percentiles else []
         for item in (self.bars, self.line, self.edge, *shown):
             box.addItem(item, ignoreBounds=True)
-        self._turns = self._tops = _NOTHING
+        self._points: TurnPoints | None = None
+        self._has_bars = self._is_cut = False
         self.clear()
 
     def clear(self) -> None:
         """Draw nothing."""
         self.highest = 0.0
-        self._turns = self._tops = _NOTHING
+        self._points = None
         self.line.setData([], [])
         self.edge.setData([], [])
         self.bars.setData(x=_NOTHING, y=_NOTHING, top=_NOTHING, bottom=_NOTHING)
@@ -212,16 +216,17 @@ class Curve:
     def draw(self, series: TurnSeries | LevelSeries) -> None:
         """Draw the values of a series."""
         if isinstance(series, LevelSeries):
-            x, y = with_gaps(series.x, series.y)
+            x, y = series.x, series.y
+            if self._seconds is not None and len(x):
+                is_shown = x >= x[-1] - self._seconds
+                x, y = x[is_shown], y[is_shown]
+            x, y = with_gaps(x, y)
             self.line.setData(x, y)
             self.highest = float(y.max()) if len(y) else 0.0
             return
-        points = series.points()
-        self.line.setData(points.turns, points.medians)
-        if series.per_call:
-            above, below = points.highest - points.medians, points.medians - points.lowest
-            self.bars.setData(x=points.turns, y=points.medians, top=above, bottom=below)
-        self._turns, self._tops = points.turns, points.highest
+        points = self._points = series.points()
+        self._has_bars = series.per_call
+        self._draw_points(points, np.inf)
         self.highest = robust_maximum(points.highest)
         summary = series.summary()
         for which, line in self.percentiles.items():
@@ -230,9 +235,22 @@ class Curve:
                 line.setValue(getattr(summary, which))
 
     def mark_edge(self, upper: float) -> None:
-        """Mark what is above the range."""
-        outside = self._turns[self._tops > upper]
+        """Mark what is above the range, and draw the rest of it no further than to the edge."""
+        if self._points is None:
+            return
+        outside = self._points.turns[self._points.highest > upper]
         self.edge.setData(outside, np.full(len(outside), _TRIANGLE_HEIGHT * upper))
+        if len(outside) or self._is_cut:
+            self._is_cut = len(outside) > 0
+            self._draw_points(self._points, upper)
+
+    def _draw_points(self, points: TurnPoints, upper: float) -> None:
+        lowest, medians, highest = (
+            np.minimum(values, upper) for values in (points.lowest, points.medians, points.highest)
+        )
+        self.line.setData(points.turns, medians)
+        if self._has_bars:
+            self.bars.setData(x=points.turns, y=medians, top=highest - medians, bottom=medians - lowest)
 
     def set_theme(self, theme: Theme) -> None:
         """Take the colours and the scale of a theme."""
@@ -312,6 +330,8 @@ class LivePlot(QFrame):
         self._summaries: dict[Metric, SeriesSummary | None] = {}
         self._turns = (0, 0)
         self._outages: tuple[float, ...] = ()
+        self._low = 0.0
+        """The left edge of the x axis."""
         self._left, self._right = AxisRange(style.smallest), AxisRange(4.0)
         self.plot = pg.PlotWidget(
             background=None, enableMenu=False, axisItems={"bottom": _CornerAxis("bottom")}
@@ -324,7 +344,9 @@ class LivePlot(QFrame):
             self.plot.addItem(self._line, ignoreBounds=True)
         box = self.plot.getPlotItem().getViewBox()
         self.outage_marks = OutageMarks(box)
-        self.curves = {curve.metric: Curve(curve, self._box_of(curve)) for curve in style.curves}
+        self.curves = {
+            curve.metric: Curve(curve, self._box_of(curve), style.seconds) for curve in style.curves
+        }
         self.marks = InterruptionMarks(box) if style.seconds is not None else None
         self._lay_out()
         self.set_theme(theme)
@@ -348,9 +370,10 @@ class LivePlot(QFrame):
             self._write_legend()
             self._write_headline()
             self._describe()
-        if self.marks is not None:
-            self.marks.draw(metrics.interruptions, self._left.upper)
         self._follow(metrics)
+        if self.marks is not None:
+            shown = [(kind, second) for kind, second in metrics.interruptions if second >= self._low]
+            self.marks.draw(shown, self._left.upper)
         self._mark_outages(metrics)
         return bool(changed)
 
@@ -447,6 +470,7 @@ class LivePlot(QFrame):
         return turn_window(1, 1) if seconds is None else (0.0, seconds)
 
     def _set_x_range(self, low: float, high: float) -> None:
+        self._low = low
         self.plot.setXRange(low, high, padding=0)
         if self._right_box is not None:
             self._right_box.setXRange(low, high, padding=0)
@@ -542,7 +566,7 @@ class LivePlot(QFrame):
         """Mark the turns with an outage, or its second."""
         by_turn = self.style_of_plot.seconds is None
         known = metrics.outage_turns if by_turn else metrics.outage_seconds
-        places = tuple(float(place) for place in known if place > 0 or not by_turn)
+        places = tuple(float(place) for place in known if place >= self._low)
         if places or self._outages:
             self._outages = places
             self.outage_marks.draw(places, self._left.upper)

@@ -160,7 +160,7 @@ class HeaderBar(FollowsLanguage, QFrame):
         self.copy_action.setText(self.tr("Copy the conversation"))
         self.csv_action.setText(self.tr("Timings as CSV …"))
         self.trace_action.setText(self.tr("Timings as Chrome trace …"))
-        self.picture_action.setText(self.tr("Latency view as PNG …"))
+        self.picture_action.setText(self.tr("Latency view as picture …"))
         if self._engine is not None:
             text = (
                 self.tr("%1 · on the server %2").replace("%2", server_in_words(self._server))

@@ -120,7 +120,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.composer = Composer(theme, icons)
         self.latency = LatencyView(theme)
         self.controls = ControlBar(theme, icons)
-        self.export = Export(self, self.latency, self.banner, self.notice)
+        self.export = Export(self, self.latency, theme, self.banner, self.notice)
         self.help = HelpMenu(self.banner, self.notice, self)
         self.latency.cleared.connect(self.export.clear)
         self.latency.cleared.connect(self.controls.counters.count_from_zero)
@@ -156,6 +156,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             self.sample_row,
             self.composer,
             self.latency,
+            self.export,
             self.controls,
             compact,
             detached,
@@ -270,13 +271,14 @@ class MainWindow(FollowsLanguage, QMainWindow):
     def _show_engine(self, event: EngineReady) -> None:
         server = self.engine.wanted.server
         self.header.show_engine(event, server)
+        self.export.model, self.export.machine = event.bundle, event.machine or server
         self.transcript.welcome.show_card(event.card, server)
         self.latency.flow_steps.show_steps(event.flow_steps)
         if self._starts_listening:
             self._starts_listening = False
             self.bridge.send(Start())
         if self.modes.presenter is not None:
-            self.modes.presenter.show_model(self.header.bundle.text())
+            self.modes.presenter.show_model(self.export.origin)
 
     def _take_flow_steps(self, event: FlowStepsSet) -> None:
         steps = event.flow_steps
@@ -425,7 +427,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
             self.look.icons,
         )
         presenter.banner.mirror(self.banner)
-        presenter.show_model(self.header.bundle.text())
+        presenter.show_model(self.export.origin)
         self.notice.noticed.connect(presenter.notice.show_notice)
         self.look.theme_changed.connect(presenter.set_theme)
         self.ways.push.add_window(presenter)

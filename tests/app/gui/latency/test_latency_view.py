@@ -287,20 +287,38 @@ def test_waterfall_is_painted_in_the_colours_of_its_stages(view: LatencyView, th
 
 def test_interruptions_are_marked_on_the_playback(view: LatencyView) -> None:
     view.add_events(all_timings())
+    newest = float(view.metrics.playback.x[-1])
+    origin_ns = all_timings()[0].start_ns
+    seconds = [newest - 31, newest - 5, newest - 4, newest - 2]  # the first is no longer on show
     view.add_events(
-        TimingEvent("decision", 24, second * 10**9, 0, "dialog", {"kind": kind, "at_s": float(second)})
-        for second, kind in ((60, "interrupt"), (61, "resume"), (63, "cut"))
+        TimingEvent("decision", 24, origin_ns + int(second * 1e9), 0, "dialog", {"kind": kind})
+        for second, kind in zip(seconds, ("cut", "interrupt", "resume", "cut"), strict=True)
     )
     view.redraw()
     marks = view.plots["playback"].marks
     assert marks is not None
-    origin_s = all_timings()[0].start_ns / 1e9
     x, y = marks.item.getData()
-    assert x.tolist() == pytest.approx([60 - origin_s, 61 - origin_s, 63 - origin_s])
+    assert x.tolist() == pytest.approx(seconds[1:])
     assert (y < ranges(view.plots["playback"])[1][1]).all()
     assert [spot.symbol() for spot in marks.item.points()] == ["t", "t1", "x"]
     view.clear()
     assert len(marks.item.points()) == 0
+
+
+def test_nothing_is_drawn_outside_the_range(view: LatencyView) -> None:
+    view.add_events(all_timings())
+    view.add_events([TimingEvent("first_audio", 24, 0, 30_000_000_000, "engine")])
+    view.add_events([TimingEvent("vocoder", 24, 0, 9_000_000_000, "engine", {"chunk": 9})])
+    view.redraw()
+    for plot in view.plots.values():
+        (left, right), (bottom, top) = ranges(plot)
+        for curve in plot.curves.values():
+            upper = top if not curve.style.on_right else np.inf
+            x, y = curve.line.getData()
+            assert left <= x.min() <= x.max() <= right
+            assert bottom <= y.min() <= y.max() <= upper
+            if len(curve.bars.opts["x"]):
+                assert (curve.bars.opts["y"] + curve.bars.opts["top"]).max() <= upper
 
 
 @pytest.mark.slow
@@ -414,11 +432,12 @@ def test_a_turn_with_an_outage_is_marked_in_every_plot(view: LatencyView) -> Non
     view.redraw()
     assert all(plot.outage_marks.item.getData()[0] is None for plot in view.plots.values())
     origin_s = all_timings()[0].start_ns / 1e9
-    view.add_events([TimingEvent("outage", 24, 70 * 10**9, 10**9, "remote", {"reason": "connection"})])
+    second = round(float(view.metrics.playback.x[-1]) + origin_s) - 5
+    view.add_events([TimingEvent("outage", 24, second * 10**9, 10**9, "remote", {"reason": "connection"})])
     view.redraw()
     for name, plot in view.plots.items():
         x, y = plot.outage_marks.item.getData()
-        place = 70 - origin_s if name == "playback" else 24.0
+        place = second - origin_s if name == "playback" else 24.0
         assert x.tolist() == pytest.approx([place, place])
         assert y.tolist() == [0.0, ranges(plot)[1][1]]
     view.clear()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
-from PySide6.QtCore import QPoint, Qt
-from PySide6.QtWidgets import QApplication, QScrollArea, QWidget
+from PySide6.QtCore import QPoint, QSize, Qt
+from PySide6.QtGui import QColor, QImage, QPainter
+from PySide6.QtWidgets import QApplication, QLabel, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.preferences import Preferences, PreferenceStore
@@ -16,10 +22,13 @@ from app.gui.window.main_window import MainWindow
 from app.gui.window.presenter import Presenter
 from app.session.commands import CancelTurn
 from app.session.events import ReplyTextDelta, SessionState, StateChanged, Timing, TurnCommitted, TurnOpened
+from app.session.report import ConversationReport
 from tests.doubles.scripted_session import ScriptedSession, conversation
 from tests.doubles.timed_turns import spoken_turn
 
-CTRL, NONE = Qt.KeyboardModifier.ControlModifier, Qt.KeyboardModifier.NoModifier
+CTRL = Qt.KeyboardModifier.ControlModifier
+SHARE = 0.4
+"""Scale of a picture in which a screen looks as from afar."""
 
 
 def present(qtbot: QtBot, window: MainWindow, width: int = 1280, height: int = 720) -> Presenter:
@@ -86,7 +95,7 @@ def test_captions_and_state_are_those_of_the_conversation(
     )
     ready.bridge.poll()
     assert (presenter.question.text(), presenter.reply.text()) == ("You spoke 1.9 s", "two plus three")
-    assert presenter.model.text() == ready.header.bundle.text()
+    assert presenter.model.text() == ready.export.origin == "nano"
 
 
 @pytest.mark.slow
@@ -211,5 +220,66 @@ def test_all_of_it_can_be_reached_and_read_out(qtbot: QtBot, ready: MainWindow) 
         if widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.isVisible()
     ]
     assert {presenter.explain_button, presenter.leave_button} <= set(focusable)
-    for part in (presenter.question, presenter.reply, presenter.waterfall, *presenter.plots.values()):
+    shown: tuple[QWidget, ...] = (presenter.question, presenter.reply, presenter.waterfall)
+    for part in (*shown, *presenter.plots.values()):
         assert part.accessibleName()
+
+
+def read_at_a_distance(presenter: Presenter, label: QLabel, file: Path) -> str:
+    """What tesseract reads of a label in a picture of the window that is scaled to 40 %."""
+    picture = presenter.grab().toImage()
+    small = picture.scaled(
+        picture.size() * SHARE,
+        Qt.AspectRatioMode.KeepAspectRatio,
+        Qt.TransformationMode.SmoothTransformation,
+    )
+    corner = label.mapTo(presenter, QPoint())
+    left, top, width, height = (
+        round(length * SHARE) for length in (corner.x(), corner.y(), label.width(), label.height())
+    )
+    # Tesseract is made for large dark letters on white; enlarging adds nothing that the small picture lacks.
+    part = small.copy(left, top, width, height).convertToFormat(QImage.Format.Format_Grayscale8)
+    part = part.scaledToHeight(4 * height, Qt.TransformationMode.SmoothTransformation)
+    if part.pixelColor(0, 0).lightnessF() < 0.5:
+        part.invertPixels()
+    page = QImage(part.size() + QSize(60, 40), QImage.Format.Format_Grayscale8)
+    page.fill(QColor("white"))
+    painter = QPainter(page)
+    painter.drawImage(30, 20, part)
+    painter.end()
+    page.save(str(file))
+    command = ["tesseract", str(file), "-", "--psm", "7"]
+    return " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract-ocr")
+@pytest.mark.parametrize("choice", [ThemeChoice.LIGHT, ThemeChoice.DARK])
+def test_titles_units_and_values_are_read_at_a_distance_as_the_report_has_them(
+    qtbot: QtBot, ready: MainWindow, session: ScriptedSession, tmp_path: Path, choice: ThemeChoice
+) -> None:
+    ready.applied.apply(dataclasses.replace(ready.applied.current, theme=choice))
+    presenter, report = present(qtbot, ready), ConversationReport()
+    for events in conversation():
+        session.feed(*events)
+        for event in events:
+            report.add(event)
+    ready.bridge.poll()
+    presenter.redraw()
+    QApplication.processEvents()
+    turn = report.document()["turns"][-1]["timings"]
+    expected = {
+        "prefill": ["Prefill", f"{turn['prefill_at_commit_ms']:.1f}", "ms"],
+        "vocoder": ["Vocoder per chunk", f"{turn['vocoder_ms']:.1f}", "ms"],
+        "rtf": ["RTF, real-time factor", f"{turn['rtf_total']:.2f}"],
+    }
+
+    def read(*labels: QLabel) -> list[str]:
+        return [read_at_a_distance(presenter, label, tmp_path / "a.png") for label in labels if label.text()]
+
+    plots = presenter.plots.items()
+    assert {name: read(plot.title, plot.value, plot.unit) for name, plot in plots} == expected
+    assert read(presenter.waterfall_title, presenter.waterfall_sum) == [
+        "From the end of your speech to the first sound",
+        f"{turn['voice_to_voice_ms']:.0f} ms",
+    ]
