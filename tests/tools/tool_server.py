@@ -9,6 +9,7 @@ networks, declares `get_weather` (city: a text) and `set_timer` (minutes: an int
     Set a timer for 9 minutes.      calls set_timer {"minutes": 9}; 90 is an argument that it does not take
     Restart the machine.            calls a tool that there is not
     Repeat: ANY TEXT                says that text, also one that looks like a call
+    What were you told?             says the last line of its instructions
     anything else, and all speech   "I heard you."
 
 A text reply has the same words. The sound is noise. It ends with Ctrl-C.
@@ -72,6 +73,7 @@ def _declare(manifest: dict[str, Any]) -> None:
         "languages": ["en"],
         "examples": ["What is the weather in Paris?"],
         "summary": {"en": "It calls a tool."},
+        "follows_instructions": True,
         "tool_calls": {
             "call_begin": CALL,
             "call_end": END,
@@ -95,6 +97,8 @@ def answer(turns: list[ContextTurn]) -> Answer:
         return Answer("", call("set_timer", {"minutes": int(found[1])}))
     if last.text.startswith("Repeat: "):
         return Answer(last.text.removeprefix("Repeat: "))
+    if last.text.startswith("What were you told"):
+        return Answer(turns[0].text.rpartition("\n")[2])
     if last.text.startswith("Restart"):
         return Answer("", call("restart", {}))
     return Answer("I heard you.")

@@ -1,13 +1,14 @@
 """What every client is asked to do, and what has to come of it.
 
-In: a conversation (talk.py) with a server that runs nano or, for the call of a function, the scripted model
-of tool_server.py. Out: nothing, or `Absent`, `Refused` or `Failed`. Event loop.
+In: a conversation (talk.py) with a server that runs nano or, for what nano was not trained to do, the
+scripted model of tool_server.py. Out: nothing, or `Absent`, `Refused` or `Failed`. Event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -16,7 +17,7 @@ from app.audio.resample import Resampler
 from app.audio.wav import read_beginning
 from app.audio.wire_format import PCM16
 from app.paths import assets_dir
-from tests.tools.client_conformance.talk import Failed, Refused, Talk, plain
+from tests.tools.client_conformance.talk import SHOW_S, Failed, Refused, Talk, plain
 from tests.tools.tool_server import WEATHER
 
 SUM = ("03-three-plus-four.wav", "Three plus four is seven.")
@@ -100,7 +101,7 @@ async def barge_in(talk: Talk) -> None:
     for name in ("item_id", "content_index", "audio_end_ms"):
         if asked[name] != cut[name]:
             raise Failed(f"the client asked for {name} {asked[name]}, the server cut at {cut[name]}")
-    sent_ms = talk.sent_bytes(cut["item_id"]) // 48
+    sent_ms = -(-talk.sent_bytes(cut["item_id"]) // 48)  # some clients round up
     if not 0 < cut["audio_end_ms"] <= sent_ms:
         raise Failed(f"cut at {cut['audio_end_ms']} of {sent_ms} ms")
     await talk.answer(SUM[1])
@@ -131,14 +132,15 @@ async def tool_call(talk: Talk) -> None:
 
 
 async def instructions(talk: Talk) -> None:
-    """Instructions: in force, or shown as not in force."""
+    """Instructions that the model follows."""
     await talk.connect(instructions=INSTRUCTIONS)
-    told = talk.of("session.updated")[-1]["session"]["instructions"]
-    if told not in ("", INSTRUCTIONS):
-        raise Failed(f"session.updated shows the instructions {told!r}")
-    await _ask_aloud(talk, SUM)
-    if not told:
-        raise Refused('session.updated shows instructions: ""')
+    await talk.until(
+        lambda: any(event["session"]["instructions"] == INSTRUCTIONS for event in talk.of("session.updated")),
+        "session.updated with the instructions",
+        SHOW_S,
+    )
+    await talk.do("ask", text="What were you told?")
+    await talk.answer(INSTRUCTIONS)
 
 
 async def transcription(talk: Talk) -> None:
@@ -152,7 +154,7 @@ async def transcription(talk: Talk) -> None:
         raise Refused("session.updated shows transcription: null")
     await talk.until(lambda: [kind for kind, _ in talk.shown if kind == "heard"], "transcript at the client")
     words = [str(value) for kind, value in talk.shown if kind == "heard"][-1]
-    if plain(words) not in ("what is three plus four", "what is 3 plus 4"):
+    if not re.search(r"\b(three|3)\b.*\b(four|4)\b", plain(words)):
         raise Failed(f"heard {words!r}")
 
 
@@ -167,7 +169,7 @@ async def reconnect(talk: Talk) -> None:
 
 
 Feature = Callable[[Talk], Awaitable[None]]
-OF_TOOL_SERVER = ("tool call",)
+OF_TOOL_SERVER = ("tool call", "instructions")
 """Features for which nano does not do."""
 FEATURES: dict[str, Feature] = {
     "spoken turn": spoken_turn,

@@ -30,7 +30,7 @@ PACE_S = 0.05
 LIMIT_S = 90.0
 BENIGN = ("response_cancel_not_active",)
 """Errors that clients provoke and filter: they cancel without knowing whether there is anything to cancel."""
-_SHOW_S = 10.0
+SHOW_S = 10.0
 _LINE_LIMIT = 2**24
 
 
@@ -178,7 +178,7 @@ class Talk:
         said = spoken(response)
         if response["status"] != "completed" or plain(said) != plain(expected):
             raise Failed(f"expected {expected!r}, got {response['status']} {said!r}")
-        await self.until(lambda: self._shows(said), f"text and sound of {said!r} at the client", _SHOW_S)
+        await self.until(lambda: self._shows(said), f"text and sound of {said!r} at the client", SHOW_S)
 
     def _shows(self, said: str) -> bool:
         texts = [plain(str(value)) for kind, value in self.shown if kind == "text"]

@@ -39,9 +39,9 @@ _RATE = 24_000
 class _Ear(FrameProcessor):
     """A part of the pipeline that shows what passes."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, idle: asyncio.Event) -> None:
         super().__init__()
-        self._driver = driver
+        self._idle = idle
         self._words = ""
 
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
@@ -49,9 +49,9 @@ class _Ear(FrameProcessor):
         await super().process_frame(frame, direction)
         if isinstance(frame, LLMFullResponseStartFrame):
             self._words = ""
-            self._driver.idle.clear()
+            self._idle.clear()
         elif isinstance(frame, LLMFullResponseEndFrame):
-            self._driver.idle.set()
+            self._idle.set()
         elif isinstance(frame, TTSTextFrame):
             self._words += frame.text
             show("text", self._words)
@@ -83,9 +83,11 @@ class PipecatAI(Driver):
         )
         context = LLMContext(tools=self._tools(settings.get("tool")))
         pair = LLMContextAggregatorPair(context)
-        ears = (_Ear(self), _Ear(self))
+        # Of this connection alone: the pipeline of the one before may still end its reply.
+        self.idle = asyncio.Event()
+        ears = (_Ear(self.idle), _Ear(self.idle))
         self.worker = PipelineWorker(
-            Pipeline([ears[0], pair.user(), self.service, ears[1], pair.assistant()]),
+            Pipeline([pair.user(), ears[0], self.service, ears[1], pair.assistant()]),
             params=PipelineParams(audio_in_sample_rate=_RATE, audio_out_sample_rate=_RATE),
             idle_timeout_secs=None,
         )
@@ -93,7 +95,6 @@ class PipecatAI(Driver):
         runner = WorkerRunner(handle_sigint=False)
         await runner.add_workers(self.worker)
         self._runner = asyncio.create_task(runner.run())
-        self.idle.clear()
         await self.worker.queue_frame(LLMRunFrame())
         await self.idle.wait()
 
