@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from app.cli import build_parser
+from tests.tools.client_conformance.clients import CLIENTS
+from tests.tools.client_conformance.script import FEATURES
 
 
 def test_every_command_of_the_page_is_accepted(repository: Path) -> None:
@@ -22,6 +24,23 @@ def test_every_command_of_the_page_is_accepted(repository: Path) -> None:
             build_parser().parse_args(shlex.split(command)[1:])
         except SystemExit:
             pytest.fail(f"the page shows `{command}`, which is not accepted")
+
+
+def test_the_table_of_clients_is_that_of_the_tool(repository: Path) -> None:
+    page = (repository / "packaging" / "SERVE.md").read_text(encoding="utf-8")
+    section = page.partition("### Clients that were tried")[2].partition("\n#")[0]
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    assert len(header[1:]) == len(CLIENTS)
+    for client, shown in zip(CLIENTS, header[1:], strict=True):
+        name, version = re.sub(r"\[.*\]", "", client.packages[0]).replace("==", "@").rsplit("@", 1)
+        assert shown.startswith(f"{name} {version}")
+    assert [row[0] for row in rows] == list(FEATURES)
+    for feature, *cells in rows:
+        assert set(cells) <= {"ok", "-"}, feature
 
 
 @pytest.mark.parametrize("name", ["ray_serve.yaml", "ray_service.yaml"])
