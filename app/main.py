@@ -119,11 +119,12 @@ def _require_client() -> None:
 def load_turn_end_detector() -> TurnEndDetector | None:
     """The end-of-turn detector, or a note and None where it is not installed or damaged. In the thread that
     will use it."""
+    from app.dialog.backchannel import backchannel_file, load_backchannel_head
     from app.dialog.smart_turn import SmartTurn
     from app.dialog.turn_end import TurnEndDetector, head_file, load_head
 
     try:
-        return TurnEndDetector(SmartTurn(), load_head(head_file()))
+        return TurnEndDetector(SmartTurn(), load_head(head_file()), load_backchannel_head(backchannel_file()))
     except MossVoiceError as error:
         note(str(error))
         return None

@@ -9,10 +9,11 @@ while the push-to-talk button is down, all speech is a turn; a frame that may ho
 counts as silence (`TurnDriver`). While an echo is cancelled, which attenuates anyone who speaks at the same
 time, a longer gap is tolerated.
 
-No words are recognized: length decides, and the detector where the length is between the two. Spoken by ten
-synthetic voices, 95 of 100 backchannels ("mm-hm", "yeah") are shorter than `turn_ms`, and so are single words
-like "stop" or "what": neither length nor the detector distinguishes these from "right". The reply resumes; a
-button or Esc stops it.
+"Stop" is as short as "right", so length alone cannot decide. While the user speaks the detector is asked
+again and again how much that sounds like a backchannel (app.dialog.backchannel): if it is sure that decides
+at once, else soon. Without an answer length decides, and the detector's judgement of the pause where the
+length is between the two. A reply that came back because of a backchannel stays: the speech is followed to
+its end, and may still become a turn.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from app.dialog.end_of_turn import log_odds, probability_of
 from app.dialog.turn_events import TurnAction, TurnEvent
 
 
@@ -53,6 +55,22 @@ class InterruptionSettings:
     continuation_window_ms: int = 500
     """It continues it if it begins this soon after the first sound of the reply: too soon to be a reaction to
     it."""
+    listen_from_ms: int = 256
+    """Length from which on the detector is asked what the speech is: of less it knows too little."""
+    listen_ms: int = 96
+    """How often it is asked: every three frames."""
+    sure: float = 0.9
+    """Probability, for or against a backchannel, that decides at once."""
+    likely: float = 0.6
+    """Probability of a backchannel that later lets the reply go on. More than a half: to talk over somebody
+    who said "stop" is worse than to stop at a "yeah"."""
+    settle_ms: int = 512
+    """Length, or `settle_silence_ms` of silence, from which on `likely` decides. Later the reply
+    would be soft for longer than people take for a stumble."""
+    settle_silence_ms: int = 64
+    """The VAD hears speech for 110 ms after its end, so this is more than the gaps within words."""
+    long_boundary_ms: int = 1_600
+    """Speech of this length is a turn even if it sounds like a backchannel: laughter, "yeah exactly"."""
     bystander_ms: int = 320
     """Speech that stays quieter than the user's for this long is a bystander's. Its first vowel may come
     late."""
@@ -75,6 +93,13 @@ class InterruptionSettings:
                 f"need 0 < continuation_ms <= boundary_ms and a window of at least 0, got "
                 f"{self.continuation_ms}, {self.boundary_ms} and {self.continuation_window_ms}"
             )
+        if self.listen_ms <= 0 or self.settle_ms <= 0 or self.long_boundary_ms < self.boundary_ms:
+            raise ValueError(
+                "need listen_ms and settle_ms > 0 and long_boundary_ms >= boundary_ms, "
+                f"got {self.listen_ms}, {self.settle_ms}, {self.long_boundary_ms} and {self.boundary_ms}"
+            )
+        if not 0.5 <= self.likely <= self.sure <= 1.0:
+            raise ValueError(f"need 0.5 <= likely <= sure <= 1, got {self.likely} and {self.sure}")
         if self.bystander_ms <= 0:
             raise ValueError(f"bystander_ms must be positive, got {self.bystander_ms}")
         if not 0.0 < self.finished <= 1.0:
@@ -153,6 +178,8 @@ class SpeechVerdict(Enum):
     """A backchannel or a noise: the reply resumes."""
     BYSTANDER = 3
     """A bystander's: the reply resumes, and the bystander is reported."""
+    BACKCHANNEL = 4
+    """So far a backchannel: the reply resumes, and the speech is followed to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +192,8 @@ class Course:
     """Since the latest speech."""
     probability: float | None
     """The detector's answer about the present pause."""
+    backchannel: float | None
+    """How likely the speech is a backchannel or no speech, by all of the detector's answers about it."""
     resume_ms: float
     """Silence after which the reply is resumed, after short speech."""
     is_continuation: bool
@@ -178,6 +207,29 @@ class Course:
     def is_short(self) -> bool:
         """Whether it is as short as a backchannel."""
         return self.length_ms < self.settings.turn_ms
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the silence is long enough for short speech."""
+        return self.silence_ms >= self.resume_ms
+
+    @property
+    def _is_late(self) -> bool:
+        """Whether it is time to decide, sure or not."""
+        settings = self.settings
+        return self.length_ms >= settings.settle_ms or self.silence_ms >= settings.settle_silence_ms
+
+    @property
+    def sounds_like_turn(self) -> bool:
+        """Whether the detector takes it for a turn."""
+        limit = self.settings.likely if self._is_late else 1.0 - self.settings.sure
+        return self.backchannel is not None and self.backchannel < limit
+
+    @property
+    def sounds_like_backchannel(self) -> bool:
+        """Whether the detector takes it for none."""
+        limit = self.settings.likely if self._is_late else self.settings.sure
+        return self.backchannel is not None and self.backchannel >= limit
 
 
 COURSE_RULES: tuple[Rule[Course, SpeechVerdict], ...] = (
@@ -197,6 +249,17 @@ COURSE_RULES: tuple[Rule[Course, SpeechVerdict], ...] = (
         lambda course: course.is_continuation and course.length_ms >= course.settings.continuation_ms,
         SpeechVerdict.TURN,
     ),
+    Rule("it sounds like a turn", lambda course: course.sounds_like_turn, SpeechVerdict.TURN),
+    Rule(
+        "a backchannel, then silence",
+        lambda course: course.sounds_like_backchannel and course.has_ended,
+        SpeechVerdict.NO_TURN,
+    ),
+    Rule(
+        "it sounds like a backchannel, and is not too long for one",
+        lambda course: course.sounds_like_backchannel and course.length_ms < course.settings.long_boundary_ms,
+        SpeechVerdict.BACKCHANNEL,
+    ),
     Rule(
         "`boundary_ms`, while the user still speaks",
         lambda course: course.length_ms >= course.settings.boundary_ms,
@@ -204,7 +267,7 @@ COURSE_RULES: tuple[Rule[Course, SpeechVerdict], ...] = (
     ),
     Rule(
         "shorter than `turn_ms`, then silence: a backchannel, a cough, a click",
-        lambda course: course.is_short and course.silence_ms >= course.resume_ms,
+        lambda course: course.is_short and course.has_ended,
         SpeechVerdict.NO_TURN,
     ),
     Rule("shorter than `turn_ms`", lambda course: course.is_short, SpeechVerdict.OPEN),
@@ -260,7 +323,13 @@ class Interruption:
         """Whether the user makes a pause."""
         self.now_ms = end_ms
         """End of the latest frame."""
+        self.is_undone = False
+        """Whether the reply came back already."""
         self._probability: float | None = None
+        self._scores: list[float] = []
+        """The detector's answers what the speech is, as log-odds of a backchannel."""
+        self._asked_ms = start_ms + settings.listen_from_ms - settings.listen_ms
+        """When the detector was asked last what the speech is; at first so that the first time is due."""
 
     def add(self, start_ms: float, end_ms: float, *, is_speech: bool, pause_ms: float) -> bool:
         """The next frame. Whether the user has paused just now, with `pause_ms` of silence, and the detector
@@ -276,6 +345,22 @@ class Interruption:
         was_paused, self.is_paused = self.is_paused, self._silence_ms >= pause_ms
         return self.is_paused and not was_paused and self.length_ms >= self._settings.turn_ms
 
+    def is_to_be_judged(self) -> bool:
+        """Whether to ask the detector what the speech is: every `listen_ms` until the silence after short
+        speech is over."""
+        is_due = self.now_ms - self._asked_ms >= self._settings.listen_ms
+        if not is_due or self._silence_ms >= self._resume_ms:
+            return False
+        self._asked_ms = self.now_ms
+        return True
+
+    def judge(self, first_ms: float, backchannel: float) -> bool:
+        """The detector's answer what the speech from `first_ms` on is; False if that is over."""
+        if first_ms != self.first_ms:
+            return False
+        self._scores.append(log_odds(backchannel))
+        return True
+
     def rate(self, speech_end_ms: float, probability: float) -> bool:
         """The detector's answer about the pause after `speech_end_ms`; False if that is over."""
         if not self.is_paused or speech_end_ms != self.speech_end_ms:
@@ -289,6 +374,7 @@ class Interruption:
             length_ms=self.length_ms,
             silence_ms=self._silence_ms,
             probability=self._probability,
+            backchannel=self._backchannel,
             resume_ms=self._resume_ms,
             is_continuation=self._is_continuation,
             is_bystander=is_bystander,
@@ -305,6 +391,11 @@ class Interruption:
     def event(self, action: TurnAction) -> TurnEvent:
         """An action about this speech, decided by its latest frame."""
         return TurnEvent(action, self.now_ms, self.first_ms, self.speech_end_ms)
+
+    @property
+    def _backchannel(self) -> float | None:
+        # The mean: each answer hears the same beginning, shifted, and errs in another way.
+        return probability_of(sum(self._scores) / len(self._scores)) if self._scores else None
 
     @property
     def _silence_ms(self) -> float:

@@ -31,9 +31,9 @@ _WINDOW_SAMPLES = round(WINDOW_S * _RATE)
 _PACKAGE = "pipecat"
 _FILE = "audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx"
 _SHA256 = "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f"
-"""Hash of the file that has the tensor below. The weights over that tensor were fitted on this version."""
-_SUMMARY = "sum_1"
-"""Inner tensor: Whisper's encoding of the window, pooled by attention."""
+"""Hash of the file that has the tensors below. The weights over those tensors were fitted on this version."""
+_SUMMARY, _FRAMES = "sum_1", "layer_norm_8"
+"""Inner tensors: Whisper's encoding of the window, pooled by attention, and before that."""
 _N_FFT, _HOP, _N_MELS = 400, 160, 80
 _BLOCK_FRAMES = 16
 _POWER_FLOOR = 1e-10
@@ -48,6 +48,10 @@ class EndOfTurnDetector(Protocol):
     def probability(self, pcm: Pcm) -> float:
         """How likely the turn `pcm` [n] at 16 kHz, with the pause at its end, is finished, 0 to 1."""
 
+    def backchannel(self, pcm: Pcm, speech_s: float) -> float | None:
+        """How likely the speech over a reply that began `speech_s` before the end of `pcm` [n] is a
+        backchannel, so far, or no speech at all; None if the detector cannot tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class Impression:
@@ -56,6 +60,8 @@ class Impression:
 
     probability: float
     summary: NDArray[np.float32] | None
+    frames: NDArray[np.float32] | None = None
+    """Whisper's encoding of the window [400, 384], one for 20 ms; None likewise."""
 
 
 def installed_model() -> Path | None:
@@ -88,7 +94,7 @@ class SmartTurn:
         try:
             content = path.read_bytes()
             if hashlib.sha256(content).hexdigest() == _SHA256:
-                content = with_output(content, _SUMMARY)
+                content = with_output(with_output(content, _SUMMARY), _FRAMES)
             self._session = create_session(content, purpose="detect the end of a turn")
         except (OSError, OnnxModelError) as error:
             raise _damaged(path) from error
@@ -103,10 +109,10 @@ class SmartTurn:
 
     def hear(self, pcm: Pcm) -> Impression:
         """What the network makes of the turn `pcm` [n]; the probability is never NaN."""
-        output, *summaries = self._session.run(None, {"input_features": self._features(pcm)[None]})
+        output, *inner = self._session.run(None, {"input_features": self._features(pcm)[None]})
         probability = float(output.reshape(-1)[0])
-        summary = summaries[0].reshape(-1) if summaries else None
-        return Impression(probability if math.isfinite(probability) else 0.0, summary)
+        summary, frames = (inner[0].reshape(-1), inner[1][0]) if inner else (None, None)
+        return Impression(probability if math.isfinite(probability) else 0.0, summary, frames)
 
 
 class LogMel:

@@ -25,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from app import paths
+from app.dialog.backchannel import BackchannelHead
 from app.dialog.end_of_turn import log_odds, probability_of
 from app.dialog.smart_turn import Impression
 from engine_runtime.types import Pcm
@@ -157,11 +158,14 @@ def prosody_score(probability: float, prosody: Prosody | None) -> float:
 
 
 class TurnEndDetector:
-    """A network, and both models on top of it; it has no state."""
+    """A network, and the models on top of it; it has no state."""
 
-    def __init__(self, network: TurnEncoder, head: Head | None) -> None:
+    def __init__(
+        self, network: TurnEncoder, head: Head | None, overlap_head: BackchannelHead | None = None
+    ) -> None:
         self._network = network
         self._head = head
+        self._overlap_head = overlap_head
 
     def probability(self, pcm: Pcm) -> float:
         """How likely the turn `pcm` [n] is finished."""
@@ -170,3 +174,11 @@ class TurnEndDetector:
         if self._head is not None and impression.summary is not None:
             score = (score + self._head.score(impression.summary)) / 2.0
         return probability_of(score)
+
+    def backchannel(self, pcm: Pcm, speech_s: float) -> float | None:
+        """How likely the speech of the last `speech_s` of `pcm` [n] is a backchannel, or no speech; None
+        without the head, or with another version of the network."""
+        if self._overlap_head is None:
+            return None
+        frames = self._network.hear(pcm).frames
+        return None if frames is None else self._overlap_head.probability(frames, speech_s)

@@ -30,6 +30,8 @@ class TurnAction(Enum):
     """The user continued after the commit: the same turn is reopened and the reply is discarded."""
     INTERRUPT = "interrupt"
     """Speaks over the reply: it is paused until it is known whether that is a turn."""
+    LISTEN = "listen"
+    """Speaks over it: the detector is asked what that is."""
     RESUME_REPLY = "resume_reply"
     """It was not a turn: the reply resumes where it was paused."""
     BARGE_IN = "barge_in"

@@ -316,8 +316,10 @@ class TurnTaking:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the user speaks over the reply, which is paused."""
-        return self._phase is _Phase.INTERRUPTED
+        """Whether the user speaks over the reply, and it is open what that is."""
+        interruption = self._interruption
+        is_open = interruption is not None and not interruption.is_undone
+        return self._phase is _Phase.INTERRUPTED and is_open
 
     @property
     def speech_end_ms(self) -> float:
@@ -380,13 +382,22 @@ class TurnTaking:
         Returns its stage, or None for a pause that is over.
         """
         policy = self.settings.policy
-        if policy is not None and self.is_interrupted and self._interruption is not None:
+        is_over_reply = self._phase is _Phase.INTERRUPTED
+        if policy is not None and is_over_reply and self._interruption is not None:
             calibrated = self.calibration.apply(probability)
             is_rated = self._interruption.rate(speech_end_ms, calibrated)
             return policy.stage(calibrated) if is_rated else None
         if policy is None or not self.is_hearing or not self._speech.rate(speech_end_ms, probability):
             return None
         return policy.stage(self.calibration.apply(probability))
+
+    def judge_overlap(self, first_ms: float, backchannel: float) -> bool:
+        """The detector's answer what the speech over the reply from `first_ms` on is: how likely a
+        backchannel, or no speech at all. The next frame acts on it. Returns False if that speech is over."""
+        interruption = self._interruption
+        if self._phase is not _Phase.INTERRUPTED or interruption is None:
+            return False
+        return interruption.judge(first_ms, backchannel)
 
     def predict_turn_end(self, speech_end_ms: float, probability: float) -> Stage | None:
         """The language model's answer about the pause after `speech_end_ms`, as in `rate_pause`."""
@@ -419,10 +430,10 @@ class TurnTaking:
         self.voice_level = VoiceLevel()
         interruption, self._interruption = self._interruption, None
         self._recent.clear()
-        if not self.is_interrupted or interruption is None:
+        if self._phase is not _Phase.INTERRUPTED or interruption is None:
             return []
         self._phase = _Phase.REPLYING
-        return [interruption.event(TurnAction.RESUME_REPLY)]
+        return [] if interruption.is_undone else [interruption.event(TurnAction.RESUME_REPLY)]
 
     # ---- phases ----
 
@@ -537,7 +548,10 @@ class TurnTaking:
         is_speech = probability >= threshold
         asks = interruption.add(start_ms, end_ms, is_speech=is_speech, pause_ms=settings.pause_ms)
         events = self._judge(interruption)
-        return [interruption.event(TurnAction.PAUSE)] if asks and not events else events
+        if self._phase is _Phase.INTERRUPTED:
+            asked = (TurnAction.PAUSE, asks), (TurnAction.LISTEN, interruption.is_to_be_judged())
+            events += [interruption.event(action) for action, is_asked in asked if is_asked]
+        return events
 
     def _judge(self, interruption: Interruption) -> list[TurnEvent]:
         """The consequence of the verdict about speech over the reply, if there is one by now."""
@@ -546,8 +560,11 @@ class TurnTaking:
             return []
         if verdict is SpeechVerdict.TURN:
             return self._take_turn(interruption)
+        resumed = [] if interruption.is_undone else [interruption.event(TurnAction.RESUME_REPLY)]
+        if verdict is SpeechVerdict.BACKCHANNEL:
+            interruption.is_undone = True
+            return resumed
         self._phase = _Phase.REPLYING
-        resumed = [interruption.event(TurnAction.RESUME_REPLY)]
         if verdict is SpeechVerdict.NO_TURN:
             return resumed
         self._interruption = None

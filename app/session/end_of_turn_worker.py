@@ -26,22 +26,25 @@ DetectorFactory = Callable[[], EndOfTurnDetector | None]
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause to judge: the silence after `speech_end_ms`, `silence_ms` of it when it was asked."""
+    """A pause to judge: the silence after `speech_end_ms`, `silence_ms` of it when it was asked. Or speech
+    over a reply, where `overlap_ms` is its start: is it a backchannel?"""
 
     turn_id: int
     speech_end_ms: float
     silence_ms: float
     pcm: Pcm
     """The audio of the turn up to now, at the rate of the detector."""
+    overlap_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PauseRated:
-    """The detector's answer: how likely the user has finished, and when the work on it began and how long it
-    took (by the clock of the timing bus)."""
+    """The detector's answer: how likely the user has finished, or that speech over a reply is a backchannel,
+    and when the work on it began and how long it took (by the clock of the timing bus)."""
 
     pause: Pause
-    probability: float
+    probability: float | None
+    """None where the detector cannot tell a backchannel."""
     start_ns: int
     duration_ns: int
 
@@ -105,5 +108,9 @@ class EndOfTurnWorker:
 
 def _rated(detector: EndOfTurnDetector, pause: Pause) -> PauseRated:
     start_ns = time.perf_counter_ns()
-    probability = detector.probability(pause.pcm)
+    if pause.overlap_ms is None:
+        probability: float | None = detector.probability(pause.pcm)
+    else:
+        speech_ms = pause.speech_end_ms + pause.silence_ms - pause.overlap_ms
+        probability = detector.backchannel(pause.pcm, speech_ms / 1e3)
     return PauseRated(pause, probability, start_ns, time.perf_counter_ns() - start_ns)

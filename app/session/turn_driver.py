@@ -13,6 +13,7 @@ reply or send it. Dialog thread, or event loop.
     commit          closes the speech; then the held reply is confirmed, or a reply requested
     drop            cancels the turn
     reopen          takes back the commit and its reply
+    listen          asks the detector what the speech over the reply is
     interrupt       pauses the reply; resume_reply resumes it; barge_in stops it and opens the next turn
 """
 
@@ -54,7 +55,16 @@ from engine_runtime.types import CancelScope, Modality, ReplyEvent, TurnEndPredi
 _CERTAIN = 2.0
 """Above any rating of a pause, so that no reply is made beyond it."""
 DecisionKind = Literal[
-    "pause", "speculate", "predict", "confirm", "roll_back", "interrupt", "resume", "cut", "ignore"
+    "pause",
+    "speculate",
+    "predict",
+    "confirm",
+    "roll_back",
+    "interrupt",
+    "listen",
+    "resume",
+    "cut",
+    "ignore",
 ]
 TurnResult = Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed
 
@@ -289,6 +299,8 @@ class TurnDriver:
         elif action is TurnAction.PAUSE:
             self.report("pause", turn.turn_id, silence_ms=event.silence_ms)
             self._have_rated(turn, event)
+        elif action is TurnAction.LISTEN:
+            self._have_rated(turn, event, overlap_ms=event.speech_start_ms)
         elif action is TurnAction.INTERRUPT:
             self._hooks.pause_reply(event)
         elif action is TurnAction.RESUME_REPLY:
@@ -374,18 +386,31 @@ class TurnDriver:
             held = self._speculation.roll_back()
             self.report("roll_back", held.turn_id, is_speculative=1, held_ms=held.audio_s * 1e3)
 
-    def _have_rated(self, turn: UserTurn, event: TurnEvent) -> None:
-        """Ask the detector about a pause."""
+    def _have_rated(self, turn: UserTurn, event: TurnEvent, overlap_ms: float | None = None) -> None:
+        """Ask the detector about a pause, or what speech over a reply is."""
         if self._ask_detector is None or self._settings.turn_taking.policy is None:
             return
         window_ms = event.at_ms - WINDOW_S * 1e3
         start = self._stream.samples_of(max(self._start_ms_of(event), window_ms, 0.0))
         pcm = self._stream.utterance.since(start)
-        self._ask_detector(Pause(turn.turn_id, event.speech_end_ms, event.silence_ms, pcm))
+        self._ask_detector(Pause(turn.turn_id, event.speech_end_ms, event.silence_ms, pcm, overlap_ms))
 
     def take_rating(self, rated: PauseRated) -> None:
-        """The detector's answer about a pause."""
+        """The detector's answer about a pause, or what speech over a reply is."""
         turn, pause, stage = self.turn, rated.pause, None
+        if rated.probability is None:
+            return
+        if pause.overlap_ms is not None:
+            if self._taking.judge_overlap(pause.overlap_ms, rated.probability):
+                said_ms = pause.speech_end_ms - pause.overlap_ms
+                self.report(
+                    "listen",
+                    pause.turn_id,
+                    probability=rated.probability,
+                    said_ms=said_ms,
+                    silence_ms=pause.silence_ms,
+                )
+            return
         if turn is not None and turn.turn_id == pause.turn_id:
             stage = self._taking.rate_pause(pause.speech_end_ms, rated.probability)
         answered_ms = self._stream.end_ms - pause.speech_end_ms

@@ -39,7 +39,7 @@ from app.dialog.end_of_turn import (
     log_odds,
     probability_of,
 )
-from app.dialog.smart_turn import EndOfTurnDetector, SmartTurn
+from app.dialog.smart_turn import SmartTurn
 from app.dialog.turn_end import TurnEndDetector, head_file, load_head
 from app.dialog.turn_events import TurnAction, TurnEvent
 from app.dialog.turn_taking import TurnTaking
@@ -181,7 +181,7 @@ class Bench:
     def __init__(
         self,
         utterances: list[Utterance],
-        detector: EndOfTurnDetector,
+        detector: SmartTurn | TurnEndDetector,
         reply_ms: float,
         model: LanguageModel | None,
         predict_ms: float,

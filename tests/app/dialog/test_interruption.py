@@ -121,6 +121,45 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
 
 
 @pytest.mark.parametrize(
+    ("length_ms", "silence_ms", "backchannel", "verdict"),
+    [
+        (320, 0, 0.11, SpeechVerdict.OPEN),
+        (320, 0, 0.89, SpeechVerdict.OPEN),
+        (320, 0, 0.9, SpeechVerdict.BACKCHANNEL),
+        (320, 64, 0.59, SpeechVerdict.TURN),
+        (320, 64, 0.6, SpeechVerdict.BACKCHANNEL),
+        (512, 0, 0.59, SpeechVerdict.TURN),
+        (512, 0, 0.6, SpeechVerdict.BACKCHANNEL),
+    ],
+)
+def test_the_detector_has_to_be_sure_only_at_first(
+    length_ms: float, silence_ms: float, backchannel: float, verdict: SpeechVerdict
+) -> None:
+    known = course(length_ms, silence_ms, backchannel=backchannel)
+    assert next(rule.outcome for rule in COURSE_RULES if rule.holds(known)) is verdict
+
+
+def test_all_answers_about_the_speech_count() -> None:
+    voice = Voice().speak(320)
+    assert voice.speech.judge(0.0, 0.8)
+    assert voice.speech.judge(0.0, 0.95)
+    assert voice.speech.verdict() is SpeechVerdict.OPEN
+    assert voice.speech.judge(0.0, 0.98)
+    assert voice.speech.verdict() is SpeechVerdict.BACKCHANNEL
+    assert not voice.speech.judge(32.0, 0.01)
+    assert voice.speech.verdict() is SpeechVerdict.BACKCHANNEL
+
+
+def test_the_detector_is_asked_every_three_frames_until_the_silence_is_long() -> None:
+    voice, asked = Voice(), []
+    for place in range(30):
+        voice.frame(is_speech=place < 14)
+        if voice.speech.is_to_be_judged():
+            asked.append(voice.now_ms)
+    assert asked == [256, 352, 448, 544, 640]
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"turn_ms": 1_200}, "turn_ms <= boundary_ms"),
@@ -129,6 +168,10 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
         ({"uncertain_resume_ms": 200}, "resume_ms <= uncertain_resume_ms"),
         ({"finished": 0.0}, "finished"),
         ({"bystander_ms": 0}, "bystander_ms"),
+        ({"listen_ms": 0}, "listen_ms"),
+        ({"long_boundary_ms": 900}, "long_boundary_ms"),
+        ({"sure": 0.55}, "likely <= sure"),
+        ({"likely": 0.4}, "likely"),
     ],
 )
 def test_settings_are_checked(changes: dict[str, float], message: str) -> None:
@@ -157,16 +200,27 @@ ONSETS = {
 """An example of each rule that comes first, some of which later ones would decide in another way."""
 
 
-def course(length_ms: float, silence_ms: float, probability: float | None = None, **changes: bool) -> Course:
+def course(
+    length_ms: float,
+    silence_ms: float,
+    probability: float | None = None,
+    backchannel: float | None = None,
+    **changes: bool,
+) -> Course:
     known = {"is_continuation": False, "is_bystander": False, "may_interrupt": True} | changes
-    return Course(length_ms, silence_ms, probability, SETTINGS.resume_ms, settings=SETTINGS, **known)
+    return Course(
+        length_ms, silence_ms, probability, backchannel, SETTINGS.resume_ms, settings=SETTINGS, **known
+    )
 
 
 COURSES = {
     "quieter than the user for `bystander_ms`": course(320, 0, is_bystander=True, may_interrupt=False),
     "interruption was switched off meanwhile": course(1_500, 0, may_interrupt=False),
     "`continuation_ms` of a user who was cut off": course(256, 300, is_continuation=True),
-    "`boundary_ms`, while the user still speaks": course(1_000, 0, 0.0),
+    "it sounds like a turn": course(256, 0, backchannel=0.09),
+    "a backchannel, then silence": course(320, 224, backchannel=0.6),
+    "it sounds like a backchannel, and is not too long for one": course(1_568, 0, backchannel=0.6),
+    "`boundary_ms`, while the user still speaks": course(1_600, 0, 0.0, backchannel=0.9),
     "shorter than `turn_ms`, then silence: a backchannel, a cough, a click": course(608, 224, 0.9),
     "shorter than `turn_ms`": course(608, 192, 0.9, is_continuation=False),
     "no answer of the detector after `answer_ms` of silence": course(800, 320),

@@ -23,7 +23,8 @@ DEFAULT = TurnTakingSettings()
 
 
 class Scene:
-    """Feeds frames and notes what happens, apart from each silence that is none but a speculative reply's."""
+    """Feeds frames and notes what happens, apart from each silence that is none but a speculative reply's,
+    and each question to the detector about speech over a reply."""
 
     def __init__(self, chosen: TurnTakingSettings = DEFAULT) -> None:
         self.machine = TurnTaking(chosen)
@@ -34,10 +35,12 @@ class Scene:
     def frames(self, count: int, probability: float) -> Self:
         for _ in range(count):
             start, self.now_ms = self.now_ms, self.now_ms + FRAME_MS
-            for event in self.machine.update(probability, start, self.now_ms):
-                is_silence = event.action is A.SILENCE
-                (self.silences if is_silence else self.events).append(event)
+            self.note(self.machine.update(probability, start, self.now_ms))
         return self
+
+    def note(self, events: list[TurnEvent]) -> None:
+        self.silences += [event for event in events if event.action is A.SILENCE]
+        self.events += [event for event in events if event.action not in (A.SILENCE, A.LISTEN)]
 
     def speak(self, ms: float, probability: float = 0.7) -> Self:
         return self.frames(round(ms / FRAME_MS), probability)

@@ -20,7 +20,7 @@ class Room(Scene):
     def voice(self, ms: float, level_db: float | None, probability: float = 0.7) -> Room:
         for _ in range(round(ms / FRAME_MS)):
             start, self.now_ms = self.now_ms, self.now_ms + FRAME_MS
-            self.events += self.machine.update(probability, start, self.now_ms, level_db)
+            self.note(self.machine.update(probability, start, self.now_ms, level_db))
         return self
 
     def pause(self, ms: float) -> Room:

@@ -41,6 +41,45 @@ def test_a_backchannel_pauses_the_reply_and_lets_it_go_on() -> None:
     assert resumed.speech_end_ms == start + DEFAULT.barge_in_ms + 320
 
 
+def test_a_reply_comes_back_while_a_backchannel_is_still_said() -> None:
+    scene = replying()
+    start = scene.now_ms
+    scene.speak(256)
+    assert scene.machine.judge_overlap(start, 0.97)
+    scene.speak(608)
+    assert scene.actions == [A.INTERRUPT, A.RESUME_REPLY]
+    assert scene.events[1].at_ms == start + 288
+    assert not scene.machine.is_interrupted
+    scene.quiet(640)
+    assert scene.machine.is_replying
+    assert A.BARGE_IN not in scene.actions
+    assert scene.actions.count(A.RESUME_REPLY) == 1
+    assert not scene.machine.judge_overlap(start, 0.01)
+
+
+def test_what_began_as_a_backchannel_may_still_be_a_turn() -> None:
+    scene = replying()
+    start = scene.now_ms
+    scene.speak(256)
+    scene.machine.judge_overlap(start, 0.97)
+    scene.speak(96)
+    scene.machine.judge_overlap(start, 0.001)
+    scene.speak(192)
+    expected = [A.INTERRUPT, A.RESUME_REPLY, A.BARGE_IN]
+    assert scene.actions == expected
+    assert scene.events[-1].speech_start_ms == start
+
+
+def test_the_source_is_lost_after_the_reply_came_back() -> None:
+    scene = replying()
+    start = scene.now_ms
+    scene.speak(256)
+    scene.machine.judge_overlap(start, 0.97)
+    scene.speak(64)
+    assert scene.machine.forget_speech() == []
+    assert scene.machine.is_replying
+
+
 def test_speech_that_goes_on_is_a_turn_from_its_beginning() -> None:
     scene = replying()
     start = scene.now_ms

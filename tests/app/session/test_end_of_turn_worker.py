@@ -61,6 +61,15 @@ def test_an_answer_can_go_to_whom_asked() -> None:
     assert worker.answers.empty()
 
 
+def test_speech_over_a_reply_is_judged_as_a_backchannel() -> None:
+    overlap = Pause(1, 1_000.0, 64.0, speech(0.5), overlap_ms=600.0)
+    detector = ScriptedDetector(0.2, backchannels=[0.7])
+    assert [answer.probability for answer in answers_of(detector, overlap, pause(2))] == [0.7, 0.2]
+    assert detector.overlaps_s == [pytest.approx(0.464)]
+    (answer,) = answers_of(ScriptedDetector(0.2), overlap)
+    assert answer.probability is None
+
+
 def test_without_a_detector_there_is_no_answer() -> None:
     assert answers_of(None, pause(1), pause(2)) == []
 
@@ -72,6 +81,9 @@ def test_a_detector_that_fails_is_given_up(caplog: pytest.LogCaptureFixture) -> 
         def probability(self, pcm: Pcm) -> float:
             self.calls += 1
             raise RuntimeError("out of order")
+
+        def backchannel(self, pcm: Pcm, speech_s: float) -> float | None:
+            return self.probability(pcm)
 
     detector = Failing()
     assert answers_of(detector, pause(1), pause(2)) == []

@@ -258,6 +258,29 @@ def test_smart_turn_decides_about_speech_of_medium_length() -> None:
         assert outcome == ("cut" if turns == 2 else "resume")
 
 
+@pytest.mark.parametrize(
+    ("backchannel", "said_s", "outcome"),
+    [(0.02, 0.4, "cut"), (0.98, 1.2, "resume")],
+    ids=["stop", "laughter"],
+)
+def test_the_words_decide_where_the_detector_knows_them(
+    backchannel: float, said_s: float, outcome: str
+) -> None:
+    detector = ScriptedDetector(0.95, backchannels=[backchannel])
+    microphone = ScriptedMicrophone(*QUESTION, speech(said_s))
+    settings = replace(DUCKING, turn_taking=TurnTakingSettings())
+    with running(ScriptedEngine(SCRIPT), settings, microphone=microphone, detector=detector) as driver:
+        driver.session.send(Start())
+        driver.await_event(PlaybackFinished)
+    assert [decision["kind"] for decision in decisions(driver, "interrupt", "resume", "cut")] == [
+        "interrupt",
+        outcome,
+    ]
+    decided_s = decisions(driver, outcome)[0]["at_s"] - OVER_S
+    assert decided_s < TURNS.interruption.settle_ms / 1e3
+    assert decisions(driver, "listen")[0]["probability"] == backchannel
+
+
 COMMANDS: dict[str, Command] = {
     "user": CancelTurn(),
     "stopped": Stop(),
