@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
+_CONFIG = """<busconfig>
+<type>session</type>
+<listen>unix:dir={folder}</listen>
+<policy context="default">
+<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
+</policy>
+</busconfig>
+"""
+"""Starts no service, such as the portal of the computer that the tests run on."""
 _PATH = "/org/freedesktop/portal/desktop"
 _SHORTCUTS = "org.freedesktop.portal.GlobalShortcuts"
 _REQUEST = "org.freedesktop.portal.Request"
@@ -20,7 +31,10 @@ class SessionBus:
 
     def start(self) -> None:
         """Returns when it answers."""
-        command = ["dbus-daemon", "--session", "--nofork", "--nopidfile", "--print-address"]
+        self._folder = tempfile.TemporaryDirectory()
+        config = Path(self._folder.name) / "bus.conf"
+        config.write_text(_CONFIG.format(folder=self._folder.name))
+        command = ["dbus-daemon", f"--config-file={config}", "--nofork", "--nopidfile", "--print-address"]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -35,6 +49,7 @@ class SessionBus:
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None
+            self._folder.cleanup()
 
 
 class Portal:
