@@ -79,7 +79,7 @@ from app.session.engine_jobs import (
 from app.session.engine_turns import KEPT_TURNS
 from app.session.events import CancelReason, SpeculationStats
 from app.session.speculation import HeldReply
-from app.session.transcriber import Speech, Transcribe, Transcript
+from app.session.transcriber import Speech, Transcribe, TranscribedSpeech
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, UserTurn
 from engine_runtime.bundle.tools import Tool
 from engine_runtime.conversation.context_window import RETENTION, TurnRoom
@@ -494,7 +494,7 @@ class RealtimeSession:
             self._refused = wanted
             self._fail_transcription(item, _NO_TRANSCRIBER, "invalid_request_error", "unsupported")
 
-    def _take_transcript(self, item: Item, transcript: Transcript) -> None:
+    def _take_transcript(self, item: Item, transcript: TranscribedSpeech) -> None:
         """The words of an item, which may be deleted by now."""
         if not self._items.has(item):
             return

@@ -27,7 +27,7 @@ from app.session.engine_jobs import (
     Transcribed,
 )
 from app.session.events import CaptionsNoticed, Event, TurnTranscribed
-from app.session.transcriber import Speech, Transcriber, Transcript
+from app.session.transcriber import Speech, TranscribedSpeech, Transcriber
 from engine_runtime.errors import Problem
 from engine_runtime.types import Pcm
 
@@ -37,7 +37,7 @@ class Captions:
 
     def __init__(self, jobs: JobQueue, transcriber: Transcriber, emit: Callable[[Event], None]) -> None:
         self._jobs, self._transcriber, self._emit = jobs, transcriber, emit
-        self._answers: SimpleQueue[tuple[int, Speech, Transcript]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[int, Speech, TranscribedSpeech]] = SimpleQueue()
         self._is_on = False
         self._rate = 0
         self._said: list[Pcm] = []

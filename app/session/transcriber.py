@@ -1,8 +1,8 @@
 """What the user said, in words: a Whisper model in a child process, for the window and the server alike.
 
-In: the speech of committed turns. Out: a `Transcript` each, in the order in which they were submitted. The
-child has the lowest priority and is asked in a thread of its own, so no reply waits for it. It may crash or
-hang: then the transcript says why, and a new child is started for the next turn. `run` is the body of the
+In: the speech of committed turns. Out: a `TranscribedSpeech` each, in the order in which they were submitted.
+The child has the lowest priority and is asked in a thread of its own, so no reply waits for it. It may crash
+or hang: then the transcript says why, and a new child is started for the next turn. `run` is the body of the
 transcription thread; the other methods may be called from any and do not block.
 """
 
@@ -58,7 +58,7 @@ class Speech:
 
 
 @dataclass(frozen=True, slots=True)
-class Transcript:
+class TranscribedSpeech:
     """The words of a speech, "" if there are none in it."""
 
     text: str = ""
@@ -69,7 +69,7 @@ class Transcript:
     """Why there is no text."""
 
 
-TranscriptListener = Callable[[Transcript], None]
+TranscriptListener = Callable[[TranscribedSpeech], None]
 """Gets one transcript, in the transcription thread or that of `submit`; must not block."""
 Transcribe = Callable[[Speech, TranscriptListener], None]
 """Has a speech transcribed; does not block."""
@@ -119,7 +119,7 @@ class Transcriber:
                 refused.append(self._waiting.popleft())
             self._changed.notify_all()
         for known, give_up in refused:
-            give_up(Transcript(seconds=known.seconds, problem=problem))
+            give_up(TranscribedSpeech(seconds=known.seconds, problem=problem))
 
     def wait(self, limit_s: float) -> bool:
         """Wait until all that was submitted is answered; False if it was not in time."""
@@ -181,9 +181,9 @@ class Transcriber:
             return self._folder is not None and not self._failures
         return self._child.folder != self._folder
 
-    def _transcribed(self, speech: Speech) -> Transcript:
+    def _transcribed(self, speech: Speech) -> TranscribedSpeech:
         if (problem := self._problem) is not None:
-            return Transcript(seconds=speech.seconds, problem=problem)
+            return TranscribedSpeech(seconds=speech.seconds, problem=problem)
         try:
             if self._has_wrong_child:
                 self._end_child()
@@ -197,11 +197,11 @@ class Transcriber:
             return self._failed(speech, _not_transcribed(error))
         self._failures = 0
         if (said := found.get("error")) is not None:
-            return Transcript(seconds=speech.seconds, problem=_not_transcribed(said))
+            return TranscribedSpeech(seconds=speech.seconds, problem=_not_transcribed(said))
         text, language = str(found.get("text", "")), str(found.get("language", ""))
-        return Transcript(text.strip(), language, speech.seconds)
+        return TranscribedSpeech(text.strip(), language, speech.seconds)
 
-    def _failed(self, speech: Speech, problem: Problem, *, is_late: bool = False) -> Transcript:
+    def _failed(self, speech: Speech, problem: Problem, *, is_late: bool = False) -> TranscribedSpeech:
         """The child is of no use any more; the next speech gets another one, however often it `is_late`."""
         _log.warning("speech is not transcribed: %s", problem)
         self._end_child()
@@ -209,7 +209,7 @@ class Transcriber:
             self._failures = 1 if is_late else self._failures + 1
             if self._failures >= _MOST_FAILURES:
                 self._problem = problem
-        return Transcript(seconds=speech.seconds, problem=problem)
+        return TranscribedSpeech(seconds=speech.seconds, problem=problem)
 
     def _start_child(self) -> _Child:
         """Raises WhisperError."""

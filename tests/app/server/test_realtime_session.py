@@ -32,7 +32,7 @@ from app.session.engine_jobs import (
     Reopen,
     UseContext,
 )
-from app.session.transcriber import Speech, Transcript, TranscriptListener
+from app.session.transcriber import Speech, TranscribedSpeech, TranscriptListener
 from engine_runtime.bundle.tools import Tool
 from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.errors import ContextLengthError, LanguageError, Problem
@@ -121,7 +121,7 @@ class Transcribing(Client):
             transcribe=lambda speech, give: self.asked.append((speech, give)),
         )
 
-    def answer(self, transcript: Transcript, place: int = 0) -> list[Event]:
+    def answer(self, transcript: TranscribedSpeech, place: int = 0) -> list[Event]:
         before = len(self.events)
         self.asked[place][1](transcript)
         return self.events[before:]
@@ -1136,8 +1136,8 @@ def test_every_event_is_one_of_the_official_types() -> None:
     client.send("conversation.item.retrieve", item_id=item["id"])
     client.send("conversation.item.delete", item_id=item["id"])
     client.send("nonsense")
-    client.answer(Transcript("what", "en", 0.9))
-    client.answer(Transcript(problem=Problem("It has ended.")), place=1)
+    client.answer(TranscribedSpeech("what", "en", 0.9))
+    client.answer(TranscribedSpeech(problem=Problem("It has ended.")), place=1)
     known = TypeAdapter[Any](RealtimeServerEvent)
     official = [event for event in client.events if not event["type"].startswith("moss_voice.")]
     for event in official:
@@ -1406,7 +1406,7 @@ def test_a_spoken_turn_is_transcribed_after_its_commit_and_beside_its_reply() ->
     assert (speech.sample_rate, speech.language, speech.prompt) == (16_000, "en", "yes, no")
     assert speech.seconds == pytest.approx(1.4, abs=0.4)
     item_id = only(events, "input_audio_buffer.committed")["item_id"]
-    delta, completed = client.answer(Transcript("what is two", "en", 1.4))
+    delta, completed = client.answer(TranscribedSpeech("what is two", "en", 1.4))
     of_item = {"item_id": item_id, "content_index": 0}
     assert delta.items() >= ({"type": f"{SPOKEN}delta", "delta": "what is two"} | of_item).items()
     assert (completed["type"], completed["transcript"]) == (f"{SPOKEN}completed", "what is two")
@@ -1426,7 +1426,7 @@ def test_audio_that_the_client_commits_is_transcribed() -> None:
     client.append(nothing(0.5))
     client.send("input_audio_buffer.commit")
     assert [speech.seconds for speech, _ in client.asked] == [0.5, pytest.approx(0.5, abs=0.02)]
-    completed = client.answer(Transcript("", "en", 0.5), place=1)
+    completed = client.answer(TranscribedSpeech("", "en", 0.5), place=1)
     assert kinds(completed) == [f"{SPOKEN}completed"], "there is nothing to add bit by bit"
     assert completed[0]["transcript"] == ""
     client.send("session.update", session={"input_audio_transcription": None})
@@ -1441,7 +1441,7 @@ def test_a_transcription_that_fails_is_of_its_item_alone() -> None:
     client.send("session.update", session=transcribed())
     client.append(said(0.5))
     committed = client.send("input_audio_buffer.commit")
-    (failed,) = client.answer(Transcript(problem=Problem("The process has ended.", "Wait.")))
+    (failed,) = client.answer(TranscribedSpeech(problem=Problem("The process has ended.", "Wait.")))
     assert (failed["type"], failed["content_index"]) == (f"{SPOKEN}failed", 0)
     assert failed["item_id"] == only(committed, "input_audio_buffer.committed")["item_id"]
     assert failed["error"]["code"] == "transcription_failed"
@@ -1459,7 +1459,7 @@ def test_words_of_a_deleted_item_are_dropped() -> None:
     client.send(
         "conversation.item.delete", item_id=only(committed, "input_audio_buffer.committed")["item_id"]
     )
-    assert client.answer(Transcript("gone", "en", 0.5)) == []
+    assert client.answer(TranscribedSpeech("gone", "en", 0.5)) == []
 
 
 def test_a_server_that_cannot_transcribe_says_so_once_and_keeps_the_rest_of_the_update() -> None:

@@ -20,7 +20,7 @@ from app.session.events import (
 )
 from app.session.headless import run_file
 from app.session.session_settings import SessionSettings
-from app.session.transcriber import Speech, Transcriber, Transcript, TranscriptListener
+from app.session.transcriber import Speech, TranscribedSpeech, Transcriber, TranscriptListener
 from app.session.transcript import read_transcript, turn_texts
 from engine_runtime.errors import Problem
 from engine_runtime.types import CancelScope, Modality, Pcm
@@ -66,7 +66,7 @@ class Rig(Transcriber):
     def answer(self, place: int, text: str = "", problem: Problem | None = None) -> list[Event]:
         """What an answer brings."""
         before = len(self.events)
-        self.asked[place][1](Transcript(text, problem=problem))
+        self.asked[place][1](TranscribedSpeech(text, problem=problem))
         self.captions.service()
         return self.events[before:]
 

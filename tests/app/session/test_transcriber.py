@@ -17,7 +17,7 @@ from app import paths
 from app.audio.wav import read_wav
 from app.sample_questions import load_samples
 from app.session import transcriber as module
-from app.session.transcriber import Speech, Transcriber, Transcript, whisper_command
+from app.session.transcriber import Speech, TranscribedSpeech, Transcriber, whisper_command
 from engine_runtime import whisper
 from engine_runtime.bench.word_errors import word_errors
 from engine_runtime.whisper import WhisperError
@@ -49,15 +49,15 @@ def running(folder: Path, limit_s: float = LONG_S) -> Iterator[Transcriber]:
     assert not thread.is_alive()
 
 
-def answers(transcriber: Transcriber, *asked: Speech) -> list[Transcript]:
-    found: list[Transcript] = []
+def answers(transcriber: Transcriber, *asked: Speech) -> list[TranscribedSpeech]:
+    found: list[TranscribedSpeech] = []
     for one in asked:
         transcriber.submit(one, found.append)
     assert transcriber.wait(LONG_S)
     return found
 
 
-def reason(transcript: Transcript) -> str:
+def reason(transcript: TranscribedSpeech) -> str:
     assert transcript.problem is not None
     assert not transcript.text
     return str(transcript.problem)
@@ -66,7 +66,7 @@ def reason(transcript: Transcript) -> str:
 def test_every_speech_is_answered_in_its_order(tmp_path: Path) -> None:
     with running(tmp_path / "words") as transcriber:
         found = answers(transcriber, speech(800), speech(1_600, language="zh", prompt="tea"))
-        assert found == [Transcript("800", "en", 0.05), Transcript("1600 tea", "zh", 0.1)]
+        assert found == [TranscribedSpeech("800", "en", 0.05), TranscribedSpeech("1600 tea", "zh", 0.1)]
         (resampled,) = answers(transcriber, speech(4_800, 48_000))
         assert (int(resampled.text), resampled.seconds) == (pytest.approx(1_600, abs=2), 0.1)
         assert transcriber.name == "words"
@@ -108,7 +108,7 @@ def test_a_hang_is_ended(tmp_path: Path) -> None:
 
 
 def test_the_end_does_not_wait_for_a_child_that_hangs(tmp_path: Path) -> None:
-    found: list[Transcript] = []
+    found: list[TranscribedSpeech] = []
     with running(tmp_path / "hang") as transcriber:
         transcriber.submit(speech(), found.append)
     assert not found
@@ -126,7 +126,7 @@ def test_of_too_much_speech_the_oldest_is_given_up(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module, "_MOST_WAITING_S", 0.25)
     transcriber = Transcriber(transcriber_child.command)
     transcriber.use(tmp_path)
-    found: list[tuple[int, Transcript]] = []
+    found: list[tuple[int, TranscribedSpeech]] = []
     for number in range(4):
         transcriber.submit(speech(), lambda transcript, number=number: found.append((number, transcript)))  # type: ignore[misc]
     assert [number for number, _ in found] == [0, 1]
@@ -182,7 +182,7 @@ def test_whisper_itself() -> None:
     thread = threading.Thread(target=transcriber.run, daemon=True)
     thread.start()
     samples = load_samples(paths.assets_dir() / "samples")
-    found: list[Transcript] = []
+    found: list[TranscribedSpeech] = []
     for sample in samples:
         transcriber.submit(Speech(*read_wav(sample.path), language="en"), found.append)
     assert transcriber.wait(600)
