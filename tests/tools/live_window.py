@@ -31,6 +31,7 @@ class LiveWindow:
     """Needs a `PulseServer` in the environment. `seen` is every event so far."""
 
     def __init__(self, size: QSize) -> None:
+        os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
         self._application = QApplication.instance() or QApplication([])
         load = engine_factory(StartSettings(bundle=ROOT / "assets" / "bundles" / "nano"))
         session = Session(load, end_of_turn=load_turn_end_detector)
