@@ -99,8 +99,8 @@ _OF_TURN = {
 }
 _DECIDED = ("kind", "reason", "stage")
 """Attributes of a decision that are compared; its time and cost are not."""
-_OF_SPEED = frozenset({"speculate", "predict", "confirm", "roll_back"})
-"""Decisions that depend on how fast the engine is."""
+_OF_SPEED = frozenset({"speculate", "predict", "confirm", "roll_back", "listen"})
+"""Decisions that depend on how fast the engine or the detector is."""
 
 
 class ReplayError(MossVoiceError):
