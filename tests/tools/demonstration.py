@@ -2,7 +2,7 @@
 
     python -m tests.tools.demonstration FOLDER
 
-Two minutes in real time: window, session, engine, nano bundle, sound on null sinks. The user's lines are
+In real time, some 75 s: window, session, engine, nano bundle, sound on null sinks. The user's lines are
 recordings that go into the microphone. Writes a picture of each moment, demonstration.flac (left: what the
 loudspeaker plays, right: what the microphone hears) and demonstration.json (what was said, and when). Exit
 status 1 if a reply was not the answer, the backchannel ended a reply, or the interruption did not. Needs
