@@ -14,7 +14,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import cast
@@ -55,7 +54,6 @@ def serve(
     MossVoiceError if the engine cannot be loaded, the address is not free or others could connect."""
     check_address(settings.host, settings.access)
     check_tls(settings.tls_certificate, settings.tls_key)
-    settings = replace(settings, access=settings.access.at(settings.host))
     free_port(settings)  # before the engine is loaded, which takes longer
     if settings.exits_with_stdin:
         threading.Thread(target=_end_with_stdin, name="standard input", daemon=True).start()

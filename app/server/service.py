@@ -91,7 +91,7 @@ class RealtimeService:
             raise self.host.problem
         self.app = RealtimeApp(
             self.host,
-            settings.access,
+            settings.access.at(settings.host),
             settings.limits,
             metrics,
             self._detector,

@@ -22,6 +22,7 @@ from app.server.connection import ConnectionLimits
 from app.server.engine_load import choose_admission
 from app.server.http_app import PATH, RealtimeApp
 from app.server.metrics import Metrics
+from app.server.service import RealtimeService, ServeSettings
 from app.session.clocks import PendingWork
 from app.session.end_of_turn_worker import EndOfTurnWorker
 from app.session.engine_host import EngineHost
@@ -282,6 +283,16 @@ def test_another_name_that_leads_to_this_machine_is_not_answered() -> None:
         ):
             pass
         assert caught.value.status_code == 421
+
+
+@pytest.mark.parametrize(("settings", "status"), [(ServeSettings(), 421), (ServeSettings("0.0.0.0"), 200)])
+def test_a_service_knows_the_address_that_it_serves(settings: ServeSettings, status: int) -> None:
+    service = RealtimeService(settings, ScriptedEngine, lambda: ScriptedDetector(0.9), new_vad=LoudnessVad)
+    try:
+        with TestClient(service.app.asgi) as client:
+            assert client.get("/health", headers={"host": "evil.example"}).status_code == status
+    finally:
+        service.close()
 
 
 @pytest.mark.slow

@@ -130,7 +130,7 @@ def test_health_and_metrics_are_those_of_all_replicas(ray_replica: Any) -> None:
     replica = _replica(ray_replica)
     ray_replica.replicas += [replica, replica]
     try:
-        with TestClient(replica.__serve_build_asgi_app__()) as client:
+        with TestClient(replica.__serve_build_asgi_app__(), "http://localhost") as client:
             assert client.get("/health").json() == {
                 "status": "ready",
                 "conversations": 0,
@@ -150,7 +150,7 @@ def test_a_replica_reports_for_itself_where_another_has_died(ray_replica: Any) -
     replica = _replica(ray_replica)
     ray_replica.replicas += [replica, Dead()]
     try:
-        with TestClient(replica.__serve_build_asgi_app__()) as client:
+        with TestClient(replica.__serve_build_asgi_app__(), "http://localhost") as client:
             assert client.get("/health").json()["replicas"] == 1
     finally:
         replica.__del__()
@@ -169,7 +169,7 @@ def test_a_draining_replica_admits_nobody(ray_replica: Any) -> None:
     replica = _replica(ray_replica)
     asyncio.run(replica.drain())
     try:
-        with TestClient(replica.__serve_build_asgi_app__()) as client:
+        with TestClient(replica.__serve_build_asgi_app__(), "http://localhost") as client:
             assert client.get("/health").status_code == 503
     finally:
         replica.__del__()

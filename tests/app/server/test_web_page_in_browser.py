@@ -93,7 +93,7 @@ class Rig:
 @contextmanager
 def scripted(script: Script, key: str = "", port: int = 0, most: int = 2) -> Iterator[Rig]:
     engine = ScriptedEngine(script)
-    access = Access((key,) if key else ()).at("127.0.0.1")
+    access = Access((key,) if key else ())
     settings = ServeSettings(conversations=most, access=access)
     service = RealtimeService(settings, lambda: engine, lambda: ScriptedDetector(0.9), new_vad=LoudnessVad)
     config = uvicorn.Config(
