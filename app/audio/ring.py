@@ -157,6 +157,11 @@ class PlaybackRing(Ring):
         """Whether the consumer gets silence, or is fading to it, for another reason than an empty ring."""
         return self._faded is not None
 
+    @property
+    def loudness(self) -> float:
+        """Factor of what the consumer hears: below 1 while ducked, 0 while paused."""
+        return 0.0 if self.is_silent else float(self._duck[self._lowered])
+
     def discard(self) -> None:
         """Producer: discard everything written so far, after a fade. Ends a pause, and what is written from
         now on is not ducked."""

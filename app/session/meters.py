@@ -89,8 +89,8 @@ class Meters:
     def _output_level(self) -> float:
         if not self._playback.is_active:
             return 0.0
-        samples = self._audio_out.sample_rate * _PERIOD_NS // 1_000_000_000
-        return rms(self._audio_out.ring.recent(samples)) * self._audio_out.gain
+        ring, samples = self._audio_out.ring, self._audio_out.sample_rate * _PERIOD_NS // 1_000_000_000
+        return rms(ring.recent(samples)) * ring.loudness * self._audio_out.gain
 
     def _count(self, timing: TimingBus, turn_id: int) -> None:
         counters = (self._audio_out.underruns, self._audio_in.dropped_samples)
