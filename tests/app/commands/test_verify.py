@@ -93,7 +93,7 @@ def test_what_is_missing_for_quality_is_said(
     assert "word errors not counted: give a Whisper model with --whisper DIR" in output
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
     assert main(["verify", str(random_bundle), *asked(wavs), "--whisper", str(wavs)]) == 1
-    assert "Word errors need faster-whisper" in capsys.readouterr().err
+    assert "Whisper needs the package faster-whisper" in capsys.readouterr().err
 
 
 @pytest.mark.slow
