@@ -28,7 +28,7 @@ from app.gui.common.turn_times import LatencyStage
 from app.gui.latency.definitions import define, number, percentiles, tooltip
 from app.gui.latency.flow_steps_row import FlowStepsRow
 from app.gui.latency.metrics import LatencyMetrics, Metric
-from app.gui.latency.plots import CurveStyle, LivePlot, PlotStyle
+from app.gui.latency.plots import PREFILL_CURVES, RTF_PLOT, CurveStyle, LivePlot, PlotStyle
 from app.gui.latency.waterfall import WaterfallView
 from app.session.events import SpeculationMeasured, SpeculationStats
 from engine_runtime.timing import TimingEvent
@@ -54,8 +54,7 @@ _PLOTS = (
     PlotStyle(
         "prefill",
         (
-            CurveStyle(Metric.PREFILL_AT_COMMIT, LatencyStage.PREFILL, "o"),
-            CurveStyle(Metric.PREFILL_SPEAKING, Tone.TEXT, "s", dashed=True),
+            *PREFILL_CURVES,
             CurveStyle(Metric.TOKENS_AT_COMMIT, Tone.MUTED, "t1", dashed=True, on_right=True),
         ),
         smallest=10.0,
@@ -70,16 +69,7 @@ _PLOTS = (
         smallest=20.0,
         headline=True,
     ),
-    PlotStyle(
-        "rtf",
-        (
-            CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
-            CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
-        ),
-        smallest=1.1,
-        reference=1.0,
-        headline=True,
-    ),
+    RTF_PLOT,
     PlotStyle(
         "response",
         (

@@ -21,7 +21,8 @@ from PySide6.QtGui import QColor, QFont, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.gui.common.plain_text import ElidedLabel, MarkupLabel, PlainLabel, set_markup_tip
-from app.gui.common.themes import Ink, Theme
+from app.gui.common.themes import Ink, Theme, Tone
+from app.gui.common.turn_times import LatencyStage
 from app.gui.latency.definitions import (
     PlotName,
     define,
@@ -298,6 +299,23 @@ def turn_window(first: int, newest: int) -> tuple[float, float]:
 
 def _unbroken(text: str) -> str:
     return text.replace(" ", "&nbsp;")
+
+
+PREFILL_CURVES = (
+    CurveStyle(Metric.PREFILL_AT_COMMIT, LatencyStage.PREFILL, "o"),
+    CurveStyle(Metric.PREFILL_SPEAKING, Tone.TEXT, "s", dashed=True),
+)
+RTF_PLOT = PlotStyle(
+    "rtf",
+    (
+        CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
+        CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
+    ),
+    smallest=1.1,
+    reference=1.0,
+    headline=True,
+)
+"""Alike in the latency view and in the presentation."""
 
 
 class _CornerAxis(pg.AxisItem):

@@ -26,13 +26,13 @@ from app.gui.common import themes
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import ElidedLabel, MarkupLabel, PlainLabel, set_tip
-from app.gui.common.themes import Theme, Tone
+from app.gui.common.themes import Theme
 from app.gui.common.translation import FollowsLanguage
 from app.gui.common.turn_times import LatencyStage, Waterfall
 from app.gui.conversation.latest_exchange import LatestExchange
 from app.gui.latency.definitions import number, stage_name, stage_sentence
 from app.gui.latency.metrics import LatencyMetrics, Metric
-from app.gui.latency.plots import CurveStyle, LivePlot, PlotStyle
+from app.gui.latency.plots import PREFILL_CURVES, RTF_PLOT, CurveStyle, LivePlot, PlotStyle
 from app.gui.latency.waterfall import WaterfallView
 from app.gui.window.fitting_area import FittingArea
 from app.gui.window.state_badge import StateBadge
@@ -47,10 +47,7 @@ _LEAST_PLOT = 24
 _PLOTS = (
     PlotStyle(
         "prefill",
-        (
-            CurveStyle(Metric.PREFILL_AT_COMMIT, LatencyStage.PREFILL, "o"),
-            CurveStyle(Metric.PREFILL_SPEAKING, Tone.TEXT, "s", dashed=True),
-        ),
+        PREFILL_CURVES,
         smallest=10.0,
         headline=True,
     ),
@@ -60,16 +57,7 @@ _PLOTS = (
         smallest=20.0,
         headline=True,
     ),
-    PlotStyle(
-        "rtf",
-        (
-            CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
-            CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
-        ),
-        smallest=1.1,
-        reference=1.0,
-        headline=True,
-    ),
+    RTF_PLOT,
 )
 
 
