@@ -92,7 +92,8 @@ class DeviceSupervisor:
         self.audio_out = audio_out
         self._run_bounded = run_bounded
         self._look_again = look_again
-        self._find_devices = find_devices
+        self.find_devices = find_devices
+        """Lists the devices as they are now."""
         self._input, self._output = _Side("microphone", audio_in), _Side("loudspeaker", audio_out)
         self._sides = (self._output, self._input)
         self.input_changes = 0
@@ -187,7 +188,7 @@ class DeviceSupervisor:
     def _replace(self, lost: list[_Side], now_ns: int) -> list[DeviceNotice]:
         """Reopen at once what a sound server has ended; without one, everything after a while."""
         loss = self._loss(lost)
-        is_live = self._find_devices().is_live
+        is_live = self.find_devices().is_live
         # Without a sound server PortAudio has to be restarted to see other devices, for which every stream
         # must be closed.
         notices = self._close_streams(lost if is_live else self._sides)
@@ -201,7 +202,7 @@ class DeviceSupervisor:
 
     def _retry(self, now_ns: int, *, is_idle: bool) -> list[DeviceNotice]:
         notices: list[DeviceNotice] = []
-        if is_idle and not self._find_devices().is_live:
+        if is_idle and not self.find_devices().is_live:
             notices = self._close_streams(self._sides)
         closed = [side for side in self._sides if side.is_wanted and not side.is_open]
         notices += self._look_and_open()
@@ -249,7 +250,7 @@ class DeviceSupervisor:
             return self._give_up()
         if refused:
             return [DeviceNotice(refused[0].problem)]
-        found = self._find_devices()
+        found = self.find_devices()
         self._learn(found)
         was_replaced, side.is_replaced = side.is_replaced, side.is_absent(found)
         if side.is_replaced and not was_replaced:

@@ -11,11 +11,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from app.audio.devices import DeviceList
 from app.audio.levels import gain_of
 from app.audio.supervisor import DeviceSupervisor
 from app.heap import FreedMemory
@@ -83,28 +82,34 @@ _LAST_WORK_S = 1.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What works for the dialog in threads of its own."""
+
+    engine: JobQueue
+    results: SimpleQueue[Result]
+    """The engine's answers."""
+    end_of_turn: EndOfTurnWorker | None
+    transcriber: Transcriber
+    pending: PendingWork
+    """All that they have to do, for a clock that waits for them."""
+
+
 class DialogLoop:
     """State and loop of the dialog thread."""
 
     def __init__(
         self,
-        slot: JobQueue,
-        results: SimpleQueue[Result],
-        end_of_turn: EndOfTurnWorker | None,
-        pending: PendingWork,
+        workers: Workers,
         capture: Capture,
         supervisor: DeviceSupervisor,
         clock: Clock,
         emit: Callable[[Event], None],
         settings: SessionSettings,
-        find_devices: Callable[[], DeviceList],
         recorder: ConversationRecorder,
-        transcriber: Transcriber,
     ) -> None:
-        """`pending` is all that the engine, whose answers are `results`, and `end_of_turn` have to do."""
         self.stopping = threading.Event()
-        self._results = results
-        self._pending = pending
+        self._workers = workers
         self._capture = capture
         supervisor.audio_out.gain = gain_of(settings.volume)
         self._playback = Playback(supervisor.audio_out)
@@ -113,10 +118,12 @@ class DialogLoop:
         self._emit = emit
         self._recorder = recorder
         recorder.apply(settings)
-        self._captions = Captions(slot, transcriber, emit)
+        self._captions = Captions(workers.engine, workers.transcriber, emit)
         self._captions.use(settings.captions)
-        self.turns = TurnControl(self._captions, end_of_turn, capture, self._playback, clock, emit, settings)
-        self._sources = Sources(supervisor, capture, emit, find_devices, self.turns.cancel_speech)
+        self.turns = TurnControl(
+            self._captions, workers.end_of_turn, capture, self._playback, clock, emit, settings
+        )
+        self._sources = Sources(supervisor, capture, emit, self.turns.cancel_speech)
         self._sources.hears_samples = settings.hear_samples
         self._sound_check = SoundCheck(capture, self._playback, clock, emit)
         self._meters = Meters(capture, self._playback, supervisor.audio_in, supervisor.audio_out, emit)
@@ -150,11 +157,11 @@ class DialogLoop:
                 self._failures = 0
             except Exception as error:
                 self._survive(error)
-            self._clock.tick(self._pending.idle, is_active=self._is_active)
+            self._clock.tick(self._workers.pending.idle, is_active=self._is_active)
         self._stop()
         self._report_state(SessionState.STOPPED)
         if self._recorder.is_on:
-            self._pending.idle.wait(_LAST_WORK_S)  # what was heard of the last reply
+            self._workers.pending.idle.wait(_LAST_WORK_S)  # what was heard of the last reply
             self._take_results()
         self._captions.service()
         self._recorder.close()
@@ -368,7 +375,7 @@ class DialogLoop:
     def _take_results(self) -> None:
         while True:
             try:
-                result = self._results.get_nowait()
+                result = self._workers.results.get_nowait()
             except Empty:
                 return
             if isinstance(result, Loaded | LoadFailed):

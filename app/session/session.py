@@ -27,7 +27,7 @@ from app.dialog.vad import SileroVad, Vad
 from app.session.capture import Capture
 from app.session.clocks import Clock, PendingWork, RealClock
 from app.session.commands import Command
-from app.session.dialog_loop import DialogLoop
+from app.session.dialog_loop import DialogLoop, Workers
 from app.session.end_of_turn_worker import DetectorFactory, EndOfTurnWorker
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Result
@@ -110,18 +110,15 @@ class Session:
         self._transcriber = transcriber or Transcriber()
         self._recorder = ConversationRecorder(self._writer, capture, supervisor.audio_out, clock, self._emit)
         self._loop = DialogLoop(
-            self._host.open_slot(results.put),
-            results,
-            self._end_of_turn,
-            pending,
+            Workers(
+                self._host.open_slot(results.put), results, self._end_of_turn, self._transcriber, pending
+            ),
             capture,
             supervisor,
             clock,
             self._emit,
             settings,
-            find_devices,
             self._recorder,
-            self._transcriber,
         )
         self._threads = [
             threading.Thread(target=self._loop.run, name="dialog", daemon=True),

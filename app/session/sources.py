@@ -55,7 +55,6 @@ class Sources:
         supervisor: DeviceSupervisor,
         capture: Capture,
         emit: Callable[[Event], None],
-        find_devices: Callable[[], DeviceList],
         drop_speech: Callable[[], None],
     ) -> None:
         """`drop_speech` is called before the source changes: a turn that is being spoken cannot continue."""
@@ -67,7 +66,6 @@ class Sources:
         self._supervisor = supervisor
         self._capture = capture
         self._emit = emit
-        self._find_devices = find_devices
         self._drop_speech = drop_speech
         self._monitor = SampleMonitor(supervisor.audio_out)
         self._sample: WavMicrophone | None = None
@@ -144,7 +142,7 @@ class Sources:
 
     def report(self) -> None:
         """Emit the available devices and those in use, if they have changed."""
-        found = self._find_devices()
+        found = self._supervisor.find_devices()
         changed = DevicesChanged(
             _names(found.inputs),
             _names(found.outputs),
@@ -186,7 +184,7 @@ class Sources:
             self._emit(MicrophoneSilent(self._is_silent))
 
     def _follow(self, now_ns: int) -> None:
-        found = self._find_devices()
+        found = self._supervisor.find_devices()
         if found.is_live and found != self._found:
             self._found = found
             self._take_up(self._supervisor.follow(found))

@@ -87,7 +87,7 @@ class Driver:
 
     def until_idle(self) -> None:
         """Wait until no thread of the session has anything left to do."""
-        self.until(self.session._loop._pending.idle.is_set)
+        self.until(self.session._loop._workers.pending.idle.is_set)
 
     def of(self, kind: type[AnyEvent]) -> list[AnyEvent]:
         """All events of one kind so far."""
