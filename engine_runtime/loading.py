@@ -31,8 +31,7 @@ from engine_runtime.codec.loading import (
 )
 from engine_runtime.codec.runtime import codec_runtime
 from engine_runtime.codec.speech_decoder import ReplyVoice
-from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
-from engine_runtime.codec.speech_tokenizer.stream_pool import StreamPool
+from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer, StreamPool
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.codec.voice.prompt import make_voice_prompt
 from engine_runtime.codec.voice.recording import VoiceSource

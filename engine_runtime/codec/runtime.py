@@ -13,7 +13,7 @@ import torch
 
 from engine_runtime.bundle.sections import FlowSection
 from engine_runtime.codec.execution_stream import HostExecution, NewExecutionStream, StreamExecution
-from engine_runtime.codec.graphed import GraphedFrames
+from engine_runtime.codec.vocoder.stream import GraphedFrames
 from engine_runtime.cuda.availability import uses_triton
 from engine_runtime.cuda.gpu_memory import memory_of
 from engine_runtime.cuda.graphs import GraphedCalls

@@ -28,7 +28,7 @@ import numpy as np
 from engine_runtime import scheduler
 from engine_runtime.bench import simultaneous
 from engine_runtime.bench.simultaneous import Clock
-from engine_runtime.codec.flow.page_pool import HostPage, PagePool
+from engine_runtime.codec.flow.page_pool import HostPage, HostPages, PagePool
 from engine_runtime.table import Cell, Section
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent, SamplingParams
 from engine_runtime.work import Stage, Task, Work
@@ -72,6 +72,22 @@ class Running:
     is_done: bool = False
 
 
+class _PageMoves(HostPages):
+    """What moving the pages of the flow costs, without pages."""
+
+    def __init__(self, gpu: ModelGPU) -> None:
+        super().__init__((), 0)
+        self._gpu = gpu
+
+    def take_out(self, page: int) -> HostPage:
+        self._gpu.moves += 1
+        self._gpu.launch("flow", _PAGE_MS)
+        return ()
+
+    def put_back(self, page: int, kept: HostPage) -> None:
+        self._gpu.launch("flow", _PAGE_MS)
+
+
 class ModelGPU:
     """Time, and what the codec's and the encoder's streams do meanwhile. A clock as the benchmark uses it."""
 
@@ -79,7 +95,7 @@ class ModelGPU:
         self.looks_ahead = looks_ahead
         self.moves = 0
         """Pages of the flow that were copied to the host."""
-        self.pages = PagePool(flow_pages, self)
+        self.pages = PagePool(flow_pages, _PageMoves(self))
         self._now_ns = 0.0
         self.streams: dict[str, deque[Running]] = {"codec": deque(), "encoder": deque()}
         self._forwards: deque[float] = deque()
@@ -120,19 +136,6 @@ class ModelGPU:
     def pending(self, stage: Stage) -> int:
         """Calls that have not ended."""
         return sum(running.stage == stage for running in self.streams[_STREAM_OF[stage]])
-
-    def take_out(self, page: int) -> HostPage:
-        """As `PageMover`."""
-        self.moves += 1
-        self.launch("flow", _PAGE_MS)
-        return ()
-
-    def put_back(self, page: int, kept: HostPage) -> None:
-        """As `PageMover`."""
-        self.launch("flow", _PAGE_MS)
-
-    def give_back(self, kept: Sequence[HostPage]) -> None:
-        """As `PageMover`."""
 
     def _pass(self, duration_ns: float) -> None:
         while duration_ns > 0:

@@ -11,27 +11,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from torch import Tensor
 
+from engine_runtime.codec.flow.paged_cache import PagedCache
 from engine_runtime.errors import FlowCacheError
 
 HostPage = tuple[Tensor, ...]
 """A page in host memory, a tensor of each cache."""
 
 
-class PageMover(Protocol):
-    """Moves pages between device and host; see `HostPages`."""
+class HostPages:
+    """Pages in host memory, while other streams use those of the GPU. Copies are made in the order of the
+    caller's CUDA stream, which must be the same for all; no call waits for them."""
+
+    def __init__(self, caches: Sequence[PagedCache], count: int) -> None:
+        """`count` pages are allocated at once, more when needed, and all are kept: allocating pinned memory
+        takes longer than many packets."""
+        self._caches = caches
+        self._free: list[HostPage] = self._allocate(count)
 
     def take_out(self, page: int) -> HostPage:
         """A copy of this page of the caches."""
+        kept = (self._free or self._allocate(1)).pop()
+        for cache, part in zip(self._caches, kept, strict=True):
+            cache.take_out(page, part)
+        return kept
 
     def put_back(self, page: int, kept: HostPage) -> None:
         """Write what `take_out` returned to this page, and free its memory."""
+        for cache, part in zip(self._caches, kept, strict=True):
+            cache.put_back(page, part)
+        self._free.append(kept)
 
     def give_back(self, kept: Sequence[HostPage]) -> None:
         """Free the memory of pages that nobody needs any more."""
+        self._free += kept
+
+    def _allocate(self, count: int) -> list[HostPage]:
+        return list(zip(*(cache.host_pages(count) for cache in self._caches), strict=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +63,7 @@ class Pages:
 
 
 class PagePool:
-    def __init__(self, num_pages: int, host: PageMover) -> None:
+    def __init__(self, num_pages: int, host: HostPages) -> None:
         self._free = list(range(num_pages))
         self._host = host
         self._streams: list[Pages] = []

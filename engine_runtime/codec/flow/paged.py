@@ -25,8 +25,7 @@ from torch.nn import functional as F
 
 from engine_runtime.codec.flow.encoder import FlowEncoderState
 from engine_runtime.codec.flow.estimator import EstimatorState
-from engine_runtime.codec.flow.host_pages import HostPages
-from engine_runtime.codec.flow.page_pool import PagePool, Pages
+from engine_runtime.codec.flow.page_pool import HostPages, PagePool, Pages
 from engine_runtime.codec.flow.paged_cache import PagedCache
 from engine_runtime.codec.flow.parts import FlowParts
 from engine_runtime.codec.flow.ring_cache import RingCache

@@ -33,16 +33,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
 from engine_runtime.codec.speech_tokenizer.encoder_pool import (
     JOINT_CODES,
     MOST_STREAMS,
     EncoderPool,
     stream_bytes,
 )
+from engine_runtime.codec.speech_tokenizer.encoder_steps import GraphedEncoder, step_batch
 from engine_runtime.codec.speech_tokenizer.encoder_streams import CodesArrival, EncoderStreams, PendingValues
 from engine_runtime.codec.speech_tokenizer.features import Normalization, WhisperLogMel
-from engine_runtime.codec.speech_tokenizer.graphed_encoder import GraphedEncoder
 from engine_runtime.codec.speech_tokenizer.log_mel_stream import WhisperLogMelStream
 from engine_runtime.codec.speech_tokenizer.spoken_pcm import check_pcm
 from engine_runtime.cuda.graphs import GraphedCalls
@@ -390,6 +389,30 @@ class SpeechTokenizerStream:
         if isinstance(codes, CodesArrival):
             codes = _checked((yield codes).numpy())
         return codes, state
+
+
+class StreamPool:
+    """Streams that are reused from turn to turn, because each holds caches of fixed size to which captured
+    graphs of a GPU refer."""
+
+    def __init__(self, tokenizer: SpeechTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._free: list[SpeechTokenizerStream] = []
+
+    def acquire(self, prior: float | None = None) -> SpeechTokenizerStream:
+        """A stream that was reset; `prior` as in `SpeechTokenizerStream.reset`."""
+        stream = self._free.pop() if self._free else self._tokenizer.stream()
+        stream.reset(prior)
+        return stream
+
+    def release(self, stream: SpeechTokenizerStream) -> None:
+        """Return a stream to the pool and clear its audio."""
+        stream.reset()
+        self._free.append(stream)
+
+    def clear(self) -> None:
+        """Drop the free streams."""
+        self._free.clear()
 
 
 def _no_codes() -> Codes:

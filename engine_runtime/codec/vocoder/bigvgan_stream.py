@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine_runtime.codec.graphed import GraphedFrames
-from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.stream import GraphedFrames, VocoderStream
 from engine_runtime.models.bigvgan import FILTER_KERNEL, stage_intervals
 from engine_runtime.models.bigvgan_package import Activation1d, AMPBlock1, AMPBlock2, BigVGAN
 

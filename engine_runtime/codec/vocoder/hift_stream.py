@@ -19,8 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.graphed import GraphedFrames
-from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.stream import GraphedFrames, VocoderStream
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.cuda.transfer import sent
 from engine_runtime.models.hift import HiFTConfig

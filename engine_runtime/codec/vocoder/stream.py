@@ -7,13 +7,25 @@ in the thread of its caller; streams do not share state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.types import Mel, Pcm
 from engine_runtime.work import SingleWork, Work
+
+
+@dataclass(frozen=True, slots=True)
+class GraphedFrames:
+    """`frames` are the sizes of a push, in mel frames, that run through `calls`: packets of a reply have a
+    few. The last packet may have any size and runs eagerly, because a capture per size would cost more time
+    and memory than it saves."""
+
+    calls: GraphedCalls
+    frames: frozenset[int]
 
 
 class VocoderStream(ABC):

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.bigvgan_stream import BigVGANStream, BigVGANWindows, Windows
 from engine_runtime.codec.vocoder.cpu_bigvgan import CpuBigVGAN
 from engine_runtime.codec.vocoder.cpu_bigvgan_stream import CpuBigVGANStream
 from engine_runtime.codec.vocoder.hift_stream import MOST_STREAMS, DrawNoise, HiFTNetwork, HiFTStream
-from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.stream import GraphedFrames, VocoderStream
 from engine_runtime.cuda.graphs import padded_size
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import receptive_field

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from engine_runtime.codec.flow.host_pages import HostPages
-from engine_runtime.codec.flow.page_pool import HostPage, PagePool, Pages
+from engine_runtime.codec.flow.page_pool import HostPage, HostPages, PagePool, Pages
 from engine_runtime.codec.flow.paged_cache import PagedCache
 from engine_runtime.errors import FlowCacheError
 
 
-class Moves:
+class Moves(HostPages):
     """What was moved, in order."""
 
     def __init__(self) -> None:
+        super().__init__((), 0)
         self.moves: list[tuple[str, int]] = []
         self.freed = 0
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.codec.speech_tokenizer.batched_step import step_batch
+from engine_runtime.codec.speech_tokenizer.encoder_steps import step_batch
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import EncodeWork, SpeechTokenizer
 from engine_runtime.models.whisper_vq import EncoderState, WhisperVQ, WhisperVQConfig
 from engine_runtime.scheduler import Scheduler

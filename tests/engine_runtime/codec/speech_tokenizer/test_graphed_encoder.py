@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from engine_runtime.codec.speech_tokenizer import graphed_encoder as recorded_encoder
+from engine_runtime.codec.speech_tokenizer import encoder_steps
+from engine_runtime.codec.speech_tokenizer.encoder_steps import MOST_CODES, GraphedEncoder
 from engine_runtime.codec.speech_tokenizer.features import Normalization
-from engine_runtime.codec.speech_tokenizer.graphed_encoder import MOST_CODES, GraphedEncoder
 from engine_runtime.codec.speech_tokenizer.speech_tokenizer import SpeechTokenizer
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.models.whisper_vq import WhisperVQ, WhisperVQConfig
@@ -55,7 +55,7 @@ def pushed(tokenizer: SpeechTokenizer, signals: list[Pcm], sizes: list[int]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[CODE], [700, 3000, 50], [4 * CODE, 5 * CODE, 41], [30 * CODE]])
 def test_codes_are_those_of_complete_signals(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_encoder, "SHORT", 64)
+    monkeypatch.setattr(encoder_steps, "SHORT", 64)
     calls = EmulatedCalls()
     tokenizer = make_tokenizer("cpu", calls)
     signals = [speech(1, 5.0), speech(2, 4.3)]
@@ -115,7 +115,7 @@ def test_a_segment_that_is_full_is_refused_as_without_captured_graphs() -> None:
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_codes_on_a_gpu_are_those_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded_encoder, "SHORT", 64)
+    monkeypatch.setattr(encoder_steps, "SHORT", 64)
     signals = [speech(1, 5.0), speech(2, 4.3)]
     wanted = [make_tokenizer("cpu").encode(signal) for signal in signals]
     calls = GraphedCalls("cuda")

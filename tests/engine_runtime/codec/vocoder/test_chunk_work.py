@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from engine_runtime.codec.execution_stream import HostExecution, StreamWork
-from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.hift_stream import ChunkWork, DrawNoise, HiFTStream
-from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.stream import GraphedFrames, VocoderStream
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.cuda.graphs import GraphedCalls
 from engine_runtime.errors import ExecutorError

@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from engine_runtime.codec.flow.token2mel import Token2Mel, arrays_of
-from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.vocoder.hift_stream import DrawNoise, HiFTStream, fade_weights
-from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.stream import GraphedFrames, VocoderStream
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.models.hift import HarmonicSource, HiFT, HiFTConfig
 from engine_runtime.types import Mel, MelSpec, Pcm

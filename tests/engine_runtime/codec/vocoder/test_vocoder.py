@@ -16,10 +16,9 @@ from torch import nn
 
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.weights import load_weights
-from engine_runtime.codec.graphed import GraphedFrames
 from engine_runtime.codec.resample import resample
 from engine_runtime.codec.speech_tokenizer.features import CodecMel
-from engine_runtime.codec.vocoder.stream import VocoderStream
+from engine_runtime.codec.vocoder.stream import GraphedFrames, VocoderStream
 from engine_runtime.codec.vocoder.vocoder import Vocoder
 from engine_runtime.errors import BundleError, ExecutorError, MelMismatchError
 from engine_runtime.models.bigvgan import build_bigvgan
