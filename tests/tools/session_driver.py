@@ -20,6 +20,7 @@ from app.session.events import Event
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from app.session.transcriber import Transcriber
+from app.session.turn_control import TurnControl
 from engine_runtime.errors import AudioDeviceError, Problem
 from engine_runtime.types import Pcm
 from tests.doubles.scripted_engine import LoudnessVad, ScriptedEngine
@@ -72,6 +73,7 @@ class Driver:
 
     def __init__(self, session: Session, engine: ScriptedEngine) -> None:
         self.session = session
+        self._loop = session._loop
         self.engine = engine
         self.events: list[Event] = []
 
@@ -87,7 +89,12 @@ class Driver:
 
     def until_idle(self) -> None:
         """Wait until no thread of the session has anything left to do."""
-        self.until(self.session._loop._workers.pending.idle.is_set)
+        self.until(self._loop._workers.pending.idle.is_set)
+
+    @property
+    def turns(self) -> TurnControl:
+        """What the dialog thread knows of its turns, for tests that look or reach into it."""
+        return self._loop.turns
 
     def of(self, kind: type[AnyEvent]) -> list[AnyEvent]:
         """All events of one kind so far."""

@@ -54,7 +54,7 @@ def test_a_deleted_turn_leaves_history_and_transcript() -> None:
         driver.session.send(DeleteTurn(2))
         assert driver.await_event(TurnsRemoved).turn_ids == (2,)
         driver.until(lambda: [known.turn_id for known in driver.engine.exchanges] == [1, 3])
-        assert [turn.turn_id for turn in driver.session._loop.turns.transcript.turns] == [1, 3]
+        assert [turn.turn_id for turn in driver.turns.transcript.turns] == [1, 3]
         ask(driver, "four")
     assert [known.turn_id for known in driver.engine.exchanges] == [1, 3, 4]
 

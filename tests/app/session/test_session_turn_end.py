@@ -134,7 +134,7 @@ def test_a_backchannel_is_dropped_quietly(backchannel: Path, question: Path) -> 
         assert [(event.turn_id, event.reason) for event in driver.of(TurnCancelled)] == [(1, "too_short")]
         assert driver.of(TurnCommitted) == driver.of(ReplyFinished) == []
         assert engine.exchanges == []
-        assert driver.session._loop.turns.transcript.get(1) is None
+        assert driver.turns.transcript.get(1) is None
         driver.session.send(PlaySample(question))
         driver.await_event(ReplyFinished)
     assert [event.turn_id for event in driver.of(TurnCommitted)] == [2]

@@ -147,7 +147,7 @@ def test_a_user_who_goes_on_has_not_been_answered(hesitant: Path) -> None:
 def test_the_engine_does_not_run_ahead_of_the_confirmation(question: Path) -> None:
     engine, counts = ScriptedEngine(Script(chunks=40)), []
     with running(engine, ON) as driver:
-        turns = driver.session._loop.turns
+        turns = driver.turns
         begin = turns.begin_reply
 
         def begin_reply(turn: UserTurn, held: HeldReply | None) -> None:
@@ -201,7 +201,7 @@ def test_automatic_stops_on_an_engine_that_is_slower_than_real_time(tmp_path: Pa
     path = write_question(tmp_path / "two.wav", silence(0.4), *parts)
     with running(ScriptedEngine(), SessionSettings(hear_samples=False)) as driver:
         driver.await_event(EngineReady)  # which forgets the speed of the engine before
-        driver.session._loop.turns.on_result(ReplyMade(1.5))
+        driver.turns.on_result(ReplyMade(1.5))
         driver.session.send(PlaySample(path))
         driver.await_event(SampleFinished)
     # The scripted replies are fast: after one of them nothing is in the way.
