@@ -177,13 +177,22 @@ class KernelLayout:
 
 
 def _shared_memory(config: MossLMConfig) -> dict[str, int]:
-    """Offsets of the regions of shared memory in bytes; the last one is the ring of pipeline stages."""
+    """Offsets of the regions of shared memory in bytes; the last one is the ring of pipeline stages: each 16
+    rows with padding, which avoids bank conflicts and holds the scales of fp8 and int8, then int4 scales;
+    during attention two tiles of K and V."""
     sizes = {
+        # mbarriers, full and empty: of each stage (full: one arrival per producer, plus bytes; empty: one per
+        # compute warp), then of each slot of partial sums (full: one per compute warp; empty: one)
         "AT_BARRIERS": _BARRIER_PAIR_BYTES * (MAX_STAGES + _PARTIAL_SLOTS),
+        # float32 per compute warp: the sum of squares and the largest magnitude of x
         "AT_REDUCE": 2 * COMPUTE_WARPS * 4,
+        # what the sums of a tile are multiplied by
         "AT_FACTORS": _PARTIAL_SLOTS * TILE_ROWS * 4,
+        # slot, compute warp, output row
         "AT_PARTIALS": _PARTIAL_SLOTS * COMPUTE_WARPS * TILE_ROWS * 4,
+        # int4: sums of the high and low bytes of x per group
         "AT_X_SUMS": _max_width(config) // GROUP * 8,
+        # bfloat16 (native), float16 (fp8), planes of high and low bytes (int8, int4); or AttentionShared
         "AT_X": max(2 * _x_plane_bytes(config), _attention_bytes(config)),
         "AT_OPS": max_records(config) * ctypes.sizeof(Op),
     }
