@@ -15,22 +15,23 @@
 // Blocks exchange flagged data only: every eight bytes hold two bfloat16 values (or one float32) and a flag that
 // identifies the op and the launch that wrote them, written and read as a whole by relaxed accesses at GPU scope; a
 // reader polls until it finds the expected flag, that of the op that wrote its input (Op::source). A fence or a counter
-// would each add a round trip to memory that is busy with weights. The flag is launch * MAX_OPS + op. Launches count from
-// 1, so a zeroed buffer never matches; the last block to end increments the number on the device, so a replayed graph
-// needs no argument for it. Logits have no flags: the next kernel on the stream reads them.
+// would each add a round trip to memory that is busy with weights. The flag is launch * MAX_OPS + op. Launches count
+// from 1, so a zeroed buffer never matches; the last block to end increments the number on the device, so a replayed
+// graph needs no argument for it. Logits have no flags: the next kernel on the stream reads them.
 //
 // Attention: block b serves KV head b % KV_HEADS and split b / KV_HEADS. Split 0 also takes the new token. Each split
 // publishes its sums; then each block of the head merges all splits for its part of the dimensions.
 //
 // It cannot deadlock. (1) A cooperative launch makes all blocks resident. (2) Producers wait for nothing that another
-// block does. (3) Within a block all roles go through the same list in the same order, each waiting for work of the same
-// op or an earlier one. (4) Between blocks a linear op waits for an earlier op; attention also for partial results of its
-// own op, and each block stores its own before it reads others. So the earliest unfinished op can always proceed.
+// block does. (3) Within a block all roles go through the same list in the same order, each waiting for work of the
+// same op or an earlier one. (4) Between blocks a linear op waits for an earlier op; attention also for partial results
+// of its own op, and each block stores its own before it reads others. So the earliest unfinished op can always
+// proceed.
 //
 // Nothing is overwritten too early. A linear op reads its whole input, to which every block contributed at least one
-// tile (grid <= tiles of any op), and a block contributes only after it has read what earlier ops needed. So a block that
-// holds the whole input knows that every block has finished reading the buffers before it. The residual needs no flag:
-// ops with HIDDEN outputs are tiled alike, so the warp that reads a value is the one that wrote it.
+// tile (grid <= tiles of any op), and a block contributes only after it has read what earlier ops needed. So a block
+// that holds the whole input knows that every block has finished reading the buffers before it. The residual needs no
+// flag: ops with HIDDEN outputs are tiled alike, so the warp that reads a value is the one that wrote it.
 
 #pragma once
 
