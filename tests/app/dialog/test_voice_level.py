@@ -65,6 +65,15 @@ def test_a_hiss_and_silence_have_no_level() -> None:
     assert voiced_level(np.zeros(512, dtype=np.float32)) is None
 
 
+@pytest.mark.parametrize(("silence_ms", "user_db"), [(639.0, -20.0), (640.0, None)])
+def test_a_turn_that_begins_after_a_gap_has_no_level_yet(silence_ms: float, user_db: float | None) -> None:
+    talk = Talk()
+    for _ in range(3):
+        talk.wait(5_000).say(-20.0).wait(silence_ms).level.begin_turn()
+        talk.level.commit_turn()
+    assert talk.level.user_db == user_db
+
+
 def test_nobody_is_quieter_before_three_turns() -> None:
     talk = Talk().turn(-20.0).turn(-20.0)
     assert talk.wait(5_000).say(-50.0).level.user_db is None

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from engine_runtime.bundle.bundle import Bundle
+from engine_runtime.bundle.tools import ToolCallFormat
 from engine_runtime.errors import BundleError
 from engine_runtime.lm.chat_template import IncrementalText, Prompt, TextTokenizer
 from engine_runtime.lm.generation import Token
-from engine_runtime.types import Modality
+from engine_runtime.types import Modality, ToolCall
 from tests.factories.bundle import SPECIAL_TOKENS
 
 
@@ -153,6 +154,19 @@ def test_role_and_content_are_tokenized_apart(bundle: Bundle, tmp_path: Path) ->
     for content in ("hello", "\nhello", "\n\n", " hello"):
         assert prompt.user_text(content) == [*opening, *prompt.text_tokens(content)]
     assert tokenizer.encode("user\n\nhello") != tokenizer.encode("user\n") + tokenizer.encode("\nhello")
+
+
+def test_a_delimiter_of_calls_is_one_added_token_or_plain_text(
+    bundle: Bundle, tokenizer: TextTokenizer
+) -> None:
+    added, plain = SPECIAL_TOKENS[3], "</call>"
+    prompt = Prompt(tokenizer, bundle.lm.special_ids, bundle.lm.prompt, ToolCallFormat(added, plain))
+    call = ToolCall("weather", "{}")
+    ids = [token.text for token in prompt.call_turn(call)[len(prompt.open_reply(Modality.TEXT)) :]]
+    written = tokenizer.encode('{"name": "weather", "arguments": {}}')
+    end = [token.text for token in prompt.end_turn()]
+    assert ids == [tokenizer.added_id(added), *written, *tokenizer.encode(plain), *end]
+    assert tokenizer.added_id(plain) is None
 
 
 def test_the_prompts_of_the_shipped_bundle_are_those_of_one_text(repository: Path) -> None:
