@@ -137,29 +137,6 @@ class TurnEndPrediction:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyText:
-    """A fragment of reply text: the reply itself, or the subtitle of speech (`is_subtitle`).
-
-    In a spoken reply it counts as heard once more than `start_sample` samples were played.
-    """
-
-    turn_id: int
-    text: str
-    is_subtitle: bool = False
-    start_sample: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyAudio:
-    """Reply speech that is ready to play, in order and without gaps."""
-
-    turn_id: int
-    pcm: Pcm
-    sample_rate: int
-    chunk_index: int
-
-
-@dataclass(frozen=True, slots=True)
 class TokenUsage:
     """Tokens of a reply and of what it was made from. A code and a text id of one position count as one of
     each."""
@@ -170,6 +147,33 @@ class TokenUsage:
     """So many of the input were prefilled before the commit."""
     output_text: int
     output_audio: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyText:
+    """A fragment of reply text: the reply itself, or the subtitle of speech (`is_subtitle`).
+
+    In a spoken reply it counts as heard once more than `start_sample` samples were played.
+    """
+
+    turn_id: int
+    text: str
+    is_subtitle: bool = False
+    start_sample: int = 0
+    usage: TokenUsage | None = field(default=None, compare=False)
+    """Tokens so far; None where they are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyAudio:
+    """Reply speech that is ready to play, in order and without gaps."""
+
+    turn_id: int
+    pcm: Pcm
+    sample_rate: int
+    chunk_index: int
+    usage: TokenUsage | None = field(default=None, compare=False)
+    """Tokens so far; None where they are not counted."""
 
 
 @dataclass(frozen=True, slots=True)

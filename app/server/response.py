@@ -29,6 +29,7 @@ from engine_runtime.types import (
     ReplyText,
     TokenUsage,
     ToolCall,
+    TurnEndPrediction,
 )
 
 TURN_END = "moss_voice.response.turn_end"
@@ -223,8 +224,8 @@ class Response:
         """The end of a speculative one."""
         self._space = ""
         """White space that was not sent, because nothing has followed it."""
-        self._usage: TokenUsage | None = None
-        """None until the reply has ended by itself."""
+        self._usage = TokenUsage(0, 0, 0, 0, 0)
+        """As of the latest event."""
         self._call: ToolCall | None = None
         self._call_item: Item | None = None
         """Comes after the message, whose events are over then."""
@@ -247,13 +248,15 @@ class Response:
 
     def add(self, event: ReplyEvent) -> float:
         """The next event of the reply; returns the seconds of audio in it. A ReplyDone ends the response."""
+        if not isinstance(event, TurnEndPrediction):
+            self._usage = event.usage or self._usage
         if isinstance(event, ReplyText):
             self._add_text(event)
         elif isinstance(event, ReplyAudio):
             self._add_audio(event.pcm)
             return len(event.pcm) / event.sample_rate
         elif isinstance(event, ReplyDone):
-            self._usage, self._call = event.usage, event.call
+            self._call = event.call
             if event.finish_reason == "length":
                 self.end("incomplete", {"type": "incomplete", "reason": "max_output_tokens"})
             else:
@@ -386,7 +389,7 @@ class Response:
             "max_output_tokens": config.max_output_tokens or "inf",
             "audio": {"output": output},
             "metadata": self._metadata,
-            "usage": None if self._usage is None else described_usage(self._usage),
+            "usage": None if status == "in_progress" else described_usage(self._usage),
         }
 
 

@@ -131,6 +131,10 @@ class Reply:
     """The latest token of the language model, None before the first."""
     _cached_tokens: int = 0
     """Tokens of the prompt that were prefilled before the commit."""
+    _num_heard: int = field(init=False)
+    """Tokens of the prompt that are speech."""
+    _num_written: int = 0
+    """Tokens of the reply with a text."""
     _rated_tokens: int = 0
     """Number of the first tokens from which it is decided whether to decline; 0: never."""
     _held: list[GeneratedToken] = field(default_factory=list)
@@ -165,6 +169,7 @@ class Reply:
         forced = () if begun is None else begun.tokens
         self.tokens = ReplyTokens(self.modality, lm.special_ids, stages.samples_per_code, forced)
         self._clock = _Clock(self.committed_ns)
+        self._num_heard = sum(token.text == lm.special_ids.modality_pad for token in self.prompt)
         self._text = IncrementalText(stages.tokenizer)
 
     def advance(self) -> Task[list[ReplyEvent]]:
@@ -180,6 +185,7 @@ class Reply:
             for token in tokens:
                 if not self._is_after_call(token):
                     self.tokens.append(token)
+                    self._num_written += self._is_written(token)
                     yield from self._say(token, start_ns, events)
             self._ending = self._ending_now
             if self._ending is not None:
@@ -228,20 +234,15 @@ class Reply:
         )
 
     def _usage(self) -> TokenUsage:
-        pad, is_silent = self.tokens.special.modality_pad, self.stages.tokenizer.is_silent
-        heard = sum(token.text == pad for token in self.prompt)
-        written = [
-            token.token.text if token.mode is Mode.TEXT else token.subtitle
-            for token in self.tokens.tokens
-            if not token.is_stop
-        ]
+        """Tokens so far. Asked for with each event, so that nothing is counted again."""
+        heard = self._num_heard
         return TokenUsage(
-            len(self.prompt) - heard,
-            heard,
-            self._cached_tokens,
-            sum(text is not None and not is_silent(text) for text in written),
-            len(self.tokens.codes),
+            len(self.prompt) - heard, heard, self._cached_tokens, self._num_written, len(self.tokens.codes)
         )
+
+    def _is_written(self, token: GeneratedToken) -> bool:
+        text = token.token.text if token.mode is Mode.TEXT else token.subtitle
+        return not token.is_stop and text is not None and not self.stages.tokenizer.is_silent(text)
 
     def stop(self) -> None:
         """Stop the reply and release the voice, so that the next reply can use its buffers."""
@@ -360,7 +361,7 @@ class Reply:
         if self._calls is not None and not is_subtitle:
             text = self._calls.push(token_id, text)
         if text:
-            yield ReplyText(self.turn_id, text, is_subtitle, self.tokens.add_text(text))
+            yield ReplyText(self.turn_id, text, is_subtitle, self.tokens.add_text(text), self._usage())
 
     def _is_after_call(self, token: GeneratedToken) -> bool:
         calls = self._calls
@@ -383,7 +384,8 @@ class Reply:
             text = self._calls.finish(text)
         if text:
             start = self.tokens.add_text(text, is_late=True)
-            events.append(ReplyText(self.turn_id, text, self.modality is Modality.SPEECH, start))
+            is_spoken = self.modality is Modality.SPEECH
+            events.append(ReplyText(self.turn_id, text, is_spoken, start, self._usage()))
         yield from self._end_speech(start_ns, events)
 
     def _end_speech(self, start_ns: int, events: list[ReplyEvent]) -> Task[None]:
@@ -418,7 +420,7 @@ class Reply:
                 clock.first_chunk_samples = pcm.size
                 self.timing.emit("first_audio", self.turn_id, now_ns - clock.ttfa_ns, clock.ttfa_ns)
             clock.samples += pcm.size
-            yield ReplyAudio(self.turn_id, pcm, sample_rate, self._chunk_index)
+            yield ReplyAudio(self.turn_id, pcm, sample_rate, self._chunk_index, self._usage())
             self._chunk_index += 1
 
     def _new_voice(self) -> ReplyVoice:

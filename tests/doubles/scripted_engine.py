@@ -208,7 +208,9 @@ class ScriptedTurn(Turn):
                 raise script.error
             word = script.words[chunk] if chunk < len(script.words) else f"word{chunk} "
             text += word
-            yield ReplyText(self.turn_id, word, reply is Modality.SPEECH, samples)
+            made = chunk * CHUNK_CODES if reply is Modality.SPEECH else 0
+            usage = TokenUsage(20, 5, 22, chunk + 1, made)
+            yield ReplyText(self.turn_id, word, reply is Modality.SPEECH, samples, usage)
             if reply is Modality.SPEECH:
                 count = round(script.chunk_s * OUT_RATE)
                 time_s = (samples + np.arange(count)) / OUT_RATE
@@ -219,7 +221,8 @@ class ScriptedTurn(Turn):
                 if chunk == 0:
                     waited_ns = self._timing.clock_ns() - self._committed_ns
                     self._timing.emit("first_audio", self.turn_id, self._committed_ns, waited_ns)
-                yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk)
+                usage = replace(usage, output_audio=made + CHUNK_CODES)
+                yield ReplyAudio(self.turn_id, pcm, OUT_RATE, chunk, usage)
         self._engine.exchanges.append(Exchange((), (), text, None, self.turn_id))
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
         usage = TokenUsage(20, 5, 22, script.chunks, len(codes))

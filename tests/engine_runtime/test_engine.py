@@ -43,6 +43,7 @@ from engine_runtime.types import (
     ReplyText,
     SamplingParams,
     SystemText,
+    TurnEndPrediction,
 )
 from engine_runtime.work import run_alone
 from tests.factories.tiny_lm import make_cuda_paged
@@ -659,6 +660,20 @@ def test_the_tokens_of_a_spoken_question_are_counted(engine: Engine) -> None:
     )
     assert 12 <= done.usage.input_audio <= 15
     assert done.usage.output_audio == 0
+
+
+@pytest.mark.parametrize("modality", list(Modality))
+def test_tokens_are_counted_as_they_come(engine: Engine, modality: Modality) -> None:
+    turn = run_alone(engine.open_turn(engine.new_conversation(), 1))
+    run_alone(turn.push_text("hello"))
+    events = list(run_alone(turn.commit(modality, GREEDY)))
+    counted = [event.usage for event in events if not isinstance(event, TurnEndPrediction)]
+    usages = [usage for usage in counted if usage is not None]
+    assert len(usages) == len(counted) > 1
+    assert len({(usage.input_text, usage.input_audio, usage.cached) for usage in usages}) == 1
+    made = [(usage.output_text, usage.output_audio) for usage in usages]
+    assert made == sorted(made)
+    assert max(made[0]) > 0
 
 
 def test_a_conversation_whose_truncation_is_off_does_not_forget(engine: Engine) -> None:

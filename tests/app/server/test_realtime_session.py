@@ -39,6 +39,7 @@ from engine_runtime.errors import ContextLengthError, LanguageError, Problem
 from engine_runtime.types import Modality, Pcm, SamplingParams, SystemText
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import (
+    CHUNK_CODES,
     CODE_SAMPLES,
     OUT_RATE,
     LoudnessVad,
@@ -803,7 +804,9 @@ def test_cancel_stops_the_response() -> None:
     assert error["message"] == "Cancellation failed: no active response found."
     done = only(client.send("response.cancel"), "response.done")["response"]
     assert done["status_details"]["reason"] == "client_cancelled"
-    assert done["usage"] is None
+    usage = done["usage"]
+    assert (usage["input_tokens"], usage["output_token_details"]["text_tokens"]) == (25, 1), "so far"
+    assert usage["output_token_details"]["audio_tokens"] == CHUNK_CODES
     assert client.jobs(Interrupt)[0].samples_played == round(0.4 * OUT_RATE)
     assert error_of(client.send("response.cancel")) == "response_cancel_not_active"
     assert kinds(client.work()) == []
@@ -814,7 +817,8 @@ def test_a_response_cancelled_before_its_first_output_can_be_asked_for_again() -
     part = {"type": "input_text", "text": "count"}
     client.send("conversation.item.create", item={"role": "user", "content": [part]})
     client.send("response.create")
-    client.send("response.cancel")
+    cancelled = only(client.send("response.cancel"), "response.done")["response"]
+    assert cancelled["usage"]["total_tokens"] == 0, "nothing has come of it"
     client.send("response.create")
     assert only(client.work(), "response.done")["response"]["status"] == "completed"
     assert [job.text for job in client.jobs(Ask)] == ["count"]
