@@ -48,6 +48,10 @@ class ProtocolError(MossVoiceError):
         super().__init__(cause, remedy, **values)
         self.code, self.param, self.event_id = code, param, event_id
 
+    def document(self) -> Json:
+        """The `error` of a server event, without the id of a client event."""
+        return describe(self.problem, "invalid_request_error", self.code) | {"param": self.param}
+
 
 def describe(problem: Problem, kind: str, code: str) -> Json:
     """The `error` of a server event. Clients of this program translate what is in `moss_voice`."""

@@ -214,8 +214,7 @@ class RealtimeSession:
 
     def refuse(self, error: ProtocolError, event_id: str | None = None) -> None:
         """Answer a client event by an error."""
-        described = describe(error.problem, "invalid_request_error", error.code)
-        self._emit({"type": "error", "error": described | {"param": error.param, "event_id": event_id}})
+        self._emit({"type": "error", "error": error.document() | {"event_id": event_id}})
 
     def end_response(self) -> None:
         """The session ends: so does the response in progress, or that which was asked for."""
@@ -241,14 +240,12 @@ class RealtimeSession:
     def _carry_out(self, event: ClientEvent) -> None:
         match event:
             case SessionUpdate():
-                config, steps, refused = self._config.updated(event.session)
+                config, steps = self._config.updated(event.session)
                 self._check_instructions(config, "session.instructions")
                 self._apply(config)
                 self._emit({"type": "session.updated", "session": self._document()})
                 if steps is not None:
                     self._jobs.submit(UseFlowSteps(steps))
-                if refused is not None:
-                    raise refused
             case AudioAppend():
                 self._append(self._whole_samples(event.audio))
             case AudioCommit():

@@ -3,7 +3,8 @@
 In: the `session` object of a client, in the present shape or that before GA, or the `response` of a
 response.create. Out: a new frozen configuration, or `ProtocolError`, which names the field. What clients send
 without being asked to and the model does not have (noise reduction, tracing, another voice of OpenAI's, the
-temperature) is accepted, and absent from what session.updated reports as in force. Pure.
+temperature) is accepted, and absent from what session.updated reports as in force. So are tools that the
+model cannot call: clients send theirs once, with everything else, and some end at any error. Pure.
 """
 
 from __future__ import annotations
@@ -341,6 +342,8 @@ class SessionConfig:
         own: Json = {"timings": self.sends_timings, "speculation": self.may_speculate}
         if steps is not None:
             own |= {"flow_steps": steps.chosen, "bundle_flow_steps": steps.bundle}
+        if (refused := self.tools.refused) is not None:
+            own |= {"refused_tools": refused.document()}
         return {
             "object": "realtime.session",
             "type": "realtime",
@@ -388,9 +391,8 @@ class SessionConfig:
                 "The conversations of this server share their flow steps; its operator sets --flow-steps.",
                 param=FLOW_STEPS,
             )
-        shared, refused = self._with_shared(change, said.format)
         config = replace(
-            shared,
+            self._with_shared(change, said.format),
             input_format=_format_of(heard.format, change.input_audio_format) or self.input_format,
             turn_detection=detection,
             sends_timings=self.sends_timings if own.timings is None else own.timings,
@@ -398,7 +400,7 @@ class SessionConfig:
             retention=_retention(change.truncation, self.retention),
             transcription=_transcription_of(change, heard, self.transcription),
         )
-        return SessionChange(config, own.flow_steps, refused)
+        return SessionChange(config, own.flow_steps)
 
     def _transcription(self) -> Json | None:
         asked = self.transcription
@@ -424,25 +426,21 @@ class SessionConfig:
         _refuse_what_is_not_there(change)
         self._check_output(said, "response.audio.output")
         self._check_voice(change.voice, "response.voice")
-        config, refused = self._with_shared(change, said.format)
-        if refused is not None:
-            raise refused
+        config = self._with_shared(change, said.format)
+        if change.tools is not None and config.tools.refused is not None:
+            raise config.tools.refused
         return replace(config, finished=self._finished(change.moss_voice)), change.metadata
 
-    def _with_shared(
-        self, change: _Shared, output: _Format | None
-    ) -> tuple[SessionConfig, ProtocolError | None]:
-        """With the fields that session and response have, and what to answer about tools."""
-        tools, refused = self.tools.changed(change.tools, change.tool_choice, change.NAME)
-        config = replace(
+    def _with_shared(self, change: _Shared, output: _Format | None) -> SessionConfig:
+        """With the fields that session and response have."""
+        return replace(
             self,
-            tools=tools,
+            tools=self.tools.changed(change.tools, change.tool_choice, change.NAME),
             modality=change.modality(self.modality),
             max_output_tokens=change.limit(self.max_output_tokens),
             instructions=self._instructed(change.instructions),
             output_format=_format_of(output, change.output_audio_format) or self.output_format,
         )
-        return config, refused
 
     def _finished(self, own: _ResponseExtension | None) -> float | None:
         if own is None or not own.speculative:
@@ -474,10 +472,6 @@ class SessionChange(NamedTuple):
     config: SessionConfig
     flow_steps: int | None
     """Those asked for, None for none: they are in force once the engine says so."""
-    refused: ProtocolError | None
-    """What to answer about tools that the model cannot call. The rest of the update is in force: clients send
-    their tools with everything else, once, and a session without its audio formats or turn detection would
-    not work at all."""
 
 
 def modalities(modality: Modality) -> list[str]:

@@ -2,7 +2,7 @@
 reply has to call one.
 
 In: `tools` and `tool_choice` of a client. Out: what is in force, and a ProtocolError that names the tools
-that the model cannot call. Pure.
+that the model cannot call, which a session shows and a response raises. Pure.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class SessionTools:
     choice: str = "auto"
     """auto, none, required, or the name of one that is offered."""
     is_named: bool = False
+    refused: ProtocolError | None = None
+    """Names those that the client wanted and the model cannot call."""
 
     @property
     def use(self) -> ToolUse:
@@ -52,30 +54,29 @@ class SessionTools:
         choice: str | Json = {"type": "function", "name": self.choice} if self.is_named else self.choice
         return {"tools": list(self.offered), "tool_choice": choice if self.offered else "none"}
 
-    def changed(
-        self, given: list[Json] | None, choice: ToolChoice | None, name: str
-    ) -> tuple[SessionTools, ProtocolError | None]:
-        """With the tools and the choice of the object `name` of an event, None for those before; and what to
-        answer about tools that are left out. ProtocolError for a choice that cannot be."""
-        changed, refused = self, None
+    def changed(self, given: list[Json] | None, choice: ToolChoice | None, name: str) -> SessionTools:
+        """With the tools and the choice of the object `name` of an event, None for those before; tools that
+        the model cannot call are left out. ProtocolError for a choice that cannot be."""
+        changed = self
         if given is not None:
             offered, refused = self._offer(given, f"{name}.tools")
-            changed = replace(self, offered=offered)
+            changed = replace(self, offered=offered, refused=refused)
         names = [tool["name"] for tool in changed.offered]
         if isinstance(choice, str):
-            return replace(changed, choice=choice, is_named=False), refused
+            return replace(changed, choice=choice, is_named=False)
         if choice is None:
             chosen = self.choice if self.is_named else ""
         elif choice.type == "mcp":
             raise unsupported(f"{name}.tool_choice.type")
         else:
             chosen = choice.name
-            if chosen not in names and refused is None:
+            is_left_out = given is not None and changed.refused is not None
+            if chosen not in names and not is_left_out:
                 raise invalid(f"{name}.tool_choice.name", chosen, names)
             changed = replace(changed, choice=chosen, is_named=True)
         if chosen and chosen not in names:  # it is left out
             changed = replace(changed, choice="auto", is_named=False)
-        return changed, refused
+        return changed
 
     def _offer(self, given: list[Json], param: str) -> tuple[tuple[Json, ...], ProtocolError | None]:
         offered: list[Json] = []

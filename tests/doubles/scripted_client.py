@@ -21,7 +21,8 @@ class ScriptedClient(Driver):
             raise Absent("the turns are those of the server")
         self._socket = await connect(f"{url}/v1/realtime", subprotocols=[Subprotocol("realtime")])
         self._listener = asyncio.create_task(self._listen())
-        await self._send("session.update", session={})
+        tools = [{"type": "function"} | settings["tool"]] if "tool" in settings else []
+        await self._send("session.update", session={"tools": tools})
 
     async def hear(self, pcm: str) -> None:
         await self._send("input_audio_buffer.append", audio=pcm)

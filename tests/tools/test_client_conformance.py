@@ -65,16 +65,10 @@ def test_an_error_has_failed_although_the_client_says_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_field_that_may_be_refused_is_refused_by_its_name(tmp_path: Path) -> None:
-    def change(event: Event) -> Event:
-        if event["type"] != "session.updated":
-            return event
-        error = {"code": "unsupported", "message": "No tools.", "param": "session.tools[0]"}
-        return {"type": "error", "error": error}
-
-    found = held(tmp_path, "tool call", "typed message", change=change)
-    assert found["tool call"] == (REFUSED, "unsupported: No tools.")
-    assert found["typed message"] == (FAILED, "error unsupported (session.tools[0]): No tools.")
+def test_what_is_not_in_force_is_refused(tmp_path: Path) -> None:
+    found = held(tmp_path, "tool call")
+    refusal = "The model cannot call 'get_weather'. Its bundle declares no tools."
+    assert found["tool call"] == (REFUSED, refusal)
 
 
 @pytest.mark.slow

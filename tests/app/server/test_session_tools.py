@@ -19,10 +19,11 @@ TIME: dict[str, Any] = {"type": "function", "name": "get_time", "description": "
 
 
 def updated(session: dict[str, Any], config: SessionConfig | None = None) -> SessionConfig:
-    """The configuration after a session.update that is not refused."""
-    changed = (config or SessionConfig("nano", tools=DECLARED)).updated(session)
-    assert changed.refused is None
-    return changed.config
+    """The configuration after a session.update whose tools the model can call."""
+    changed = (config or SessionConfig("nano", tools=DECLARED)).updated(session).config
+    assert changed.tools.refused is None
+    assert "refused_tools" not in changed.document()["moss_voice"]
+    return changed
 
 
 def use(**session: Any) -> ToolUse:
@@ -80,11 +81,11 @@ def test_other_tools_are_refused_by_name_and_the_rest_is_in_force(
         "output_modalities": ["text"],
         "tool_choice": named("get_weather"),
     }
-    config, _, refused = SessionConfig("nano", tools=DECLARED).updated(session)
-    assert refused is not None
-    assert (refused.code, refused.param) == ("unsupported", "session.tools[1]")
-    assert named_as in str(refused)
-    assert "It can call" in str(refused)
+    config = SessionConfig("nano", tools=DECLARED).updated(session).config
+    refused = config.document()["moss_voice"]["refused_tools"]
+    assert (refused["code"], refused["param"]) == ("unsupported", "session.tools[1]")
+    assert named_as in refused["message"]
+    assert "It can call" in refused["message"]
     assert config.document()["output_modalities"] == ["text"]
     assert config.document()["tools"] == [TIME, GIVEN]
     assert config.document()["tool_choice"] == named("get_weather")
@@ -92,8 +93,11 @@ def test_other_tools_are_refused_by_name_and_the_rest_is_in_force(
 
 def test_a_model_without_tools_says_so() -> None:
     session = {"tools": [GIVEN, TIME], "tool_choice": named("get_time"), "max_output_tokens": 7}
-    config, _, refused = SessionConfig("nano").updated(session)
-    assert str(refused) == ("The model cannot call 'get_weather', 'get_time'. Its bundle declares no tools.")
+    config = SessionConfig("nano").updated(session).config
+    refused = config.document()["moss_voice"]["refused_tools"]
+    assert refused["message"] == (
+        "The model cannot call 'get_weather', 'get_time'. Its bundle declares no tools."
+    )
     assert (config.max_output_tokens, config.tools.use) == (7, ToolUse())
     assert (config.document()["tools"], config.document()["tool_choice"]) == ([], "none")
 
@@ -103,6 +107,10 @@ def test_a_response_with_other_tools_is_not_made() -> None:
     with pytest.raises(ProtocolError, match="reboot") as caught:
         config.with_response({"tools": [{"type": "function", "name": "reboot"}]})
     assert caught.value.param == "response.tools[0]"
+    left_out = config.updated({"tools": [{"type": "function", "name": "reboot"}]}).config
+    assert left_out.with_response({})[0].tools.use == ToolUse(), "the session has said so already"
+    with pytest.raises(ProtocolError, match="reboot"):
+        left_out.with_response({"tool_choice": named("reboot")})
     with pytest.raises(ProtocolError, match="get_weather"):
         config.with_response({"tool_choice": named("get_time")})
     chosen, _ = config.with_response({"tool_choice": "required"})

@@ -17,7 +17,9 @@ from app.audio.resample import Resampler
 from app.audio.wav import read_beginning
 from app.audio.wire_format import PCM16
 from app.paths import assets_dir
+from app.server.session_config import EXTENSION
 from tests.tools.client_conformance.talk import SHOW_S, Failed, Refused, Talk, plain
+from tests.tools.client_conformance.tap import Json
 from tests.tools.tool_server import WEATHER
 
 SUM = ("03-three-plus-four.wav", "Three plus four is seven.")
@@ -120,8 +122,12 @@ async def manual_turns(talk: Talk) -> None:
 
 async def tool_call(talk: Talk) -> None:
     """A function that the model calls, and the reply to its output."""
-    talk.refusable = "session.tools"
     await talk.connect(tool=TOOL)
+    await talk.until(
+        lambda: talk.in_force()["tools"] or _refused_tools(talk), "session.updated with the tool"
+    )
+    if refused := _refused_tools(talk):
+        raise Refused(refused["message"])
     await talk.do("ask", text="What is the weather in Paris?")
     await talk.until(lambda: [kind for kind, _ in talk.shown if kind == "call"], "call at the client")
     called = next(json.loads(value) for kind, value in talk.shown if kind == "call")
@@ -129,6 +135,11 @@ async def tool_call(talk: Talk) -> None:
         raise Failed(f"called with {called}")
     await talk.response()
     await talk.answer("It is sunny.")
+
+
+def _refused_tools(talk: Talk) -> Json:
+    """What the session says about the tools that it does not offer."""
+    return dict(talk.in_force().get(EXTENSION, {}).get("refused_tools", {}))
 
 
 async def instructions(talk: Talk) -> None:
@@ -145,10 +156,9 @@ async def instructions(talk: Talk) -> None:
 
 async def transcription(talk: Talk) -> None:
     """The words of the user."""
-    talk.refusable = "session.audio.input.transcription"
     await talk.connect(transcription=True)
     await _ask_aloud(talk, SUM)
-    shown = talk.of("session.updated")[-1]["session"]
+    shown = talk.in_force()
     heard = shown.get("audio", {}).get("input", shown)
     if heard.get("transcription", heard.get("input_audio_transcription")) is None:
         raise Refused("session.updated shows transcription: null")

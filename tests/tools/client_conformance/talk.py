@@ -52,8 +52,6 @@ class Talk:
     def __init__(self, tap: Tap, driver: asyncio.subprocess.Process, key: str) -> None:
         self.tap = tap
         self.shown: list[tuple[str, Any]] = []
-        self.refusable = ""
-        """The field of the protocol that the server may refuse in this conversation."""
         self._driver, self._key = driver, key
         self._steps: set[str] = set()
         self._numbers = 0
@@ -133,6 +131,10 @@ class Talk:
         deltas = self.of("response.output_audio.delta")
         return sum(int(event["delta"]) for event in deltas if event["item_id"] == item_id)
 
+    def in_force(self) -> Json:
+        """The session as the server has last shown it."""
+        return dict(self.of("session.updated")[-1]["session"])
+
     async def until(self, condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
         """Wait; an error that the server or the client reports ends it, too."""
         try:
@@ -146,8 +148,6 @@ class Talk:
     def check(self) -> None:
         """Raise for an error that anybody has reported."""
         for found in self._refusals():
-            if self.refusable and str(found.get("param")).startswith(self.refusable):
-                raise Refused(f"{found['code']}: {found['message']}")
             raise Failed(f"error {found['code']} ({found.get('param')}): {found['message']}")
         if errors := self._errors():
             raise Failed(f"the client reports: {errors[0]}")
