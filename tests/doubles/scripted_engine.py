@@ -17,6 +17,7 @@ from app import paths
 from app.session.clocks import Clock
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
+from engine_runtime.bundle.tools import NO_TOOLS
 from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply_events import ReplyEvents
@@ -29,6 +30,7 @@ from engine_runtime.thread_owner import ThreadOwner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import (
     CancelScope,
+    FinishReason,
     Modality,
     Pcm,
     ReplyAudio,
@@ -72,6 +74,8 @@ class Script:
     """How likely the user has finished, at the first, second, ... commit; the last one holds on."""
     predict_s: float = 0.0
     """Time on the session's clock that a prediction takes."""
+    call: ToolCall | None = None
+    """What each reply ends with while this tool is offered."""
 
 
 @cache
@@ -116,14 +120,15 @@ class ScriptedConversation(Conversation):
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.instructions, self.retention = "", 0.5
+        self.instructions, self.retention, self.tools = "", 0.5, NO_TOOLS
 
 
 class ScriptedTurn(Turn):
     """A turn without stages."""
 
-    def __init__(self, engine: ScriptedEngine, turn_id: int) -> None:
+    def __init__(self, engine: ScriptedEngine, turn_id: int, conversation: ScriptedConversation) -> None:
         self.turn_id = turn_id
+        self._conversation = conversation
         self.heard: list[Pcm] = []
         self._engine = engine
         self._codes = 0
@@ -226,7 +231,11 @@ class ScriptedTurn(Turn):
         self._engine.exchanges.append(Exchange((), (), text, None, self.turn_id))
         codes = tuple(range(script.chunks * CHUNK_CODES)) if reply is Modality.SPEECH else ()
         usage = TokenUsage(20, 5, 22, script.chunks, len(codes))
-        yield ReplyDone(self.turn_id, reply, "stop", text, codes, samples, usage)
+        call = script.call
+        if call is not None and self._conversation.tools.named(call.name) is None:
+            call = None
+        reason: FinishReason = "stop" if call is None else "tool_call"
+        yield ReplyDone(self.turn_id, reply, reason, text, codes, samples, usage, call)
 
     def _await_gate(self, gate: threading.Event) -> None:
         """Time passes meanwhile."""
@@ -406,7 +415,7 @@ class ScriptedEngine(Engine):
         self.calls.append(("open", turn_id, reply, conversation.number))
         if self.script.fail_on == "open":
             raise self.script.error
-        self.turns.append(ScriptedTurn(self, turn_id))
+        self.turns.append(ScriptedTurn(self, turn_id, conversation))
         return self.turns[-1]
 
     @override

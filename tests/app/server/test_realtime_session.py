@@ -36,7 +36,7 @@ from app.session.transcriber import Speech, TranscribedSpeech, TranscriptListene
 from engine_runtime.bundle.tools import Tool
 from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.errors import ContextLengthError, LanguageError, Problem
-from engine_runtime.types import Modality, Pcm, SamplingParams, SystemText
+from engine_runtime.types import Modality, Pcm, SamplingParams, SystemText, ToolCall
 from tests.doubles.inline_engine import InlineEngine
 from tests.doubles.scripted_engine import (
     CHUNK_CODES,
@@ -104,6 +104,11 @@ class Client:
         self.work()
         return self.events[before:]
 
+    def call_ids(self) -> list[str]:
+        """Ids of all calls so far, also of those that the client has added."""
+        added = [event["item"] for event in self.events if event["type"] == "conversation.item.added"]
+        return [item["call_id"] for item in added if item["type"] == "function_call"]
+
     def jobs(self, kind: type) -> list[Any]:
         return [job for job in self.engine.jobs if isinstance(job, kind)]
 
@@ -140,6 +145,17 @@ def only(events: list[Event], kind: str) -> Event:
     found = [event for event in events if event["type"] == kind]
     assert len(found) == 1, kinds(events)
     return found[0]
+
+
+def failures(client: Client) -> set[str]:
+    """Codes of all errors, those of responses, too."""
+    ended = [
+        event["response"]["status_details"] for event in client.events if event["type"] == "response.done"
+    ]
+    errors = [event["error"] for event in client.events if event["type"] == "error"]
+    return {
+        error["code"] for error in [*errors, *(details["error"] for details in ended if "error" in details)]
+    }
 
 
 def empty(events: list[Event]) -> bool:
@@ -1181,12 +1197,20 @@ def test_flow_steps_of_several_conversations_are_their_operators() -> None:
     assert client.engine.jobs == []
 
 
+TOOL = Tool("hello", "", {"type": "object"})
+CALL = ToolCall("hello", "{}")
+OFFERED = {"type": "function", "name": "hello"}
+TOOLS = st.sampled_from([OFFERED, OFFERED | {"name": "other"}]) | JSON
+"""One that the model can call, and others."""
+
+
 class Caller(Client):
-    """A client that takes one step after the other, and asks for responses by number."""
+    """A client that takes one step after the other, and asks for responses by number. While it offers the
+    tool, each reply calls it."""
 
     def __init__(self) -> None:
-        super().__init__(Script(chunks=2))
-        self.send("session.update", session={"moss_voice": {"speculation": True}})
+        super().__init__(Script(chunks=2, call=CALL), {"tools": (TOOL,)})
+        self.send("session.update", session={"moss_voice": {"speculation": True}, "tools": [OFFERED]})
         self.asked = 0
 
     def step(self, kind: str, size: int) -> None:
@@ -1212,6 +1236,15 @@ class Caller(Client):
             part = {"type": "output_text", "text": "so"} if role == "assistant" else part
             place = {"previous_item_id": "root"} if size > 5 else {}
             self.send("conversation.item.create", item={"role": role, "content": [part]}, **place)
+        elif kind == "offer":
+            self.send("session.update", session={"tools": [OFFERED] * (size % 2)})
+        elif kind == "call":
+            called = {"call_id": f"c{size}", "name": CALL.name, "arguments": CALL.arguments}
+            self.send("conversation.item.create", item={"type": "function_call"} | called)
+        elif kind == "output":
+            calls = self.call_ids() or ["none"]
+            given = {"call_id": calls[-1 - size % len(calls)], "output": f"text {size}"}
+            self.send("conversation.item.create", item={"type": "function_call_output"} | given)
         else:
             self.send(kind)
 
@@ -1225,8 +1258,9 @@ class Caller(Client):
 
 STEPS = st.tuples(
     st.sampled_from(
-        "respond respond speculate speak pause work update delete item item response.cancel "
-        "moss_voice.response.confirm input_audio_buffer.commit input_audio_buffer.clear".split()
+        "respond respond speculate speak pause work update delete item item offer call output output "
+        "response.cancel moss_voice.response.confirm input_audio_buffer.commit "
+        "input_audio_buffer.clear".split()
     ),
     st.integers(0, 8),
 )
@@ -1246,12 +1280,12 @@ def test_every_response_that_is_asked_for_ends_once(steps: list[tuple[str, int]]
     client.step("update", 0)
     client.send("moss_voice.response.confirm")  # in case that one waits for it
     client.work()
+    client.step("offer", 0)
     assert [client.outcomes(number + 1) for number in range(client.asked)] == [1] * client.asked
     created, done = (kinds(client.events).count(f"response.{name}") for name in ("created", "done"))
     assert created == done
     assert only(client.ask(), "response.done")["response"]["status"] == "completed"
-    failed = [event for event in client.events if event["type"] == "error"]
-    assert "engine_failed" not in {event["error"]["code"] for event in failed}
+    assert "engine_failed" not in failures(client)
 
 
 def values_of(schema: Event, defined: Event) -> st.SearchStrategy[Any]:
@@ -1284,7 +1318,7 @@ def values_of(schema: Event, defined: Event) -> st.SearchStrategy[Any]:
 
 
 UNLIKELY = ("prompt", "reasoning", "tools", "input", "event_id")
-"""Fields that are always refused, or that the test sets; other tools are answered twice."""
+"""Fields that are always refused, or that the test sets."""
 ITEMS = (ItemDocument, CallDocument, OutputDocument)
 
 
@@ -1301,6 +1335,8 @@ def client_events(draw: st.DrawFn) -> Event:
     for name, model in (("session", SessionDocument), ("response", ResponseDocument), ("item", item)):
         if event.get(name) is not None:
             event[name] = draw(schema_values(model))
+            if name != "item" and draw(st.booleans()):
+                event[name]["tools"] = draw(st.lists(TOOLS, max_size=2))
     return event
 
 
@@ -1315,13 +1351,17 @@ ANSWERS = {
 }
 
 
-@given(st.lists(st.tuples(client_events(), st.integers(0, 4)), max_size=10))
+@given(st.lists(st.tuples(client_events(), st.integers(0, 8)), max_size=10))
 @pytest.mark.slow
 def test_events_of_the_schema_are_answered(sent: list[tuple[Event, int]]) -> None:
-    tools = (Tool("hello", "", {"type": "object"}),)
-    client = Client(Script(chunks=2), facts={"room": ROOM, "follows_instructions": True, "tools": tools})
+    facts = {"room": ROOM, "follows_instructions": True, "tools": (TOOL,)}
+    client = Client(Script(chunks=2, call=CALL), facts)
+    client.send("session.update", session={"tools": [OFFERED]})
+    client.send("conversation.item.create", item=typed("hello"))
     for event, work in sent:
-        kind = event["type"]
+        kind, item = event["type"], event.get("item") or {}
+        if item.get("call_id") == "j" and (calls := client.call_ids()):
+            item["call_id"] = calls[-1]
         got = kinds(send(client, event))
         if kind in ANSWERS:
             assert ("error" in got) is not (ANSWERS[kind] in got), (event, got)
@@ -1332,8 +1372,7 @@ def test_events_of_the_schema_are_answered(sent: list[tuple[Event, int]]) -> Non
     client.work()
     created, done = (kinds(client.events).count(f"response.{name}") for name in ("created", "done"))
     assert created == done
-    codes = [event["error"]["code"] for event in client.events if event["type"] == "error"]
-    assert "engine_failed" not in codes
+    assert "engine_failed" not in failures(client)
 
 
 def send(client: Client, event: Event) -> list[Event]:
