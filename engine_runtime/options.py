@@ -141,7 +141,7 @@ class EngineOptions:
         help="run the kernels of this compute capability on a newer GPU: 8.9 for those of an RTX 4090; with "
         "`trt codec`, build for it (default: that of the GPU)",
     )
-    """See `hardware.limit_capability`."""
+    """The highest that kernels are chosen for (`hardware.limit_capability`); None for that of the GPU."""
     graphs: bool = setting(
         True,
         option="--no-graphs",

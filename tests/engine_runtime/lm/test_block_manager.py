@@ -31,6 +31,13 @@ def test_blocks_come_and_go() -> None:
     blocks.check_integrity([])
 
 
+@pytest.mark.parametrize(("num_blocks", "tokens_per_block"), [(0, 16), (4, 0)])
+def test_an_empty_pool_is_refused(num_blocks: int, tokens_per_block: int) -> None:
+    with pytest.raises(OutOfBlocksError, match=f"{num_blocks} blocks of {tokens_per_block} tokens"):
+        BlockManager(num_blocks, tokens_per_block)
+    assert BlockManager(1, 1).num_free == 1
+
+
 def test_a_prefix_is_reused_after_its_owner_has_gone() -> None:
     blocks = BlockManager(num_blocks=4, tokens_per_block=4)
     first, second = Sequence(), Sequence()
