@@ -3,6 +3,7 @@
 
     python3 packaging/build.py              with the CPU build of torch
     python3 packaging/build.py --gpu        with the CUDA build, for one known machine (several GB)
+    python3 packaging/build.py --trial      packages that are only tried: larger, in a fraction of the time
 
 In: a checkout and the package index. Out: files in build/package, and on stdout what takes the room in the
 bundle. Everything is installed into an environment of its own, as wheels with the hashes of packaging/locks
@@ -63,19 +64,25 @@ def main() -> int:
         "--out", type=Path, default=ROOT / "build" / "package", metavar="DIR", help="default: build/package"
     )
     parser.add_argument("--only-wheel", action="store_true", help="stop after the wheel and the sdist")
+    parser.add_argument("--trial", action="store_true", help="compress fast: packages to try, not to publish")
     arguments = parser.parse_args()
     if sys.version_info[:2] != LOCKED:
         print("Start this script with python3.11: the hashes of its wheels are locked.", file=sys.stderr)
         return 1
     try:
-        build(arguments.out.resolve(), gpu=arguments.gpu, only_wheel=arguments.only_wheel)
+        build(
+            arguments.out.resolve(),
+            gpu=arguments.gpu,
+            only_wheel=arguments.only_wheel,
+            compression=linux_packages.TRIAL if arguments.trial else linux_packages.RELEASE,
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"The build failed: {error}. The lines above give the reason.", file=sys.stderr)
         return 1
     return 0
 
 
-def build(out: Path, *, gpu: bool, only_wheel: bool) -> None:
+def build(out: Path, *, gpu: bool, only_wheel: bool, compression: linux_packages.Compression) -> None:
     """Make everything in `out`, whose earlier results are replaced; its environment is used again.
 
     Raises subprocess.CalledProcessError for a tool that fails, OSError for files.
@@ -92,7 +99,7 @@ def build(out: Path, *, gpu: bool, only_wheel: bool) -> None:
         name = f"moss-voice-{version()}-{'gpu-' if gpu else ''}{sys.platform}-{platform.machine()}"
         artefacts.append(Path(shutil.copy(bundle / SBOM, out / f"{name}.cdx.json")))
         if sys.platform == "linux":
-            artefacts += linux_packages.make_all(bundle, out, name, version(), source_date())
+            artefacts += linux_packages.make_all(bundle, out, name, version(), source_date(), compression)
     report_hashes(artefacts, out / "SHA256SUMS")
 
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 FILES = Path(__file__).resolve().parent / "bundle" / "linux"
 ICON = Path(__file__).resolve().parent.parent / "assets" / "icons" / "moss-voice.svg"
@@ -31,27 +32,41 @@ _DRIVER = ("libcuda.so", "libnvidia-ml.so")
 # Opened by name at run time, so that no library of the bundle lists them: sound, fonts, key maps.
 OPENED_BY_NAME = ("fonts-dejavu-core", "libasound2-plugins", "libportaudio2", "libpulse0", "xkb-data")
 _SONAME = re.compile(r"(.+)\.so\.(.+)")
+
+
+class Compression(NamedTuple):
+    """How the files of a package are compressed."""
+
+    archive: str
+    """The command for the .tar.zst."""
+    deb: tuple[str, ...]
+    """Options of dpkg-deb."""
+
+
 # Higher levels take minutes more for a few percent. lintian refuses .deb files with zstd.
-ZSTD = "zstd -12 -T0 --long=27"
-COMPRESSION = ("-Zxz", "-z3")
+RELEASE = Compression("zstd -12 -T0 --long=27", ("-Zxz", "-z3"))
+# A tenth larger, in ten seconds of processor time instead of nine minutes; all supported systems read both.
+TRIAL = Compression("zstd -3 -T0 --long=27", ("-Zzstd", "-z3"))
 
 
-def make_all(bundle: Path, out: Path, name: str, version: str, date: int) -> list[Path]:
+def make_all(
+    bundle: Path, out: Path, name: str, version: str, date: int, compression: Compression = RELEASE
+) -> list[Path]:
     """All packages that can be made here, as files in `out`; `date` is given to files, in seconds since 1970.
 
     Raises subprocess.CalledProcessError for a tool that fails.
     """
-    made = [make_archive(bundle, out / f"{name}.tar.zst", date)]
+    made = [make_archive(bundle, out / f"{name}.tar.zst", date, compression)]
     make_appdir(bundle, out / f"{name}.AppDir", version, date)
     print(f"{name}.AppDir is finished by {FILES / 'make-appimage.sh'}", flush=True)
     if shutil.which("dpkg-shlibdeps"):
-        made.append(make_deb(bundle, out, version, date))
+        made.append(make_deb(bundle, out, version, date, compression))
     else:
         print("No .deb: install dpkg-dev to make one.", flush=True)
     return made
 
 
-def make_archive(bundle: Path, target: Path, date: int) -> Path:
+def make_archive(bundle: Path, target: Path, date: int, compression: Compression = RELEASE) -> Path:
     """The bundle as .tar.zst, with the same bytes for the same files."""
     options = [
         "--sort=name",
@@ -61,7 +76,8 @@ def make_archive(bundle: Path, target: Path, date: int) -> Path:
         "--numeric-owner",
         "--mode=u+w,go-w",
     ]
-    command = ["tar", *options, "-I", ZSTD, "-cf", str(target), "-C", str(bundle.parent), bundle.name]
+    command = ["tar", *options, "-I", compression.archive, "-cf", str(target)]
+    command += ["-C", str(bundle.parent), bundle.name]
     subprocess.run(command, check=True)
     return target
 
@@ -76,7 +92,7 @@ def make_appdir(bundle: Path, folder: Path, version: str, date: int) -> Path:
     return folder
 
 
-def make_deb(bundle: Path, out: Path, version: str, date: int) -> Path:
+def make_deb(bundle: Path, out: Path, version: str, date: int, compression: Compression = RELEASE) -> Path:
     """The Debian package. Its dependencies are what the libraries in the bundle are linked to and lack."""
     architecture = _output("dpkg", "--print-architecture")
     with tempfile.TemporaryDirectory(dir=out) as name:
@@ -99,7 +115,7 @@ def make_deb(bundle: Path, out: Path, version: str, date: int) -> Path:
         (control / "md5sums").write_text("".join(_md5_lines(root)), encoding="utf-8")
         _set_modes(root)
         target = out / f"{NAME}_{version}_{architecture}.deb"
-        command = ["dpkg-deb", "--root-owner-group", *COMPRESSION, "--build", str(root), str(target)]
+        command = ["dpkg-deb", "--root-owner-group", *compression.deb, "--build", str(root), str(target)]
         subprocess.run(command, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": str(date)})
     return target
 

@@ -80,11 +80,18 @@ def test_an_archive_is_the_same_for_the_same_files(
 
 
 @_needs("dpkg-deb")
+@pytest.mark.parametrize(("compression", "member"), [("RELEASE", "data.tar.xz"), ("TRIAL", "data.tar.zst")])
 def test_a_deb_says_what_it_is_and_depends_on(
-    linux_packages: ModuleType, frozen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    linux_packages: ModuleType,
+    frozen: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compression: str,
+    member: str,
 ) -> None:
     monkeypatch.setattr(linux_packages, "dependencies", lambda *_: ["libc6 (>= 2.34)", "libportaudio2"])
-    deb = linux_packages.make_deb(frozen, tmp_path, "1.2", DATE)
+    deb = linux_packages.make_deb(frozen, tmp_path, "1.2", DATE, getattr(linux_packages, compression))
+    assert member.encode() in deb.read_bytes()
     fields = ["Package", "Version", "Depends", "Installed-Size"]
     shown = subprocess.run(
         ["dpkg-deb", "-f", deb, *fields], capture_output=True, text=True, check=True
