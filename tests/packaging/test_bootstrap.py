@@ -215,8 +215,30 @@ def test_engines_are_built_where_they_can_be(
         return 0 if is_there or "import tensorrt_rtx" not in command else 1
 
     monkeypatch.setattr(bootstrap, "_run", run)
+    monkeypatch.setattr(bootstrap, "_run_captured", lambda command, _: (run(command), ""))
     assert bootstrap.run_tests([]) == 0
-    assert ran[-1].startswith("-m app trt codec --compute-capability 8.9" if is_there else "-m pytest")
+    engines = [line for line in ran if line.startswith("-m app trt codec --compute-capability 8.9")]
+    assert len(engines) == is_there
+    assert ran[-1].startswith("-m pytest")
+
+
+def test_each_check_runs_and_what_one_says_stays_together(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captured = bootstrap._run_captured
+
+    def run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+        words = f"import sys; print('out'); sys.stdout.flush(); sys.exit('{command[-1]} failed')"
+        result: tuple[int, str] = captured([sys.executable, "-S", "-c", words], environment)
+        return result if "mypy" in command else (0, f"{command[-1]} passed\n")
+
+    monkeypatch.setattr(bootstrap, "_run_captured", run)
+    monkeypatch.setattr(bootstrap, "_run", lambda command, *_, **__: int("-c" in command))
+    assert bootstrap.run_tests(["tests/chosen"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == ["== types: python -m mypy", "out", "mypy failed", "== lint: python -m ruff check ."]
+    assert said[-2].endswith(" tests/chosen")
+    assert said[-1] == "failed: types"
 
 
 def test_pins_agree_with_the_constraints(bootstrap: ModuleType) -> None:
