@@ -17,7 +17,7 @@ from app import paths
 from app.session.clocks import Clock
 from engine_runtime.bundle.bundle import Bundle
 from engine_runtime.bundle.card import ModelCard
-from engine_runtime.bundle.tools import NO_TOOLS
+from engine_runtime.bundle.tools import NO_TOOLS, ToolCallFormat
 from engine_runtime.conversation.context_window import TurnRoom
 from engine_runtime.conversation.history import Exchange, Question
 from engine_runtime.conversation.reply_events import ReplyEvents
@@ -98,11 +98,11 @@ def scripted_bundle() -> Bundle:
 
 @cache
 def scripted_prompt() -> Prompt:
-    """The chat layout of nano."""
+    """The chat layout of nano, with calls of tools."""
     bundle = scripted_bundle()
     special = bundle.lm.special_ids
     tokenizer = TextTokenizer(bundle.text_tokenizer, special, bundle.lm.config["text_vocab"])
-    return Prompt(tokenizer, special, bundle.lm.prompt)
+    return Prompt(tokenizer, special, bundle.lm.prompt, ToolCallFormat("<call>", "</call>"))
 
 
 def reply_of(events: Iterator[ReplyEvent], commit: CancelScope) -> ReplyEvents:
