@@ -283,6 +283,7 @@ class Captions {
   constructor() {
     this.list = element("captions");
     this.rows = new Map();
+    new ResizeObserver(() => this.scroll()).observe(this.list); // a phone is turned, its keyboard opens
   }
 
   /** Show an item, or return the row that it has. */
@@ -370,7 +371,7 @@ class LatencyView {
     const summary = this.series[name].summary();
     if (summary === null) return;
     const { unit } = this.tiles[name];
-    const spread = `p50 ${shown(summary.p50, unit)}\u2002p95 ${shown(summary.p95, unit)}`;
+    const spread = `p50\u00a0${shown(summary.p50, unit)}\u2002p95\u00a0${shown(summary.p95, unit)}`;
     this.show(name, shown(summary.last, unit), spread);
   }
 
@@ -462,7 +463,7 @@ class Server {
     }
     return (
       "The server refuses conversations from this page. If a proxy is between, it has to pass on WebSockets and the " +
-      `Host header; else start the server with --allow-origin ${location.origin}`
+      `Host header; else start the server with --allow-origin ${location.origin}.`
     );
   }
 

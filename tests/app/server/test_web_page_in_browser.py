@@ -230,6 +230,22 @@ def test_the_page_says_why_it_cannot_be_used(tmp_path: Path) -> None:
         page.until(f"{CAPTIONS}.includes('word0')")
 
 
+def test_the_latest_caption_is_in_sight_after_the_page_was_resized(tmp_path: Path) -> None:
+    with (
+        scripted(Script(chunks=1, words=("so " * 400,))) as rig,
+        browser(tmp_path, None, "--autoplay-policy=no-user-gesture-required") as page,
+    ):
+        page.show(1280, 720, "light")
+        page.open(f"http://localhost:{rig.port}/", TONE_AS_MICROPHONE)
+        page.click("#start")
+        until_state(page, "Listening")
+        ask(page, "hello")
+        page.until(f"{CAPTIONS}.includes('so so')")
+        page.show(390, 844, "light", is_phone=True)
+        end = "document.getElementById('captions')"
+        page.until(f"{end}.scrollTop > 0 && {end}.scrollHeight - {end}.scrollTop - {end}.clientHeight < 2")
+
+
 # ---- with nano ----
 
 
