@@ -133,7 +133,7 @@ class DuplexReport:
             targets += [
                 Target("voice-to-voice p95, ms", voice.p95, 900, True),
                 Target("turns cut off at pauses up to 1 s", shares["cut off"].rate, 0.1, True),
-                Target("ducked p95, ms", late["ducked"].p95, 200, True),
+                Target("fall p95, ms", late["fall"].p95, 60, True),
                 Target("silent after stop p95, s", clean.spreads["silent after stop"].p95, 0.3, True),
                 Target("silent after others p50, s", clean.spreads["silent after others"].p50, 0.6, True),
                 Target("R_Y", shares["R_Y"].rate, 0.97, False),

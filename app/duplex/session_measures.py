@@ -5,7 +5,7 @@ In: recordings. Out: spreads in milliseconds and counts. `DEFINITIONS` are print
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -32,6 +32,9 @@ _MARGIN = round((FADE_S + 2 * TOLERANCE_MS / 1e3) * RATE)
 """After the decision to resume: the block, and the fade."""
 _ALIKE = 0.8
 _QUIET = 1e-3
+_FALL_DB = 12.0
+_FALL_LIMIT_S = 0.2
+_WINDOW = round(0.005 * RATE)
 
 _TIMED = {
     "voice-to-voice": "voice_to_voice",
@@ -46,7 +49,10 @@ DEFINITIONS = {
     "TTFA": "commit of a turn to the engine, a speculative one included -> first PCM sample ready",
     "endpointing": "last speech sample -> commit",
     "confirmed to sound": "decision that a turn is over -> first sample of the reply",
-    "ducked": "start of speech over a reply -> the reply is ducked or silent, where it is paused or ducked",
+    "ducked": "start of an interruption or a backchannel -> the reply is ducked or silent: most of it is the "
+    "time until a frame is speech, and as loud as the user",
+    "fall": f"decision that somebody speaks over a reply -> it is {_FALL_DB:g} dB softer than it was made, "
+    "of replies that came back",
     "undone": "start of a backchannel, cough or bystander's speech -> the reply is as loud as before",
     "resume -> sound": "decision to resume a paused reply -> its sound continues, if it is not paused again "
     "before",
@@ -80,8 +86,9 @@ def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
     clocks = [clock for recording in recordings for clock in overlap_clocks(recording)]
     shifts = [shift for recording in recordings for shift in _shifts(recording)]
     spreads = {name: _timed(recordings, event) for name, event in _TIMED.items()} | {
-        "ducked": Spread.of(clock.ducked_ms for clock in clocks),
+        "ducked": Spread.of(clock.ducked_ms for clock in clocks if clock.ducked_ms is not None),
         "undone": Spread.of(clock.undone_ms for clock in clocks if clock.undone_ms is not None),
+        "fall": Spread.of(late for recording in recordings for late in _falls(recording)),
         "resume -> sound": Spread.of(late for recording in recordings for late in _resume_lags(recording)),
         "lost at a resume": Spread.of(max(shift - TOLERANCE_MS, 0.0) for shift in shifts),
         "doubled at a resume": Spread.of(max(-shift - TOLERANCE_MS, 0.0) for shift in shifts),
@@ -107,11 +114,12 @@ def measure_sessions(recordings: Sequence[DuplexRecord]) -> SessionMeasures:
 
 @dataclass(frozen=True, slots=True)
 class OverlapClock:
-    """Speech over a reply, from its start: when the reply was ducked or silent, and as loud as before again;
-    None where it is an interruption, or the reply did not come back."""
+    """Speech over a reply, from its start."""
 
-    ducked_ms: float
+    ducked_ms: float | None
+    """When the reply was ducked or silent; None for a noise or a bystander, for whom it need not be."""
     undone_ms: float | None
+    """When it was as loud as before; None where it is an interruption, or the reply did not come back."""
 
 
 def overlap_clocks(recording: DuplexRecord) -> list[OverlapClock]:
@@ -123,10 +131,12 @@ def overlap_clocks(recording: DuplexRecord) -> list[OverlapClock]:
         span = next((own for own in spans if segment.start_s <= own.start_s < until_s), None)
         if span is None or segment.kind == "turn":
             continue
-        undone_ms = None
+        ducked_ms = undone_ms = None
+        if segment.kind in ("interruption", "backchannel"):
+            ducked_ms = (span.start_s + span.ramp_s - segment.start_s) * 1e3
         if segment.kind in IGNORED and span.is_resumed:
             undone_ms = (span.end_s + span.ramp_s - segment.start_s) * 1e3
-        clocks.append(OverlapClock((span.start_s + span.ramp_s - segment.start_s) * 1e3, undone_ms))
+        clocks.append(OverlapClock(ducked_ms, undone_ms))
     return clocks
 
 
@@ -212,6 +222,20 @@ def _shifts(recording: DuplexRecord) -> list[float]:
     return [shift for shift in shifts if shift is not None]
 
 
+def _falls(recording: DuplexRecord) -> Iterator[float]:
+    """How long each reply that came back took to fall."""
+    spans = overlaps(recording)
+    for place, span in enumerate(spans):
+        reply = recording.replies.get(span.turn_id)
+        if reply is None or span.manner == "off":
+            continue
+        # A reply that still rises after the last time is not as loud as it was made.
+        earlier = [own.end_s + own.ramp_s for own in spans[:place] if own.turn_id == span.turn_id]
+        took_ms = fall_ms(recording.assistant, span.start_s, reply, since_s=max(earlier, default=0.0))
+        if took_ms is not None:
+            yield took_ms
+
+
 def _timed(recordings: Iterable[DuplexRecord], name: str) -> Spread:
     return Spread.of(
         event.duration_ms for recording in recordings for event in recording.timings if event.name == name
@@ -292,6 +316,27 @@ def shift_ms(
     pause_s = resumed_s - paused_s if pause_s is None else pause_s
     in_record = after_start - (before_end - _PIECE) - pause_s * RATE
     return float((after - before - in_record) * 1e3 / RATE)
+
+
+def fall_ms(channel: Pcm, at_s: float, reply: Pcm, *, since_s: float = 0.0) -> float | None:
+    """Milliseconds from `at_s` until the assistant's channel is 12 dB softer than the reply as made, to 5 ms.
+    None if the reply is too quiet there, or what was played before, from `since_s` on, is not found in it.
+    200 if it does not fall within 0.2 s."""
+    end = round(at_s * RATE)
+    before = channel[max(end - _PIECE, round(since_s * RATE)) : end]
+    place = _place(reply, before)
+    if place is None:
+        return None
+    made = reply[place + len(before) :]
+    is_known = False
+    for first in range(0, round(_FALL_LIMIT_S * RATE), _WINDOW):
+        expected, heard = made[first : first + _WINDOW], channel[end + first : end + first + _WINDOW]
+        if len(expected) < _WINDOW or len(heard) < _WINDOW or rms(expected) < _QUIET:
+            continue
+        is_known = True
+        if rms(heard) <= rms(expected) * 10 ** (-_FALL_DB / 20):
+            return (first + _WINDOW) * 1e3 / RATE
+    return _FALL_LIMIT_S * 1e3 if is_known else None
 
 
 def _place(reply: Pcm, piece: Pcm) -> int | None:

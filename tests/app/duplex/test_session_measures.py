@@ -8,7 +8,7 @@ import pytest
 from app.audio.ring import DUCK_S, FADE_S
 from app.duplex.room import RATE
 from app.duplex.segments import UserSegment
-from app.duplex.session_measures import TOLERANCE_MS, lowered, measure_sessions, shift_ms, yielded_s
+from app.duplex.session_measures import TOLERANCE_MS, fall_ms, lowered, measure_sessions, shift_ms, yielded_s
 from app.duplex.simulator import Committed, DuplexRecord
 from engine_runtime.timing import TimingEvent
 from engine_runtime.types import Pcm
@@ -85,18 +85,49 @@ def test_the_clocks_of_speech_over_a_reply() -> None:
         decision("cut", 6.0),
         decision("interrupt", 9.0, overlap="off"),
         decision("resume", 9.5),
+        decision("interrupt", 11.0, overlap="duck"),
+        decision("resume", 11.3),
         segments=(
             UserSegment("backchannel", 1.0, 1.3),
             UserSegment("interruption", 5.0, 6.5),
             UserSegment("tic", 8.9, 9.1),
+            UserSegment("not_directed", 10.7, 12.0),
         ),
     )
     spreads = measure_sessions([found]).spreads
     clocks = [(100 + DUCK_S * 1e3), (200 + FADE_S * 1e3)]
     assert (spreads["ducked"].count, spreads["ducked"].p50) == (2, pytest.approx(np.mean(clocks)))
-    assert (spreads["undone"].count, spreads["undone"].p50) == (1, pytest.approx(600 + DUCK_S * 1e3))
-    (span,) = lowered(found)
+    assert (spreads["undone"].count, spreads["undone"].p50) == (2, pytest.approx(600 + DUCK_S * 1e3))
+    span, _ = lowered(found)
     assert (span.start_s, span.end_s) == pytest.approx((1.1 + DUCK_S, 1.6 + DUCK_S))
+
+
+@pytest.mark.parametrize(
+    ("gain_db", "after_ms", "took_ms"), [(-15, 40, 45), (-15, 62, 70), (-9, 40, 200), (-120, 10, 15)]
+)
+def test_the_fall_of_a_reply_is_measured_against_its_sound(
+    gain_db: float, after_ms: float, took_ms: float
+) -> None:
+    made = (0.1 * np.random.default_rng(1).standard_normal(6 * RATE)).astype(np.float32)
+    found = recording(
+        decision("interrupt", 2.0, overlap="duck"),
+        decision("resume", 3.0),
+        decision("interrupt", 4.0, overlap="off"),
+        decision("resume", 4.5),
+    )
+    found.assistant[RATE : 6 * RATE] = made[: 5 * RATE]
+    found.assistant[2 * RATE + round(after_ms * RATE / 1e3) : 3 * RATE] *= 10 ** (gain_db / 20)
+    found.replies[1] = made
+    spread = measure_sessions([found]).spreads["fall"]
+    assert (spread.count, spread.p95) == (1, pytest.approx(took_ms))
+
+
+def test_a_fall_from_an_unknown_level_is_not_measured() -> None:
+    made = (0.1 * np.random.default_rng(1).standard_normal(3 * RATE)).astype(np.float32)
+    silent_from = np.concatenate([made[:RATE], np.zeros(RATE, dtype=np.float32)])
+    assert fall_ms(made, 1.0, silent_from) is None
+    assert fall_ms(made, 1.0, made, since_s=0.9) is None
+    assert fall_ms(made, 1.0, made[::-1].copy()) is None
 
 
 def test_a_reply_is_given_up_when_it_is_paused_for_good_or_cut_at_once() -> None:
