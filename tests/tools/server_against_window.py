@@ -1,12 +1,13 @@
 """What a server adds to the latency of a spoken turn: the same recordings in a session of the window whose
 engine is in this process, in one that is a client of `moss-voice serve`, and in a client with semantic_vad.
 
-python -m tests.tools.server_against_window [--rounds 3] [--json FILE]
+python -m tests.tools.server_against_window [--rounds 3] [--scripted] [--json FILE]
 
-All with nano, over loopback, in real time, without sound devices. Every round plays each recording once on
-each way, as the first turn of a conversation; the order changes from recording to recording. Voice-to-voice
-compares the two windows, endpointing the window with semantic_vad; a difference is that of one recording in
-one round. Exit status 1 if the median of the differences is above its target.
+All with nano or, with --scripted, an engine that takes set times, which a busy machine hardly changes; over
+loopback, in real time, without sound devices. Every round plays each recording once on each way, as the first
+turn of a conversation; the order changes from recording to recording. Voice-to-voice compares the two
+windows, endpointing the window with semantic_vad; a difference is that of one recording in one round. Exit
+status 1 if the median of the differences is above its target.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ from app.audio.devices import DeviceList
 from app.audio.wav_streams import WavSpeaker
 from app.audio.wire_format import PCM16
 from app.main import engine_source, load_turn_end_detector
+from app.progress import note
+from app.server.run import serve
+from app.server.service import ServeSettings
 from app.session.clocks import RealClock
 from app.session.commands import NewConversation, PlaySample
 from app.session.engine_slot import EngineSource
@@ -41,8 +45,10 @@ from app.session.session import Session
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
 from engine_runtime.bench.measuring import BenchError, summarize, summary_section
+from engine_runtime.engine import Engine
 from engine_runtime.table import Section
 from tests.app.server.test_endpointing import BLOCK_S, SEMANTIC, blocks
+from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.server_churn import served
 from tests.tools.server_faults import await_quiet
 from tests.tools.session_driver import NoMicrophone
@@ -58,6 +64,8 @@ _WAYS = {
     CLIENT: "the window connected to `moss-voice serve`",
     SEMANTIC_VAD: "a client that sends its microphone to `moss-voice serve` and lets it find the turns",
 }
+SCRIPT = Script(chunks=3, chunk_s=0.4, step_s=0.15, predictions=(0.98,), predict_s=0.03)
+"""About the times of nano on a processor without other work."""
 _LIMIT_S = 120.0
 _LOOK_S = 0.01
 _REST_S = 0.3
@@ -206,18 +214,39 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[rank], ordered[-1 - rank]
 
 
+def scripted() -> AbstractContextManager[Engine]:
+    """The engine of --scripted."""
+    return nullcontext(ScriptedEngine(SCRIPT))
+
+
+def serve_scripted(conversations: int) -> int:
+    """The server of --scripted, in a process of its own."""
+    settings = ServeSettings(port=0, conversations=conversations)
+    return serve(settings, scripted, load_turn_end_detector, lambda address: note(f"listening on {address}"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scripted", action="store_true", help="without a model")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    for name in ("--port", "--conversations"):
+        parser.add_argument(name, type=int, default=0, help=argparse.SUPPRESS)
     arguments = parse(parser)
+    if arguments.serve:
+        return serve_scripted(arguments.conversations)
+    program = ("app", "serve")
+    local: EngineSource = engine_source(StartSettings())
+    if arguments.scripted:
+        program, local = (f"{__package__}.server_against_window", "--serve"), scripted
     samples = sorted((paths.assets_dir() / "samples").glob("*.wav"))
     recordings = [sample for sample in samples if not sample.name.startswith(FOLLOW_UP)]
     with tool_report("server_against_window", arguments) as report, ExitStack() as stack:
-        address, _ = stack.enter_context(served(2))
+        address, _ = stack.enter_context(served(2, program=program))
         url = f"ws://{address}/v1/realtime"
         windows = {}
-        for way, settings in ((WINDOW, StartSettings()), (CLIENT, StartSettings(server=url))):
-            windows[way] = Window(engine_source(settings))
+        for way, source in ((WINDOW, local), (CLIENT, engine_source(StartSettings(server=url)))):
+            windows[way] = Window(source)
             stack.callback(windows[way].close)
 
         def semantic(recording: Path) -> Figures:
