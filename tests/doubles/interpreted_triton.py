@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 from typing import Any
 
@@ -30,3 +31,21 @@ def patch_interpreter() -> None:
         set_attribute(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = with_item
+    _look_for_builtins_once(interpreter)
+
+
+def _look_for_builtins_once(interpreter: Any) -> None:
+    """Each call of a kernel, and each call of a function in one, has the builtins of the language replaced.
+    Finding them among all names of its modules takes up to half of such a call."""
+    from triton.language.core import is_builtin
+
+    found: dict[Any, list[str]] = {}
+
+    def patch(module: Any, builder: Any, *scope: Any) -> None:
+        if module not in found:
+            found[module] = [name for name, member in inspect.getmembers(module) if is_builtin(member)]
+        for name in found[module]:
+            if is_builtin(member := getattr(module, name)):  # not while a kernel around it is run
+                interpreter._patch_attr(module, name, member, builder, *scope)
+
+    interpreter._patch_builtin = patch
