@@ -5,11 +5,12 @@
     python3 packaging/trt_environment.py test       install them into .venv-trt and run tests on the CPU
     python3 packaging/trt_environment.py test -- tests      the same, and run all tests
 
-`test` runs what can differ between two sets of versions (Python, torch, numpy, transformers, PySide6): the
-tests of both packages that are not slow, and the slow ones of all that computes with torch, of the executors
-and what belongs to TensorRT-LLM, of the comparison with transformers, and of one conversation from recording
-to sound and a picture. Left out are the slow tests of sessions, sound streams, processes and documents, which
-packaging/bootstrap.py runs.
+`test` runs what can differ between two sets of versions (Python, torch, triton, numpy, onnx, transformers,
+PySide6): the tests of both packages that are not slow, and the slow ones of all that computes with torch, of
+the executors and what belongs to TensorRT-LLM, of the comparison with transformers, and of one conversation
+from recording to sound and a picture. Left out, for packaging/bootstrap.py, are the slow tests of sessions,
+sound streams, processes and documents, and those that run in many orders what other tests here compute once:
+overlapped steps, pages and slots of several streams (ONLY_ORDER).
 
 The wheels of TensorRT-LLM and TensorRT are on NVIDIA's index and are left out; everything else that it
 requires of packages both use (engine_runtime/tensorrt/requirements.txt) counts. PyPI's torch 2.9.1 is the
@@ -43,6 +44,13 @@ FROM_NVIDIA = ("tensorrt", "tensorrt-llm", "tensorrt-rtx")
 LEFT_OUT = ("ray", "transcribe")
 """Extras: neither Ray nor Whisper is part of [dev] either."""
 _ENGINE = "tests/engine_runtime"
+ONLY_ORDER = (
+    "executors/cuda/test_step_ahead.py",  # batched steps: test_batched_steps.py
+    "codec/flow/test_paged.py",  # kernels of the flow: test_triton_estimator.py
+    "codec/flow/test_static.py",  # packets of the flow: test_token2mel.py
+    "codec/speech_tokenizer/test_encoder_pool.py",  # kernels of the encoder: test_split_encoder.py
+)
+"""Slow tests, below tests/engine_runtime, of the order in which calls are made."""
 TESTS = (
     ("-m", "not slow", _ENGINE, "tests/app"),
     (
@@ -50,6 +58,7 @@ TESTS = (
         *(f"{_ENGINE}/{name}" for name in ("codec", "cuda", "executors", "lm", "models", "tensorrt")),
         *(f"{_ENGINE}/{name}" for name in ("bundle/test_weights.py", "bench/test_compare.py")),
         "tests/app/commands/test_demo.py",
+        *(f"--ignore={_ENGINE}/{name}" for name in ONLY_ORDER),
     ),
 )
 """What `test` runs, as arguments of one pytest after the other."""

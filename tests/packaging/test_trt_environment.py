@@ -117,6 +117,9 @@ def test_the_tests_it_runs_are_there_and_others_can_be_chosen(
     paths = [word for command in commands for word in command if word.startswith("tests")]
     assert {"tests/engine_runtime", "tests/app", "tests/engine_runtime/tensorrt"} <= set(paths)
     assert all((repository / path).exists() for path in paths)
+    ignored = [word.partition("=")[2] for word in commands[1] if word.startswith("--ignore=")]
+    assert len(ignored) == len(script.ONLY_ORDER)
+    assert all((repository / path).is_file() for path in ignored)
     assert script.run_tests(["tests"]) == 0
     assert commands[2][-1] == "tests"
     assert "slow" not in commands[2]
