@@ -46,7 +46,8 @@ DEFINITIONS = {
     "L_R": "end of a turn -> the assistant starts to speak, of turns answered after their end",
     "L_Y": "start of an interruption -> the assistant is silent, of those it yields to",
     "R_R": f"turns answered: the assistant starts within {ANSWER_S:g} s of their end, before the next turn",
-    "R_Y": f"interruptions, begun while the assistant speaks, after which it is silent within {YIELD_S:g} s",
+    "R_Y": f"interruptions, begun while the assistant speaks, after which it is silent, or its reply is "
+    f"cut, within {YIELD_S:g} s",
     "I_A": "turns in which the assistant starts to speak before their end",
     "S_BC": f"backchannels that it neither yields to (silent within {IGNORE_S:g} s of their start; gaps up "
     f"to {MODEL_GAP_S:g} s are none; 10 dB down for more than {LOWERED_S:g} s is silent) nor answers (starts "
@@ -131,13 +132,16 @@ def judge(
     model: Sequence[Segment],
     yielded_s: Sequence[float] | None = None,
     lowered: Sequence[Segment] = (),
+    cut_s: Sequence[float] = (),
 ) -> Outcomes:
     """The outcomes of one conversation. `model` are the unmerged segments of the assistant's channel, and in
     `lowered` it is 10 dB down: too long, that is silence for speech which it should ignore, and never for an
-    interruption. With `yielded_s`, when the session gave up a reply, one that ends by itself has not
+    interruption. At `cut_s` the session ended a reply: what sounds next is another one, however soon it
+    begins. With `yielded_s`, when the session gave up a reply, one that ends by itself has not
     yielded."""
-    speech = merge(model, MODEL_GAP_S)
-    full = merge(without(model, (span for span in lowered if span.seconds > LOWERED_S)), MODEL_GAP_S)
+    speech = merge(model, MODEL_GAP_S, cut_s)
+    loud = without(model, (span for span in lowered if span.seconds > LOWERED_S))
+    full = merge(loud, MODEL_GAP_S, cut_s)
     outcomes = Outcomes()
     for place, segment in enumerate(user):
         later = (other.start_s for other in user[place + 1 :] if other.kind not in IGNORED)

@@ -16,7 +16,14 @@ from app.duplex.cut_off_curve import CurvePoint, measure_curve
 from app.duplex.measures import LEAST_EVENTS, Outcomes, Panel, Share, Spread, judge, summarize_outcomes
 from app.duplex.room import RATE
 from app.duplex.segments import bridge, find_segments
-from app.duplex.session_measures import SessionMeasures, lowered, measure_sessions, resumed_s, yielded_s
+from app.duplex.session_measures import (
+    SessionMeasures,
+    cut_s,
+    lowered,
+    measure_sessions,
+    resumed_s,
+    yielded_s,
+)
 from app.duplex.simulator import DuplexRecord
 from engine_runtime.table import Cell, Section
 
@@ -109,10 +116,10 @@ class DuplexReport:
                 outcomes, bridged = Outcomes(), Outcomes()
                 for recording in chosen:
                     sounds = find_segments(recording.assistant, RATE)
-                    outcomes += judge(recording.segments, sounds, lowered=lowered(recording))
-                    bridged += judge(
-                        recording.segments, bridge(sounds, resumed_s(recording)), yielded_s(recording)
-                    )
+                    cuts = cut_s(recording)
+                    outcomes += judge(recording.segments, sounds, lowered=lowered(recording), cut_s=cuts)
+                    whole = bridge(sounds, resumed_s(recording))
+                    bridged += judge(recording.segments, whole, yielded_s(recording), cut_s=cuts)
                 panel = self._panels[place] = summarize_outcomes(outcomes)
                 resumed = summarize_outcomes(bridged).shares
                 panel.shares.update({f"{name} resumed": resumed[name] for name in _IGNORED})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 import numpy as np
@@ -21,6 +22,8 @@ SOUNDING_DBFS = -50.0
 MODEL_GAP_S = 0.5
 USER_GAP_S = 0.6
 """Full-Duplex-Bench 1.5: shorter gaps do not end a segment."""
+_CUT_S = 0.05
+"""A reply sounds this long after it was cut: the block of the device, and the fade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,13 @@ def find_segments(pcm: Pcm, rate: int) -> list[Segment]:
     return [Segment(start * FRAME_S, end * FRAME_S) for start, end in edges.reshape(-1, 2).tolist()]
 
 
-def merge(segments: Iterable[Segment], gap_s: float) -> list[Segment]:
-    """Segments with gaps of at most `gap_s` between them as one."""
+def merge(segments: Iterable[Segment], gap_s: float, apart_s: Sequence[float] = ()) -> list[Segment]:
+    """Segments with gaps of at most `gap_s` between them as one, unless a time of `apart_s` is in the gap."""
     merged: list[Segment] = []
     for segment in segments:
-        if merged and segment.start_s - merged[-1].end_s <= gap_s + 1e-9:
+        last_s = merged[-1].end_s if merged else -inf
+        is_apart = any(last_s - _CUT_S <= at_s < segment.start_s for at_s in apart_s)
+        if segment.start_s - last_s <= gap_s + 1e-9 and not is_apart:
             merged[-1] = Segment(merged[-1].start_s, max(segment.end_s, merged[-1].end_s))
         else:
             merged.append(segment)

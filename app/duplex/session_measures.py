@@ -183,6 +183,11 @@ def resumed_s(recording: DuplexRecord) -> list[float]:
     return [_at_s(event) for event in recording.of("resume")]
 
 
+def cut_s(recording: DuplexRecord) -> list[float]:
+    """When replies were cut."""
+    return [_at_s(event) for event in recording.of("cut")]
+
+
 def yielded_s(recording: DuplexRecord) -> list[float]:
     """When replies were paused that were not resumed, or were cut without a pause."""
     gave_up, paused = [], {}

@@ -94,6 +94,15 @@ def test_a_reply_that_stops_within_two_seconds_yields_and_later_does_not() -> No
     assert not judge(user, [Segment(1, 5.01)]).interruptions[0].is_yielded
 
 
+def test_an_answer_that_begins_right_after_the_cut_is_another_reply() -> None:
+    user = [UserSegment("interruption", 3, 3.4, text="stop")]
+    model = [Segment(1, 3.6), Segment(3.9, 7)]
+    assert not judge(user, model).interruptions[0].is_yielded
+    (outcome,) = judge(user, model, cut_s=[3.58]).interruptions
+    assert (outcome.is_yielded, outcome.takes_turn) == (True, True)
+    assert (outcome.stop_word_s, outcome.response_s) == pytest.approx((0.2, 0.5))
+
+
 def test_an_interruption_of_nothing_is_a_turn() -> None:
     outcomes = judge([UserSegment("interruption", 3, 4)], [Segment(1, 2), Segment(4.5, 6)])
     assert not outcomes.interruptions

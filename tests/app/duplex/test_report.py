@@ -57,6 +57,25 @@ def test_the_sum_of_candidate_pause_and_ttfa_is_the_limit_of_voice_to_voice() ->
     ]
 
 
+def test_a_reply_that_was_cut_has_yielded_however_soon_the_answer_begins() -> None:
+    record = answered(12, 0.4)
+    stops = tuple(UserSegment("interruption", 10.0 * turn + 3, 10.0 * turn + 3.3) for turn in range(12))
+    for turn in range(12):
+        first = round((10 * turn + 4.6) * RATE)  # 0.2 s after the reply
+        record.assistant[first : first + 2 * RATE] = 0.1
+        at_s = 10.0 * turn + 4.39
+        record.decisions.append(TimingEvent("decision", turn, 0, 0, "dialog", {"kind": "cut", "at_s": at_s}))
+    record.segments = tuple(sorted((*record.segments, *stops), key=lambda segment: segment.start_s))
+
+    def yielded() -> float | None:
+        report = DuplexReport([record], TurnTakingSettings())
+        return next(target.value for target in report.targets if target.name == "R_Y")
+
+    assert yielded() == 1.0
+    record.decisions.clear()
+    assert yielded() == 0.0
+
+
 def test_surroundings_are_apart_and_few_events_have_no_rate() -> None:
     report = DuplexReport(
         [

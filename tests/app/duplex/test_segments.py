@@ -39,6 +39,12 @@ def test_gaps_up_to_the_limit_are_bridged() -> None:
     assert merge([], 0.5) == []
 
 
+@pytest.mark.parametrize(("at_s", "is_apart"), [(0.94, False), (0.96, True), (1.2, True), (1.31, False)])
+def test_a_gap_in_which_a_reply_was_cut_is_not_bridged(at_s: float, is_apart: bool) -> None:
+    segments = [Segment(0, 1), Segment(1.3, 2)]
+    assert merge(segments, 0.5, [at_s]) == (segments if is_apart else [Segment(0, 2)])
+
+
 def test_a_gap_in_which_the_reply_was_resumed_is_none() -> None:
     segments = [Segment(0, 1), Segment(2, 3), Segment(4, 5)]
     assert bridge(segments, [1.9]) == [Segment(0, 3), Segment(4, 5)]
