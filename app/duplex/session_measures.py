@@ -325,7 +325,7 @@ def shift_ms(
 
 def fall_ms(channel: Pcm, at_s: float, reply: Pcm, *, since_s: float = 0.0) -> float | None:
     """Milliseconds from `at_s` until the assistant's channel is 12 dB softer than the reply as made, to 5 ms.
-    None if the reply is too quiet there, or what was played before, from `since_s` on, is not found in it.
+    None if the reply is too quiet then, or what was played before, from `since_s` on, is not found in it.
     200 if it does not fall within 0.2 s."""
     end = round(at_s * RATE)
     before = channel[max(end - _PIECE, round(since_s * RATE)) : end]
@@ -337,10 +337,12 @@ def fall_ms(channel: Pcm, at_s: float, reply: Pcm, *, since_s: float = 0.0) -> f
     for first in range(0, round(_FALL_LIMIT_S * RATE), _WINDOW):
         expected, heard = made[first : first + _WINDOW], channel[end + first : end + first + _WINDOW]
         if len(expected) < _WINDOW or len(heard) < _WINDOW or rms(expected) < _QUIET:
+            is_known = False
             continue
-        is_known = True
         if rms(heard) <= rms(expected) * 10 ** (-_FALL_DB / 20):
-            return (first + _WINDOW) * 1e3 / RATE
+            # After a pause of the reply nobody knows when it fell.
+            return (first + _WINDOW) * 1e3 / RATE if is_known or not first else None
+        is_known = True
     return _FALL_LIMIT_S * 1e3 if is_known else None
 
 

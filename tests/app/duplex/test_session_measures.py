@@ -127,6 +127,11 @@ def test_a_fall_from_an_unknown_level_is_not_measured() -> None:
     silent_from = np.concatenate([made[:RATE], np.zeros(RATE, dtype=np.float32)])
     assert fall_ms(made, 1.0, silent_from) is None
     assert fall_ms(made, 1.0, made, since_s=0.9) is None
+    pausing, soft = made.copy(), made.copy()
+    pausing[RATE + RATE // 100 : RATE + RATE // 20] = 0
+    soft[RATE + RATE // 25 :] *= 0.1
+    assert fall_ms(soft, 1.0, pausing) is None
+    assert fall_ms(soft, 1.0, made) == pytest.approx(45)
     assert fall_ms(made, 1.0, made[::-1].copy()) is None
 
 
