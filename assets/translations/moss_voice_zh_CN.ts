@@ -59,12 +59,12 @@
         <translation>包含 model.bin 和 tokenizer.json 的文件夹</translation>
     </message>
     <message>
-        <source>C&amp;aptions</source>
-        <translation>字幕(&amp;A)</translation>
+        <source>Ca&amp;ptions</source>
+        <translation>字幕(&amp;P)</translation>
     </message>
     <message>
-        <source>&amp;Whisper model</source>
-        <translation>Whisper 模型(&amp;W)</translation>
+        <source>Whisper mo&amp;del</source>
+        <translation>Whisper 模型(&amp;D)</translation>
     </message>
     <message>
         <source>In CTranslate2&apos;s format, such as whisper-base. The words appear a second or more after you spoke; replies do not wait for them. Nothing is downloaded or sent.</source>
@@ -80,6 +80,10 @@
     <message>
         <source>bundle default</source>
         <translation>按模型包设定</translation>
+    </message>
+    <message>
+        <source>Automatic</source>
+        <translation>自动</translation>
     </message>
     <message>
         <source>Encode my speech again at the end of my turn</source>
@@ -385,8 +389,8 @@
         <translation>不确定您是否说完，或仅看静音时，静音多久算您说完。</translation>
     </message>
     <message>
-        <source>Barge-in</source>
-        <translation>打断</translation>
+        <source>&amp;Barge-in</source>
+        <translation>打断(&amp;B)</translation>
     </message>
     <message>
         <source>When my voice stops a reply. After half a second, a short &quot;mm-hm&quot; or a cough does not. With open loudspeakers this needs echo cancellation.</source>
@@ -1051,7 +1055,7 @@
         <translation>本程序的版本是 %1：请在该环境中安装相同的版本。</translation>
     </message>
     <message>
-        <source>Created by “moss-voice trt build”</source>
+        <source>Created by &quot;moss-voice trt build&quot;</source>
         <translation>由 moss-voice trt build 生成</translation>
     </message>
 </context>
@@ -1495,7 +1499,7 @@
     </message>
     <message>
         <source>Guide …</source>
-        <translation>使用指南 …</translation>
+        <translation>使用指南……</translation>
     </message>
 </context>
 <context>
@@ -2223,11 +2227,11 @@
         <translation>服务器音色(&amp;V)</translation>
     </message>
     <message>
-        <source>A voice that the server has, such as “marin”. Leave this empty for its own choice.</source>
+        <source>A voice that the server has, such as &quot;marin&quot;. Leave this empty for its own choice.</source>
         <translation>服务器提供的音色名称，例如“marin”。留空则由服务器决定。</translation>
     </message>
     <message>
-        <source>A server that speaks OpenAI&apos;s Realtime protocol, such as “moss-voice serve”, generates the replies, and no model is loaded. It hears what you say. Leave this empty to use the model of the Model page.</source>
+        <source>A server that speaks OpenAI&apos;s Realtime protocol, such as &quot;moss-voice serve&quot;, generates the replies, and no model is loaded. It hears what you say. Leave this empty to use the model of the Model page.</source>
         <translation>由支持 OpenAI Realtime 协议的服务器（例如“moss-voice serve”）生成回复，本机不加载模型。服务器会听到您说的话。留空则使用“模型”页中的模型。</translation>
     </message>
 </context>

@@ -260,18 +260,22 @@ QLabel[role="banner-title"] {{ color: {t.danger}; font-weight: 600; }}
 QLabel[role="counter"] {{ color: {t.muted}; }}
 QLabel[role="counter"][alert="true"] {{ color: {t.danger}; font-weight: 600; }}
 QPlainTextEdit[role="composer"] {{ background: transparent; border: none; padding: 0px; }}
-QScrollArea[role="plain"], QScrollArea[role="plain"] > QWidget > QWidget[role="plain"] {{
+QScrollArea[role="plain"], QScrollArea > QWidget > QWidget[role="plain"] {{
     background: transparent; border: none; }}
+QScrollArea[role="reading"] {{ background: transparent; border: 1px solid transparent; border-radius: 6px; }}
+QScrollArea[role="reading"]:focus {{ border-color: {t.accent}; }}
 QSplitter::handle {{ background: {t.border}; }}
 QPushButton {{ background: {t.raised}; border: 1px solid {t.border}; border-radius: 8px; padding: 6px 14px; }}
 QPushButton:hover {{ border-color: {t.accent}; }}
 QPushButton:pressed {{ background: {t.sunken}; }}
+QPushButton:checked {{ background: {t.user_bubble}; border-color: {t.accent}; }}
 QPushButton:focus {{ border: 1px solid {t.accent}; }}
 QPushButton:disabled {{ color: {t.muted}; background: {t.sunken}; border-color: {t.sunken}; }}
 QPushButton[role="primary"], QPushButton:default {{
     background: {t.accent}; color: {t.on_accent}; border: 1px solid {t.accent}; font-weight: 600; }}
 QPushButton[role="primary"]:hover {{ background: {mix(t.accent, t.text, 0.15)}; }}
-QPushButton[role="primary"]:focus {{ border: 2px solid {t.text}; padding: 5px 13px; }}
+QPushButton[role="primary"]:focus, QPushButton:default:focus {{
+    border: 2px solid {t.text}; padding: 5px 13px; }}
 QPushButton[role="primary"]:disabled {{ background: {t.sunken}; color: {t.muted}; border-color: {t.sunken}; }}
 QPushButton[role="talk"] {{ min-height: 22px; }}
 QPushButton[role="talk"][active="true"] {{ background: {t.accent}; color: {t.on_accent};
@@ -312,11 +316,15 @@ QRadioButton::indicator:checked {{ width: 6px; height: 6px; border: 5px solid {t
     background: {t.on_accent}; }}
 QRadioButton::indicator:disabled {{ border-color: {t.border}; }}
 QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {t.accent}; }}
+QCheckBox:focus, QRadioButton:focus {{ color: {t.accent}; }}
 QProgressBar {{ background: {t.sunken}; border: none; border-radius: 3px; text-align: center; }}
 QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
 QComboBox QAbstractItemView {{ background: {t.surface}; border: 1px solid {t.border}; padding: 4px;
     selection-background-color: {t.accent}; selection-color: {t.on_accent}; outline: none; }}
-QTreeView {{ outline: none; }}
+QTreeView {{ outline: none; border: 1px solid {t.border}; border-radius: 8px; }}
+QTreeView:focus {{ border-color: {t.accent}; }}
+QTreeView::item {{ padding: 4px 6px; }}
+QHeaderView::section {{ background: {t.raised}; color: {t.muted}; border: none; padding: 5px 6px; }}
 QMenu {{ background: {t.surface}; border: 1px solid {t.border}; padding: 6px; }}
 QMenu::item {{ padding: 6px 18px 6px 14px; border-radius: 6px; }}
 QMenu::item:selected {{ background: {t.sunken}; }}
@@ -336,6 +344,7 @@ QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
 QTabWidget::pane {{ border: 1px solid {t.border}; border-radius: 10px; background: {t.surface}; top: -1px; }}
 QTabBar::tab {{ padding: 7px 16px; color: {t.muted}; border: none; border-bottom: 2px solid transparent; }}
 QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; font-weight: 600; }}
+QTabBar::tab:focus {{ color: {t.accent}; }}
 """
     if t.scale == 1.0:
         return sheet

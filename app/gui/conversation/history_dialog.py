@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QObject, Qt, QTimer, Signal
+from PySide6.QtCore import QObject, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QDialog,
@@ -28,6 +28,7 @@ from PySide6.QtWidgets import (
 
 from app.audio.flac import export_sound
 from app.gui.common.error_texts import in_words
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.icons import Icons
 from app.gui.common.notices import NoticeLine
 from app.gui.common.plain_text import PlainLabel, set_tip
@@ -357,7 +358,10 @@ class HistoryDialog(QDialog):
         buttons.addStretch(1)
         buttons.addWidget(self.delete_button)
         buttons.addWidget(self.delete_all_button)
-        layout = QVBoxLayout(self)
+        content, whole = QWidget(), QVBoxLayout(self)
+        whole.setContentsMargins(0, 0, 0, 0)
+        whole.addWidget(FittingArea(content))
+        layout = QVBoxLayout(content)
         layout.setContentsMargins(16, 14, 16, 14)
         layout.addWidget(split, 1)
         layout.addWidget(self.damage)
@@ -366,4 +370,4 @@ class HistoryDialog(QDialog):
         layout.addLayout(buttons)
         for button in self.findChildren(QPushButton):
             button.setAutoDefault(False)  # Enter in the search field presses none
-        self.resize(1060, 620)
+        self.resize(QSize(1060, 620).boundedTo(self.screen().availableSize()))

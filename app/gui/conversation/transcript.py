@@ -9,11 +9,21 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from PySide6.QtCore import QCoreApplication, QEvent, QPoint, Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QApplication, QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QApplication,
+    QFrame,
+    QHBoxLayout,
+    QLayout,
+    QScrollArea,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.icons import Icons
@@ -39,6 +49,7 @@ from app.session.events import (
     TurnTranscribed,
 )
 from app.session.transcript import RecordedEvent, TurnText, beginnings_of, turn_texts
+from engine_runtime.bundle.card import ModelCard
 
 MOST_TURNS = 300
 """Turns that can be scrolled to; older ones leave at the top."""
@@ -262,7 +273,13 @@ class Transcript(FollowsLanguage, QScrollArea):
         self._began_s.clear()
         self._origin_s = None
         self._hearing = None
+        self._follows = True
         self.welcome.setHidden(self._is_record)
+
+    def show_card(self, card: ModelCard, server: str) -> None:
+        """Show in an empty conversation what the model can do; `server` hears what is said, "" for none."""
+        self.welcome.show_card(card, server)
+        _chain(self, self.welcome.examples)
 
     def remove_turns(self, event: TurnsRemoved) -> None:
         """These turns are no longer part of the conversation."""
@@ -367,7 +384,15 @@ class Transcript(FollowsLanguage, QScrollArea):
         row.addWidget(bubble)
         row.insertStretch(0 if side == Qt.AlignmentFlag.AlignRight else 1, 1)
         bubble.show()  # now: the layout would do it in the next turn of the event loop
+        self._order_focus(bubble, place)
         self._top = None if self._top is None else place + 1
+
+    def _order_focus(self, bubble: Bubble, place: int) -> None:
+        """Let Tab reach the buttons of a bubble after those above it, not after the rest of the window."""
+        rows = (self._column.itemAt(above) for above in range(place - 1, 0, -1))
+        parts = (part for row in rows if row is not None for part in _widgets_in(row.layout()))
+        above = next(filter(None, (part.findChildren(QAbstractButton) for part in parts)), None)
+        _chain(self if above is None else above[-1], bubble.findChildren(QAbstractButton))
 
     def _offer_menu(self, turn_id: int, bubble: Bubble) -> None:
         bubble.menu_wanted.connect(lambda place: self.menu_wanted.emit(turn_id, place))
@@ -429,18 +454,18 @@ class Transcript(FollowsLanguage, QScrollArea):
 
     def _note_position(self) -> None:
         bar = self.verticalScrollBar()
-        self._follows = bar.value() >= bar.maximum() - _NEAR
+        self._follows = not self.turn_count or bar.value() >= bar.maximum() - _NEAR
         if bar.value() <= _NEAR and not self._follows and self._below is None:
             self._show_earlier()
 
     def _follow(self) -> None:
         if self._below is not None:
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum() - self._below)
-        elif self._follows:
+        elif self._follows and self.turn_count:  # the welcome is read from its top
             self.verticalScrollBar().setValue(self.verticalScrollBar().maximum())
 
     def _lay_out(self) -> None:
-        self.setProperty("role", "plain")
+        self.setProperty("role", "reading")
         self._body.setProperty("role", "plain")
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -452,3 +477,14 @@ class Transcript(FollowsLanguage, QScrollArea):
         self.setWidget(self._body)
         self.verticalScrollBar().valueChanged.connect(self._note_position)
         self.verticalScrollBar().rangeChanged.connect(self._follow)
+
+
+def _widgets_in(layout: QLayout | None) -> list[QWidget]:
+    items = [] if layout is None else [layout.itemAt(index) for index in range(layout.count())]
+    return [widget for item in items if item is not None and (widget := item.widget()) is not None]
+
+
+def _chain(before: QWidget, after: Iterable[QWidget]) -> None:
+    """Let Tab lead from the first to the others."""
+    for first, second in pairwise([before, *after]):
+        QWidget.setTabOrder(first, second)

@@ -294,6 +294,7 @@ class LatencyView(FollowsLanguage, QScrollArea):
     def retranslate(self) -> None:
         """Use the words of the current language."""
         self._title.setText(self.tr("Latency, live"))
+        self.setAccessibleName(self._title.text())
         self.present_button.setText(self.tr("Present"))
         set_tip(
             self.present_button,
@@ -371,11 +372,11 @@ class LatencyView(FollowsLanguage, QScrollArea):
         self.outages.setVisible(count > 0)
 
     def _lay_out(self) -> None:
-        self.setProperty("role", "plain")
+        self.setProperty("role", "reading")
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # keys scroll it; a click leaves the focus where it is
         for label, role in (
             (self._title, "hint-title"),
             (self._waterfall_title, "title"),

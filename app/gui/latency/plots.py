@@ -560,6 +560,7 @@ class LivePlot(QFrame):
         value, _, unit = self._figure(metric).partition(" ")
         self.value.setText(value or "–")
         self.unit.setText(unit)
+        self.unit.setVisible(bool(unit))  # without one the value stands at the edge
 
     def _write_axes(self) -> None:
         item, curves = self.plot.getPlotItem(), self.style_of_plot.curves

@@ -25,9 +25,9 @@ class CaptionsPage(SettingsPage):
             self.tr("Whisper model"), self.tr("a folder with model.bin and tokenizer.json"), self._browse
         )
         super().__init__(
-            (self.tr("C&aptions"), self.captions, ""),
+            (self.tr("Ca&ptions"), self.captions, ""),
             (
-                self.tr("&Whisper model"),
+                self.tr("Whisper mo&del"),
                 self.model,
                 self.tr(
                     "In CTranslate2's format, such as whisper-base. The words appear a second or more after "

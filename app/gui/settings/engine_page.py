@@ -50,7 +50,7 @@ class EnginePage(SettingsPage):
         self.backend_box = choice_box((("PyTorch", "torch"), ("TensorRT-LLM", "trtllm")))
         self.engine = FileField(
             self.tr("Folder of the TensorRT-LLM engine"),
-            self.tr("Created by “moss-voice trt build”"),
+            self.tr('Created by "moss-voice trt build"'),
             self._browse_engines,
         )
         self.python = FileField(

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import QDialog, QHBoxLayout, QPushButton, QStackedWidget,
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.destination import server_in_words
 from app.gui.common.device_box import DeviceBox
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import Preferences
 from app.gui.settings.model_page import ModelPage, ModelTools, folder_of
@@ -87,6 +88,9 @@ class GuideSoundPage(SettingsPage):
         self.devices_chosen.emit(self._chosen.input_device, self._chosen.output_device)
 
 
+_LEAST_WIDTH = 700
+
+
 class GuideDialog(QDialog):
     """Pages with Back and Next. "Skip" and Escape leave everything as it was, except the sound devices, which
     apply at once so that they can be tested.
@@ -108,7 +112,6 @@ class GuideDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Welcome to MOSS Voice"))
-        self.setMinimumWidth(740)
         self._given = preferences
         self.sound = GuideSoundPage(devices, bridge)
         self.model = ModelPage(tools, running)
@@ -149,13 +152,16 @@ class GuideDialog(QDialog):
         self.place.setProperty("role", "small")
         self.text.setWordWrap(True)
         self.stack = QStackedWidget()
-        for _, _, page in self._steps:
-            self.stack.addWidget(page)
         self.skip_button = QPushButton(self.tr("Skip"))
         self.back_button, self.next_button = QPushButton(self.tr("Back")), QPushButton()
         self.next_button.setDefault(True)
         self.skip_button.setAutoDefault(False)
         self.back_button.setAutoDefault(False)
+        beside = (self.title, self.text, self.notices, self.next_button)
+        self._areas = [FittingArea(page, beside) for _, _, page in self._steps]
+        for area, (_, _, page) in zip(self._areas, self._steps, strict=True):
+            page.setMinimumWidth(_LEAST_WIDTH)
+            self.stack.addWidget(area)
         self._lay_out()
         for page in self._pages:
             page.show_preferences(preferences)
@@ -187,6 +193,8 @@ class GuideDialog(QDialog):
     def _go(self, index: int) -> None:
         self.stack.setCurrentIndex(index)
         self._refresh()
+        if index == self.stack.count() - 1:
+            self.next_button.setFocus()  # there is nothing else to do
 
     def _refresh(self) -> None:
         index, count = self.stack.currentIndex(), self.stack.count()
@@ -208,9 +216,8 @@ class GuideDialog(QDialog):
         self._fit()
 
     def _fit(self) -> None:
-        # NOTE: Qt ignores height-for-width in stacked pages, and cuts off wrapped text.
-        for page in self._pages:
-            page.setMinimumHeight(max(0, page.heightForWidth(self.stack.width())))
+        for area in self._areas:
+            area.fit_height()
 
     def _summary(self, chosen: Preferences) -> str:
         default = self.tr("system default")

@@ -195,10 +195,10 @@ class ModelList(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.addLayout(self._rows)
-        layout.addWidget(self.other_choice)
-        layout.addWidget(other)
         for model in find_models():
             self._add_row(model, jobs)
+        layout.addWidget(self.other_choice)  # after the rows also in the order of the focus
+        layout.addWidget(other)
         self._group.buttonToggled.connect(self._choose)
         other.changed.connect(self.changed)
         if jobs is not None:

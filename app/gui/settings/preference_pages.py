@@ -50,7 +50,7 @@ class ConversationPage(SettingsPage):
                 ),
             ),
             (
-                self.tr("Barge-in"),
+                self.tr("&Barge-in"),
                 self.interruption_box,
                 self.tr(
                     'When my voice stops a reply. After half a second, a short "mm-hm" or a cough '
@@ -228,7 +228,9 @@ class CodecPage(SettingsPage):
     def __init__(self) -> None:
         self.flow_steps = spin_box("flow_steps", special=self.tr("bundle default"))
         self.schedule_box = choice_box((schedule, schedule) for schedule in get_args(FlowSchedule))
-        self.codec_box = choice_box((("auto", None), *((dtype, dtype) for dtype in get_args(Dtype))))
+        self.codec_box = choice_box(
+            ((self.tr("Automatic"), None), *((dtype, dtype) for dtype in get_args(Dtype)))
+        )
         self.trt_codec = QCheckBox(self.tr("Run the codec on TensorRT"))
         self.exact_encoding = QCheckBox(self.tr("Encode my speech again at the end of my turn"))
         self.note = PlainLabel()

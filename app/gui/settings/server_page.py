@@ -39,7 +39,7 @@ class ServerPage(SettingsPage):
                 self.tr("Server &address"),
                 self.address,
                 self.tr(
-                    "A server that speaks OpenAI's Realtime protocol, such as “moss-voice serve”, "
+                    'A server that speaks OpenAI\'s Realtime protocol, such as "moss-voice serve", '
                     "generates the replies, and no model is loaded. It hears what you say. Leave this "
                     "empty to use the model of the Model page."
                 ),
@@ -55,7 +55,7 @@ class ServerPage(SettingsPage):
             (
                 self.tr("Server &voice"),
                 self.voice,
-                self.tr("A voice that the server has, such as “marin”. Leave this empty for its own choice."),
+                self.tr('A voice that the server has, such as "marin". Leave this empty for its own choice.'),
             ),
             ("", self.note, ""),
         )

@@ -11,6 +11,7 @@ from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTabWidget, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.preferences import Preferences
 from app.gui.settings.captions_page import CaptionsPage
 from app.gui.settings.engine_page import EnginePage
@@ -24,6 +25,8 @@ from app.gui.settings.sound_page import SoundCheckPage, SoundPage
 from app.gui.settings.sound_tests import SoundNotices
 from app.session.events import DevicesChanged
 from app.settings import StartSettings
+
+_LEAST_WIDTH = 780
 
 
 class SettingsDialog(QDialog):
@@ -42,12 +45,16 @@ class SettingsDialog(QDialog):
     ) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Settings"))
-        self.setMinimumWidth(820)
         self._given = preferences
         self.model, self.sound_check = ModelPage(tools, running), SoundCheckPage(bridge)
         self.engine = EnginePage(None if tools is None else tools.checks)
         self.server, self.keeping = ServerPage(), KeepingPage()
         self.notices = SoundNotices(bridge, self.sound_check.tests)
+        self.buttons = QDialogButtonBox(
+            QDialogButtonBox.StandardButton.Ok
+            | QDialogButtonBox.StandardButton.Cancel
+            | QDialogButtonBox.StandardButton.RestoreDefaults
+        )
         self.tabs = QTabWidget()
         groups: tuple[tuple[str, tuple[SettingsPage, ...]], ...] = (
             (self.tr("Sound"), (SoundPage(devices),)),
@@ -59,17 +66,14 @@ class SettingsDialog(QDialog):
             (self.tr("GPU"), (GpuPage(gpu),) if gpu is not None else ()),
             (self.tr("General"), (AppearancePage(), self.keeping)),
         )
-        self._tabs: list[QWidget] = []
+        self._tabs: list[FittingArea] = []
         for name, pages in groups:
             if pages:
-                self._tabs.append(pages[0] if len(pages) == 1 else one_below_another(*pages))
+                content = pages[0] if len(pages) == 1 else one_below_another(*pages)
+                content.setMinimumWidth(_LEAST_WIDTH)
+                self._tabs.append(FittingArea(content, (self.tabs.tabBar(), self.notices, self.buttons)))
                 self.tabs.addTab(self._tabs[-1], name)
         self._pages = [page for _, pages in groups for page in pages]
-        self.buttons = QDialogButtonBox(
-            QDialogButtonBox.StandardButton.Ok
-            | QDialogButtonBox.StandardButton.Cancel
-            | QDialogButtonBox.StandardButton.RestoreDefaults
-        )
         self.buttons.accepted.connect(self.accept)
         self.buttons.rejected.connect(self.reject)
         restore = self.buttons.button(QDialogButtonBox.StandardButton.RestoreDefaults)
@@ -124,8 +128,5 @@ class SettingsDialog(QDialog):
         self._follow_check()
 
     def _fit_pages(self) -> None:
-        # NOTE: Qt ignores height-for-width in the pages of tabs, and cuts off wrapped text. Pages that are
-        # not on show have not got their width yet.
-        width = self.tabs.currentWidget().width()
         for tab in self._tabs:
-            tab.setMinimumHeight(max(0, tab.heightForWidth(width)))
+            tab.fit_height()

@@ -6,6 +6,7 @@ In: preferences. Out: the same, with what was changed on the page. GUI thread.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any
@@ -53,7 +54,7 @@ class SettingsPage(QWidget):
             label.setBuddy(field)
             # Aligned with the first line of a growing field, or of a list.
             label.setFixedHeight(min(field.sizeHint().height(), _FIRST_LINE_PX))
-            field.setAccessibleName(field.accessibleName() or name.replace("&", ""))
+            field.setAccessibleName(field.accessibleName() or _without_key(name))
             grid.addWidget(label, row, 0, Qt.AlignmentFlag.AlignTop)
             grid.addWidget(field, row, 1)
             if hint:
@@ -89,6 +90,11 @@ class SettingsPage(QWidget):
         """`preferences` with the values of the page."""
         values = {known.name: _value(field, known) for known, field in self._bound}
         return dataclasses.replace(preferences, **values)
+
+
+def _without_key(name: str) -> str:
+    """The name of a row without the letter that leads to it: "&Seed", or in Chinese in brackets."""
+    return re.sub(r"\(&.\)|&", "", name)
 
 
 def one_below_another(*pages: SettingsPage) -> QWidget:

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QMainWindow, QSplitter, QVBoxLayout, QWidget
 from app import paths
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.error_texts import in_words
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel
 from app.gui.common.preferences import SCALES, Language, PreferenceStore
@@ -36,7 +37,6 @@ from app.gui.settings.settings_actions import SettingsActions
 from app.gui.window.background import Background
 from app.gui.window.compact_window import CompactWindow
 from app.gui.window.control_bar import ControlBar
-from app.gui.window.fitting_area import FittingArea
 from app.gui.window.header_bar import HeaderBar
 from app.gui.window.help_menu import HelpMenu
 from app.gui.window.loading_bar import LoadingBar
@@ -272,7 +272,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         server = self.engine.wanted.server
         self.header.show_engine(event, server)
         self.export.model, self.export.machine = event.bundle, event.machine or server
-        self.transcript.welcome.show_card(event.card, server)
+        self.transcript.show_card(event.card, server)
         self.latency.flow_steps.show_steps(event.flow_steps)
         if self._starts_listening:
             self._starts_listening = False

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.gui.common import themes
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import ElidedLabel, MarkupLabel, PlainLabel, set_tip
@@ -34,11 +35,11 @@ from app.gui.latency.definitions import number, stage_name, stage_sentence
 from app.gui.latency.metrics import LatencyMetrics, Metric
 from app.gui.latency.plots import PREFILL_CURVES, RTF_PLOT, CurveStyle, LivePlot, PlotStyle
 from app.gui.latency.waterfall import WaterfallView
-from app.gui.window.fitting_area import FittingArea
 from app.gui.window.state_badge import StateBadge
 
 REDRAW_MS = 50
 _USUAL = QSize(1280, 720)
+_SMALLEST = QSize(640, 360)
 _SCALE = 1.5
 """Scale of the theme at the usual size."""
 _CAPTION_LINES = 2
@@ -142,6 +143,7 @@ class Presenter(FollowsLanguage, QWidget):
         self.question, self.reply = ElidedLabel(), _Caption()
         self.waterfall_title, self.waterfall_sum = PlainLabel(), PlainLabel()
         self.waterfall = WaterfallView(theme, has_legend=False)
+        self.waterfall_legend = ElidedLabel()
         self.plots: dict[str, LivePlot] = {style.name: LivePlot(style, theme) for style in _PLOTS}
         self.stages = StageList()
         self.explain_button, self.leave_button = QPushButton(), QPushButton()
@@ -152,6 +154,7 @@ class Presenter(FollowsLanguage, QWidget):
         self.leave_button.clicked.connect(self.left)
         QShortcut(QKeySequence("E"), self).activated.connect(self.explain_button.toggle)
         self._exchange.changed.connect(self._show_exchange)
+        self.banner.changed.connect(self._make_room)
         self._timer = QTimer(self)
         self._timer.setInterval(REDRAW_MS)
         self._timer.timeout.connect(self.redraw)
@@ -230,11 +233,16 @@ class Presenter(FollowsLanguage, QWidget):
     def _explain(self, on: bool) -> None:
         self._lower.setCurrentIndex(int(on))
 
+    def _make_room(self) -> None:
+        """An error takes the place of the captions, so that the plots stay in sight."""
+        self.reply.setHidden(bool(self.banner.message))
+
     def _show_exchange(self) -> None:
         self.question.setText(self._exchange.question or self.tr("Ask something."))
         self.reply.setText(self._exchange.reply[-_LONGEST_CAPTION:])
 
     def _write_sum(self, waterfall: Waterfall | None) -> None:
+        self.waterfall_legend.setText("    ".join(self.waterfall.legend))
         if waterfall is None:
             self.waterfall_sum.setText("")
             return
@@ -270,6 +278,7 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
         for layout in self._layouts:
             layout.setContentsMargins(px(8), px(4), px(8), px(4))
             layout.setSpacing(px(4))
+        self._title.setSpacing(px(14))
 
     def _lay_out(self) -> None:
         self.resize(_USUAL)
@@ -278,6 +287,7 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
             (self.question, "question"),
             (self.reply, "caption"),
             (self.waterfall_title, "title"),
+            (self.waterfall_legend, "muted"),
             (self.waterfall_sum, "figure"),
         ):
             label.setProperty("role", role)
@@ -291,9 +301,11 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
         head.addWidget(self.leave_button)
         card = QFrame()
         card.setProperty("role", "card")
-        title = QHBoxLayout()
-        title.addWidget(self.waterfall_title, 1)
+        title = self._title = QHBoxLayout()
+        title.addWidget(self.waterfall_title)
+        title.addWidget(self.waterfall_legend, 1)
         title.addWidget(self.waterfall_sum)
+        self.waterfall_legend.setAlignment(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
         inside = QVBoxLayout(card)
         inside.addLayout(title)
         inside.addWidget(self.waterfall)
@@ -313,4 +325,7 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
         row.setContentsMargins(0, 0, 0, 0)
         outer = QVBoxLayout(self)
         outer.setContentsMargins(0, 0, 0, 0)
+        # Texts shrink with the window: what they need at its present size is no limit of the next one.
+        outer.setSizeConstraint(QVBoxLayout.SizeConstraint.SetNoConstraint)
+        self.setMinimumSize(_SMALLEST)
         outer.addWidget(FittingArea(body))

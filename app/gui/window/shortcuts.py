@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication, QDialog, QDialogButtonBox, QGridLayout, QVBoxLayout, QWidget
 
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.plain_text import PlainLabel
 
 _IN_DIALOGS = ("Ctrl++", "Ctrl+-", "Ctrl+0")
@@ -22,7 +23,9 @@ class ShortcutsDialog(QDialog):
     def __init__(self, keys: list[str], chosen: Mapping[str, str], parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setWindowTitle(self.tr("Keyboard shortcuts"))
-        grid = QGridLayout()
+        content = QWidget()
+        grid = QGridLayout(content)
+        grid.setContentsMargins(0, 0, 0, 0)
         grid.setHorizontalSpacing(28)
         grid.setVerticalSpacing(8)
         words = self._words()
@@ -36,7 +39,11 @@ class ShortcutsDialog(QDialog):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(22, 20, 22, 16)
         layout.setSpacing(18)
-        layout.addLayout(grid)
+        area = FittingArea(content, (buttons,))
+        area.setProperty("role", "reading")
+        area.setFocusPolicy(Qt.FocusPolicy.TabFocus)  # nothing inside takes the keys that scroll it
+        area.setAccessibleName(self.windowTitle())
+        layout.addWidget(area)
         layout.addWidget(buttons)
 
     def _words(self) -> dict[str, str]:

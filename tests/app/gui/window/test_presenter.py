@@ -178,7 +178,7 @@ def test_everything_fits_at_any_size(
         qtbot.waitUntil(lambda: not is_cut(presenter))
     presenter.explain_button.setChecked(False)
     for plot in presenter.plots.values():
-        for label in (plot.title, plot.value, plot.unit):
+        for label in filter(QLabel.text, (plot.title, plot.value, plot.unit)):
             needed = label.fontMetrics().horizontalAdvance(label.text())
             assert needed <= label.width()
             corner = label.mapTo(presenter, QPoint(label.width(), label.height()))

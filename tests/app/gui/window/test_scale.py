@@ -9,9 +9,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QLabel, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.gui.common.fitting_area import FittingArea
 from app.gui.common.preferences import SCALES, PreferenceStore
 from app.gui.common.themes import DARK, LIGHT, ThemeChoice, resolve, style_sheet
-from app.gui.window.fitting_area import FittingArea
 from app.gui.window.main_window import MainWindow
 from tests.doubles.scripted_session import ScriptedSession, all_timings
 
