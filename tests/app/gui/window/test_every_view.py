@@ -1,0 +1,272 @@
+"""Every view and dialog without a mouse: Tab reaches all that can be clicked and shows where it is, keys
+press it, and no letter leads to two fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import QRect, Qt
+from PySide6.QtGui import QAccessible, QImage
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QAbstractItemView,
+    QAbstractSlider,
+    QAbstractSpinBox,
+    QApplication,
+    QComboBox,
+    QDialog,
+    QKeySequenceEdit,
+    QLabel,
+    QLineEdit,
+    QPlainTextEdit,
+    QScrollBar,
+    QTabBar,
+    QToolButton,
+    QWidget,
+)
+from pytestqt.qtbot import QtBot
+
+from app.gui.conversation.history_dialog import HistoryDialog
+from app.gui.settings.guide_dialog import GuideDialog
+from app.gui.settings.settings_dialog import SettingsDialog
+from app.gui.window.main_window import MainWindow
+from app.gui.window.shortcuts import ShortcutsDialog
+from app.session.events import ErrorRaised
+from engine_runtime.errors import Problem
+from tests.doubles.scripted_session import INTERRUPTED, ScriptedSession, conversation
+
+OPERATED = (
+    QAbstractButton,
+    QAbstractItemView,
+    QAbstractSlider,
+    QAbstractSpinBox,
+    QComboBox,
+    QKeySequenceEdit,
+    QLineEdit,
+    QPlainTextEdit,
+    QTabBar,
+)
+"""What is used with the mouse."""
+KEPT = Path(__file__).parents[3] / "data" / "version_0_1_0" / "conversations"
+MOST = 300
+"""Presses of Tab, after which a walk goes round in circles."""
+Open = Callable[[MainWindow], QWidget]
+
+
+def converse(window: MainWindow) -> None:
+    """A conversation, and an error that has a remedy."""
+    session = window.bridge.session
+    assert isinstance(session, ScriptedSession)
+    for events in conversation(INTERRUPTED):
+        session.feed(*events)
+    session.feed(ErrorRaised(Problem("The sound device was lost.", "Check its cable."), is_about_sound=True))
+    window.bridge.poll()
+    window.latency.redraw()
+
+
+def main_window(window: MainWindow) -> QWidget:
+    """The window itself."""
+    return window
+
+
+def presenter(window: MainWindow) -> QWidget:
+    """The presentation."""
+    window.modes.present(True)
+    assert window.modes.presenter is not None
+    return window.modes.presenter
+
+
+def compact(window: MainWindow) -> QWidget:
+    """The compact window."""
+    window.modes.enter_compact()
+    return window.modes.compact
+
+
+def detached(window: MainWindow) -> QWidget:
+    """The latency view in a window of its own."""
+    window.modes.toggle_detached()
+    return window.modes.detached
+
+
+def shown(dialog: QDialog) -> QDialog:
+    """The dialog on show, without waiting until it is closed."""
+    dialog.open()
+    return dialog
+
+
+def history(window: MainWindow) -> QDialog:
+    """The kept conversations."""
+    return shown(HistoryDialog(KEPT, window.look.theme, window.look.icons, window))
+
+
+def all_settings(window: MainWindow) -> SettingsDialog:
+    """All settings."""
+    settings = window.settings
+    dialog = SettingsDialog(window.applied.current, None, window, window.bridge, settings.tools, settings.gpu)
+    dialog.open()
+    return dialog
+
+
+def guide(window: MainWindow) -> GuideDialog:
+    """The guide of the first start."""
+    return window.settings.open_guide()
+
+
+def keys(window: MainWindow) -> QDialog:
+    """The list of keys."""
+    return shown(ShortcutsDialog(["Ctrl+M", "F1"], {}, window))
+
+
+VIEWS = (main_window, presenter, compact, detached, history, all_settings, guide, keys)
+
+
+def pages_of(view: QWidget) -> Iterator[QWidget]:
+    """The view with each of its pages on show."""
+    if isinstance(view, SettingsDialog):
+        for index in range(view.tabs.count()):
+            view.tabs.setCurrentIndex(index)
+            yield view
+    elif isinstance(view, GuideDialog):
+        for index in range(view.stack.count()):
+            if index:
+                view.next_button.click()
+            yield view
+    else:
+        yield view
+
+
+def is_part(widget: QWidget) -> bool:
+    """Whether it belongs to a field that takes the keys for it: the text of a number, the arrows of tabs."""
+    parent = widget.parentWidget()
+    fields = QAbstractSpinBox | QAbstractItemView | QComboBox | QKeySequenceEdit | QLineEdit | QTabBar
+    return isinstance(widget, QScrollBar) or isinstance(parent, fields)
+
+
+def is_reached_by_arrows(widget: QWidget) -> bool:
+    """Whether Tab leads to another one of its group, which is the chosen one."""
+    if not isinstance(widget, QAbstractButton) or widget.isChecked():
+        return False
+    group = widget.group()
+    return widget.autoExclusive() or (group is not None and group.exclusive())
+
+
+def operated(view: QWidget) -> set[QWidget]:
+    """What can be used now, but for buttons that only scroll: the focus does that."""
+    scrolling = {"More samples", "Earlier samples"}
+    return {
+        widget
+        for kind in OPERATED
+        for widget in view.findChildren(kind)
+        if widget.window() is view
+        and widget.isVisible()
+        and widget.isEnabled()
+        and not is_part(widget)
+        and not is_reached_by_arrows(widget)
+        and widget.accessibleName() not in scrolling
+    }
+
+
+def focused(view: QWidget) -> QWidget:
+    """The widget that has the focus, or whose part has it."""
+    widget = QApplication.focusWidget()
+    assert widget is not None
+    assert widget.window() is view
+    while is_part(widget) and (parent := widget.parentWidget()) is not None:
+        widget = parent
+    return widget
+
+
+def walk(view: QWidget, key: Qt.Key) -> list[QWidget]:
+    """The widgets in the order of the focus, until it is back where it began."""
+    found = [focused(view)]
+    while len(found) < MOST:
+        widget = QApplication.focusWidget()
+        assert widget is not None
+        QTest.keyClick(widget, key)
+        if (now := focused(view)) is found[0]:
+            return found
+        assert now not in found, f"{now} and those after it keep the focus"
+        found.append(now)
+    raise AssertionError("the focus does not come back")
+
+
+def looks(widget: QWidget) -> QImage:
+    """The picture of a widget and of what is around it."""
+    around = widget.parentWidget() or widget
+    place = QRect(widget.mapTo(around, widget.rect().topLeft()), widget.size()).adjusted(-3, -3, 3, 3)
+    return around.grab(place).toImage()
+
+
+def name_of(widget: QWidget) -> str:
+    """What a screen reader says."""
+    interface = QAccessible.queryAccessibleInterface(widget)
+    return widget.accessibleName() if interface is None else interface.text(QAccessible.Text.Name)
+
+
+def take_focus(qtbot: QtBot, view: QWidget) -> None:
+    """Make the view active, with the focus somewhere in it."""
+    view.activateWindow()
+    qtbot.waitUntil(lambda: QApplication.activeWindow() is view)
+    if view.focusWidget() is None:
+        QTest.keyClick(view, Qt.Key.Key_Tab)
+    QApplication.processEvents()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS)
+def test_tab_reaches_all_that_can_be_clicked_and_shows_where_it_is(
+    qtbot: QtBot, ready: MainWindow, view: Open
+) -> None:
+    converse(ready)
+    for page in pages_of(view(ready)):
+        take_focus(qtbot, page)
+        order = walk(page, Qt.Key.Key_Tab)
+        assert operated(page) <= set(order)
+        hidden: list[str] = []
+        assert walk(page, Qt.Key.Key_Backtab) == [order[0], *reversed(order[1:])]
+        for before, widget in zip([order[-1], *order], order, strict=False):
+            assert name_of(widget), widget
+            if before is not widget and page is not ready:  # which takes long to draw
+                widget.setFocus(Qt.FocusReason.TabFocusReason)
+                with_focus = looks(widget)
+                before.setFocus(Qt.FocusReason.TabFocusReason)
+                if looks(widget) == with_focus:
+                    hidden.append(name_of(widget))
+        assert hidden == []  # these do not show the focus
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", [main_window, presenter, detached, history, all_settings, guide, keys])
+def test_space_presses_every_button(qtbot: QtBot, ready: MainWindow, view: Open) -> None:
+    converse(ready)
+    for page in pages_of(view(ready)):
+        take_focus(qtbot, page)
+        for widget in operated(page):
+            has_menu = isinstance(widget, QToolButton) and widget.menu() is not None
+            if isinstance(widget, QAbstractButton) and not has_menu:
+                widget.setFocus()
+                QTest.keyPress(widget, Qt.Key.Key_Space)
+                assert widget.isDown(), name_of(widget)
+                widget.setDown(False)  # what it would do is tested elsewhere
+                QTest.keyRelease(widget, Qt.Key.Key_Space)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["en", "zh_CN"])
+def test_no_letter_leads_to_two_fields_of_a_page(ready: MainWindow, language: str) -> None:
+    chosen = dataclasses.replace(ready.applied.current, language="zh_CN" if language == "zh_CN" else "en")
+    ready.applied.apply(chosen)
+    dialog = all_settings(ready)
+    for index in range(dialog.tabs.count()):
+        page = dialog.tabs.widget(index)
+        assert page is not None
+        texts = " ".join(label.text() for label in page.findChildren(QLabel) if label.buddy() is not None)
+        letters = Counter(re.findall(r"&(\w)", texts.casefold()))
+        assert [letter for letter, count in letters.items() if count > 1] == []
+    dialog.close()
