@@ -20,6 +20,7 @@ class FittingArea(QScrollArea):
     def __init__(self, content: QWidget, beside: Sequence[QWidget] = ()) -> None:
         super().__init__()
         self._content, self._beside = content, beside
+        self._fits_height = False
         content.setProperty("role", content.property("role") or "plain")  # of the colour of what is behind
         self.setProperty("role", "plain")
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -39,12 +40,15 @@ class FittingArea(QScrollArea):
         return least.boundedTo(room)
 
     def fit_height(self) -> None:
-        """Give the content the height of its text at the present width. Qt does not in stacked pages: it
-        cuts off text that wraps."""
+        """Give the content the height of its text at the present width, from now on also when the text
+        changes. Qt does not in stacked pages: it cuts off text that wraps."""
+        self._fits_height = True
         self._content.setMinimumHeight(max(0, self._content.heightForWidth(self.viewport().width())))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Pass a change of the least size on to the window."""
         if watched is self._content and event.type() is QEvent.Type.LayoutRequest:
+            if self._fits_height:
+                self.fit_height()
             self.updateGeometry()
         return super().eventFilter(watched, event)
