@@ -314,6 +314,16 @@ def check_logits(name: str, logits: Tensor, width: int) -> None:
     check_magnitude(name, float(logits.abs().sum()))
 
 
+def logits_output(text: Tensor | None, audio: Tensor | None, limits: ExecutorLimits) -> StepOutput:
+    """The result of a step that returns logits, [vocab] each, None for a skipped tail. Refuses them as
+    `check_logits` does."""
+    if text is not None:
+        check_logits("logits", text, limits.text_vocab)
+    if audio is not None:
+        check_logits("audio_logits", audio, limits.audio_vocab)
+    return StepOutput(text, audio)
+
+
 def check_magnitude(name: str, magnitude: float) -> None:
     """Refuse logits by the sum of their absolute values.
 

@@ -23,7 +23,6 @@ from functools import partial
 from itertools import product
 
 import torch
-from torch import Tensor
 
 from engine_runtime.cuda.gpu_memory import batch_rows
 from engine_runtime.cuda.graphs import GraphedCalls, padded_size
@@ -32,7 +31,7 @@ from engine_runtime.executors.cuda.batch_inputs import BatchInputs
 from engine_runtime.executors.cuda.batch_sampler import BatchSampler, make_result, take
 from engine_runtime.executors.cuda.batched_backend import BatchedBackend, BatchShape
 from engine_runtime.executors.cuda.decode_backend import StepShape, bucket_of
-from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
+from engine_runtime.executors.cuda.sampler import sampled_output
 from engine_runtime.executors.cuda.step_ahead import StepAhead
 from engine_runtime.executors.cuda.weights import Network
 from engine_runtime.lm.kv_cache import KVCache
@@ -40,11 +39,9 @@ from engine_runtime.lm.step import (
     MAX_JOINT_TOKENS,
     ExecutorLimits,
     ReplySampling,
-    SampledIds,
     ScheduledSequence,
     StepOutput,
-    check_logits,
-    check_magnitude,
+    logits_output,
 )
 
 
@@ -169,7 +166,9 @@ class BatchedSteps:
         rows = zip(places, sequences, found.tolist(), strict=True)
         try:
             outputs = [
-                self._logits(index, one) if one.sampling is None else self._sampled(one, ids)
+                self._logits(index, one)
+                if one.sampling is None
+                else sampled_output(ids, one.tails, wants_subtitle=one.sampling.wants_subtitle)
                 for index, one, ids in rows
             ]
         except ExecutorError:
@@ -237,28 +236,7 @@ class BatchedSteps:
         """Copies of a sequence's logits in host memory, if they are wanted."""
         if not scheduled.wants_output:
             return StepOutput(None, None)
-        text: Tensor | None = None
-        audio: Tensor | None = None
-        if scheduled.tails.text:
-            text = self.backend.text_logits[index].to("cpu", copy=True)
-            check_logits("logits", text, self._limits.text_vocab)
-        if scheduled.tails.audio:
-            audio = self.backend.audio_logits[index].to("cpu", copy=True)
-            check_logits("audio_logits", audio, self._limits.audio_vocab)
-        return StepOutput(text, audio)
-
-    @staticmethod
-    def _sampled(scheduled: ScheduledSequence, found: list[float]) -> StepOutput:
-        """The ids that were sampled for a sequence."""
-        tails, sampling = scheduled.tails, scheduled.sampling
-        assert sampling is not None
-        if tails.text:
-            check_magnitude("logits", found[TEXT_MAGNITUDE])
-        if tails.audio:
-            check_magnitude("audio_logits", found[AUDIO_MAGNITUDE])
-        ids = SampledIds(
-            int(found[TEXT]) if tails.text else None,
-            int(found[AUDIO]) if tails.audio else None,
-            int(found[SUBTITLE]) if tails.text and sampling.wants_subtitle else None,
-        )
-        return StepOutput(None, None, ids)
+        tails, backend = scheduled.tails, self.backend
+        text = backend.text_logits[index].to("cpu", copy=True) if tails.text else None
+        audio = backend.audio_logits[index].to("cpu", copy=True) if tails.audio else None
+        return logits_output(text, audio, self._limits)

@@ -35,26 +35,18 @@ from engine_runtime.executors.cuda.prefill import (
     TorchRowOperations,
     has_fp8_matmul,
 )
-from engine_runtime.executors.cuda.sampler import (
-    AUDIO,
-    AUDIO_MAGNITUDE,
-    SUBTITLE,
-    TEXT,
-    TEXT_MAGNITUDE,
-)
+from engine_runtime.executors.cuda.sampler import sampled_output
 from engine_runtime.executors.cuda.torch_backend import TorchBackend
 from engine_runtime.executors.cuda.weights import Network, Tail
 from engine_runtime.lm.kv_cache import KVCache
 from engine_runtime.lm.step import (
     BatchCheck,
     ReplySampling,
-    SampledIds,
     ScheduledBatch,
     ScheduledSequence,
     StepOutput,
     Tails,
-    check_logits,
-    check_magnitude,
+    logits_output,
 )
 from engine_runtime.options import PREFILL_TOKENS
 
@@ -275,7 +267,9 @@ class CudaExecutor:
         if not scheduled.wants_output:
             self._inputs.note_use()
             return StepOutput(None, None)
-        return self._logits(tails) if sampling is None else self._sampled(shape)
+        if sampling is None:
+            return self._logits(tails)
+        return sampled_output(self._sampler.read(), tails, wants_subtitle=sampling.wants_subtitle)
 
     def is_in_flight(self, reply: ReplySampling) -> bool:
         return self.batched is not None and self.batched.is_in_flight(reply)
@@ -301,25 +295,7 @@ class CudaExecutor:
         """Copies of the logits in host memory."""
         text = self._outputs.text_logits[0].to("cpu", copy=True) if tails.text else None
         audio = self._outputs.audio_logits[0].to("cpu", copy=True) if tails.audio else None
-        if text is not None:
-            check_logits("logits", text, self.limits.text_vocab)
-        if audio is not None:
-            check_logits("audio_logits", audio, self.limits.audio_vocab)
-        return StepOutput(text, audio)
-
-    def _sampled(self, shape: StepShape) -> StepOutput:
-        """The ids that the step sampled."""
-        found = self._sampler.read()
-        if shape.text:
-            check_magnitude("logits", found[TEXT_MAGNITUDE])
-        if shape.audio:
-            check_magnitude("audio_logits", found[AUDIO_MAGNITUDE])
-        ids = SampledIds(
-            int(found[TEXT]) if shape.text else None,
-            int(found[AUDIO]) if shape.audio else None,
-            int(found[SUBTITLE]) if shape.subtitle else None,
-        )
-        return StepOutput(None, None, ids)
+        return logits_output(text, audio, self.limits)
 
     def _run_rows(self, scheduled: ScheduledSequence, shape: StepShape) -> None:
         """Run the rows of a prefill."""

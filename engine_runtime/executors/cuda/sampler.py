@@ -9,14 +9,39 @@ needs no host value, so that it can be captured in a CUDA graph; `read` waits fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from engine_runtime.cuda.transfer import pinned
 from engine_runtime.executors.cuda.inputs import StepInputs
-from engine_runtime.lm.step import MAX_TOP_K, ReplySampling, SamplingMetadata
+from engine_runtime.lm.step import (
+    MAX_TOP_K,
+    ReplySampling,
+    SampledIds,
+    SamplingMetadata,
+    StepOutput,
+    Tails,
+    check_magnitude,
+)
 
 TEXT, AUDIO, SUBTITLE, TEXT_MAGNITUDE, AUDIO_MAGNITUDE = range(5)
+
+
+def sampled_output(found: Sequence[float], tails: Tails, *, wants_subtitle: bool) -> StepOutput:
+    """The result of a step that sampled for a sequence, from its numbers [5]. Refuses logits as lm/step.py
+    does, by their sums."""
+    if tails.text:
+        check_magnitude("logits", found[TEXT_MAGNITUDE])
+    if tails.audio:
+        check_magnitude("audio_logits", found[AUDIO_MAGNITUDE])
+    ids = SampledIds(
+        int(found[TEXT]) if tails.text else None,
+        int(found[AUDIO]) if tails.audio else None,
+        int(found[SUBTITLE]) if tails.text and wants_subtitle else None,
+    )
+    return StepOutput(None, None, ids)
 
 
 class DeviceSampler:

@@ -28,7 +28,14 @@ from engine_runtime.executors.fused_weights import (
 from engine_runtime.executors.torch.linear import DenseLinear, Linear, packed_linear
 from engine_runtime.executors.torch.single_row import SingleRow, fold_norms
 from engine_runtime.lm.kv_cache import KVCache
-from engine_runtime.lm.step import BatchCheck, ReplySampling, ScheduledBatch, StepOutput, check_logits
+from engine_runtime.lm.step import (
+    BatchCheck,
+    ReplySampling,
+    ScheduledBatch,
+    StepOutput,
+    check_logits,
+    logits_output,
+)
 from engine_runtime.models.moss_lm import MossLM, MossLMConfig
 from engine_runtime.options import PREFILL_TOKENS, BlockFormats
 from engine_runtime.quantization import to_fp8
@@ -145,7 +152,8 @@ class TorchExecutor:
     def execute(self, batch: ScheduledBatch) -> list[StepOutput]:
         self._check(batch)
         if self._single_row is not None and self._single_row.accepts(batch):
-            return [self._checked(self._single_row.run(batch.sequences[0]))]
+            found = self._single_row.run(batch.sequences[0])
+            return [logits_output(found.text_logits, found.audio_logits, self.limits)]
         spans = [
             self._span(scheduled.block_table, scheduled.first_position, scheduled.num_tokens)
             for scheduled in batch.sequences
@@ -171,14 +179,6 @@ class TorchExecutor:
 
     def close(self) -> None:
         """Nothing to release explicitly."""
-
-    def _checked(self, output: StepOutput) -> StepOutput:
-        network, limits = self.network, self.limits
-        if output.text_logits is not None:
-            check_logits(network.text.output, output.text_logits, limits.text_vocab)
-        if output.audio_logits is not None:
-            check_logits(network.audio.output, output.audio_logits, limits.audio_vocab)
-        return output
 
     def _tail(
         self,
