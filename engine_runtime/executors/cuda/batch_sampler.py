@@ -14,25 +14,21 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine_runtime.cuda.kernels.sampling import best_of_tile, sample_one, take_fields
+from engine_runtime.cuda.kernels.sampling import take_fields
 from engine_runtime.cuda.transfer import sent
 from engine_runtime.executors.cuda.batch_inputs import FLOATS, INTEGERS, PLACE_FIELDS, SLOTS, BatchInputs
-from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE, SUBTITLE, TEXT, TEXT_MAGNITUDE
+from engine_runtime.executors.cuda.sampler import AUDIO, AUDIO_MAGNITUDE
 from engine_runtime.executors.cuda.sampling_fields import (
-    SAMPLE_ARGUMENTS,
-    SCORE_ARGUMENTS,
     SamplingFloats,
     SamplingIntegers,
-    arguments,
     floats_of,
     integers_of,
 )
-from engine_runtime.executors.cuda.triton_sampler import VOCAB_TILE
-from engine_runtime.lm.step import MAX_TOP_K, ReplySampling, SamplingMetadata
+from engine_runtime.executors.cuda.triton_sampler import SamplingChannel
+from engine_runtime.lm.step import ReplySampling, SamplingMetadata
 
 SETS_PER_ROW = 2
 """Sets of seen ids for each row of a step, so that replies which take turns keep theirs."""
@@ -66,19 +62,6 @@ def take(host: Tensor, device: Tensor, result: Tensor, text_vocab: int) -> None:
     take_fields[(num_fields,)](host, device, result, text_vocab, ROWS=rows, **TAKEN, num_warps=2)
 
 
-class _Channel:
-    """Seen ids of every set, and the buffers between the two launches."""
-
-    def __init__(self, vocab: int, capacity: int, sets: int, device: torch.device) -> None:
-        self.num_tiles = count = triton.cdiv(vocab, VOCAB_TILE)
-        self.seen = torch.zeros(sets, vocab, dtype=torch.uint8, device=device)
-        self.best = torch.full((capacity, count, MAX_TOP_K), -torch.inf, device=device)
-        self.best_ids = torch.zeros(capacity, count, MAX_TOP_K, dtype=torch.int32, device=device)
-        self.tops, self.sums = torch.zeros(2, capacity, count, device=device)
-        self.top_ids = torch.zeros(capacity, count, dtype=torch.int32, device=device)
-        self.one = torch.ones((), dtype=torch.uint8, device=device)
-
-
 class BatchSampler:
     def __init__(
         self, text_vocab: int, audio_vocab: int, inputs: BatchInputs, result: Tensor, device: torch.device
@@ -88,12 +71,16 @@ class BatchSampler:
         capacity = inputs.capacity
         self._num_sets = SETS_PER_ROW * capacity
         # The last set belongs to rows that are not sampled here.
-        self._text = _Channel(text_vocab, capacity, self._num_sets + 1, device)
-        self._audio = _Channel(audio_vocab, capacity, self._num_sets + 1, device)
+        self._text, self._audio = (
+            SamplingChannel(
+                torch.zeros(self._num_sets + 1, vocab, dtype=torch.uint8, device=device),
+                capacity,
+                is_audio=is_audio,
+            )
+            for vocab, is_audio in ((text_vocab, False), (audio_vocab, True))
+        )
         self._set_of: OrderedDict[ReplySampling, int] = OrderedDict()
         """Sets of seen ids by reply, least recently used first."""
-        self._last = torch.zeros(capacity, MAX_TOP_K, device=device)
-        self._last_ids = torch.zeros(capacity, MAX_TOP_K, dtype=torch.int32, device=device)
 
     def set(self, samplings: Sequence[SamplingMetadata | None]) -> None:
         """Write the fields of a step's sequences, in order; None for one that is not sampled here."""
@@ -111,8 +98,9 @@ class BatchSampler:
     def run(self, rows: int, text: Tensor | None, audio: Tensor | None) -> None:
         """Fill the first rows of the step's slot of `result` from logits; None for a tail that did not
         run."""
-        self._run(rows, self._text, text, is_audio=False)
-        self._run(rows, self._audio, audio, is_audio=True)
+        inputs, result = self._inputs, self.result
+        self._text.run(rows, text, inputs, result, do_sample=True, finds_top=True)
+        self._audio.run(rows, audio, inputs, result, do_sample=True, finds_top=False)
 
     def read(self, slot: int) -> NDArray[np.float64]:
         """Wait for the step in this slot and return a copy of its result. [capacity, 5]"""
@@ -140,36 +128,3 @@ class BatchSampler:
                 channel.seen[free].copy_(sent(seen, channel.seen.device))
         self._set_of[reply] = free
         return free
-
-    def _run(self, rows: int, channel: _Channel, logits: Tensor | None, *, is_audio: bool) -> None:
-        inputs = self._inputs
-        if logits is None:
-            seen_ids = inputs["seen_audio" if is_audio else "seen_text"]
-            channel.seen.index_put_((inputs["seen_set"][:rows], seen_ids[:rows]), channel.one)
-            return
-        between = (channel.best, channel.best_ids, channel.tops, channel.top_ids, channel.sums)
-        best_of_tile[(channel.num_tiles, rows)](
-            logits,
-            channel.seen,
-            *arguments(SCORE_ARGUMENTS, inputs, is_audio=is_audio),
-            *between,
-            VOCAB=logits.shape[1],
-            VOCAB_TILE=VOCAB_TILE,
-            IS_AUDIO=is_audio,
-            DO_SAMPLE=True,
-            num_warps=8,
-        )
-        sample_one[(rows,)](
-            *between,
-            self._last,
-            self._last_ids,
-            *arguments(SAMPLE_ARGUMENTS, inputs, is_audio=is_audio),
-            self.result,
-            ID=AUDIO if is_audio else TEXT,
-            TOP=-1 if is_audio else SUBTITLE,
-            MAGNITUDE=AUDIO_MAGNITUDE if is_audio else TEXT_MAGNITUDE,
-            NUM_TILES=channel.num_tiles,
-            TILES_BLOCK=max(2, triton.next_power_of_2(channel.num_tiles)),
-            DO_SAMPLE=True,
-            num_warps=8,
-        )

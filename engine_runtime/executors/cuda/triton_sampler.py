@@ -7,8 +7,6 @@ only if Triton is available. Engine thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 from torch import Tensor
@@ -23,92 +21,92 @@ from engine_runtime.executors.cuda.sampler import (
     TEXT_MAGNITUDE,
     DeviceSampler,
 )
-from engine_runtime.executors.cuda.sampling_fields import SAMPLE_ARGUMENTS, SCORE_ARGUMENTS, arguments
+from engine_runtime.executors.cuda.sampling_fields import (
+    SAMPLE_ARGUMENTS,
+    SCORE_ARGUMENTS,
+    NamedInputs,
+    arguments,
+)
 from engine_runtime.lm.step import MAX_TOP_K
 
 VOCAB_TILE = 2048
 """Ids per vocabulary tile, one program each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Buffers:
-    """Intermediate buffers between the two launches of one channel."""
+class SamplingChannel:
+    """One channel of up to `capacity` sequences: the seen ids of replies, and the buffers between the two
+    launches.
 
-    best: Tensor
-    best_ids: Tensor
-    tops: Tensor
-    top_ids: Tensor
-    sums: Tensor
+    `seen` [sets, vocab] uint8; the input `seen_set` says which one a sequence has.
+    """
 
-    @classmethod
-    def of(cls, vocab: int, device: torch.device) -> _Buffers:
-        """Buffers for every tile of a vocabulary."""
-        count = triton.cdiv(vocab, VOCAB_TILE)
-        return cls(
-            torch.full((count, MAX_TOP_K), -torch.inf, device=device),
-            torch.zeros(count, MAX_TOP_K, dtype=torch.int32, device=device),
-            torch.zeros(count, device=device),
-            torch.zeros(count, dtype=torch.int32, device=device),
-            torch.zeros(count, device=device),
+    def __init__(self, seen: Tensor, capacity: int, *, is_audio: bool) -> None:
+        assert MAX_CANDIDATES.value == MAX_TOP_K
+        device, self._is_audio, self.seen = seen.device, is_audio, seen
+        self._num_tiles = count = triton.cdiv(seen.shape[1], VOCAB_TILE)
+        best = torch.full((capacity, count, MAX_TOP_K), -torch.inf, device=device)
+        best_ids = torch.zeros(capacity, count, MAX_TOP_K, dtype=torch.int32, device=device)
+        tops, sums = torch.zeros(2, capacity, count, device=device)
+        top_ids = torch.zeros(capacity, count, dtype=torch.int32, device=device)
+        self._between = best, best_ids, tops, top_ids, sums
+        self._last = torch.zeros(capacity, MAX_TOP_K, device=device)
+        self._last_ids = torch.zeros(capacity, MAX_TOP_K, dtype=torch.int32, device=device)
+        self._one = torch.ones((), dtype=torch.uint8, device=device)
+
+    def run(
+        self,
+        rows: int,
+        logits: Tensor | None,
+        inputs: NamedInputs,
+        result: Tensor,
+        *,
+        do_sample: bool,
+        finds_top: bool,
+    ) -> None:
+        """Sample for the first rows of logits [.., vocab] into `result`, or only note their seen ids if the
+        tail did not run. `finds_top`: also the id of the highest logit."""
+        is_audio = self._is_audio
+        if logits is None:
+            seen_ids = inputs["seen_audio" if is_audio else "seen_text"]
+            self.seen.index_put_((inputs["seen_set"][:rows], seen_ids[:rows]), self._one)
+            return
+        best_of_tile[(self._num_tiles, rows)](
+            logits,
+            self.seen,
+            *arguments(SCORE_ARGUMENTS, inputs, is_audio=is_audio),
+            *self._between,
+            VOCAB=logits.shape[1],
+            VOCAB_TILE=VOCAB_TILE,
+            IS_AUDIO=is_audio,
+            DO_SAMPLE=do_sample,
+            num_warps=8,
+        )
+        sample_one[(rows,)](
+            *self._between,
+            self._last,
+            self._last_ids,
+            *arguments(SAMPLE_ARGUMENTS, inputs, is_audio=is_audio),
+            result,
+            ID=AUDIO if is_audio else TEXT,
+            TOP=SUBTITLE if finds_top else -1,
+            MAGNITUDE=AUDIO_MAGNITUDE if is_audio else TEXT_MAGNITUDE,
+            NUM_TILES=self._num_tiles,
+            TILES_BLOCK=max(2, triton.next_power_of_2(self._num_tiles)),
+            DO_SAMPLE=do_sample,
+            num_warps=8,
         )
 
 
 class TritonSampler(DeviceSampler):
     def __init__(self, text_vocab: int, audio_vocab: int, inputs: StepInputs, device: torch.device) -> None:
         super().__init__(text_vocab, audio_vocab, inputs, device)
-        assert MAX_CANDIDATES.value == MAX_TOP_K
         self.result = self._read  # the kernels write to pinned host memory directly
-        self._text_buffers = _Buffers.of(text_vocab, device)
-        self._audio_buffers = _Buffers.of(audio_vocab, device)
-        self._last = torch.zeros(MAX_TOP_K, device=device)
-        self._last_ids = torch.zeros(MAX_TOP_K, dtype=torch.int32, device=device)
+        self._text, self._audio = (
+            SamplingChannel(seen.view(1, -1).view(torch.uint8), 1, is_audio=is_audio)
+            for seen, is_audio in ((self._seen_text, False), (self._seen_audio, True))
+        )
 
     def run(self, text: Tensor | None, audio: Tensor | None, *, do_sample: bool, subtitle: bool) -> None:
-        inputs = self._inputs
-        if text is None:
-            self._seen_text.index_fill_(0, inputs["seen_text"], True)
-        else:
-            top = SUBTITLE if subtitle else -1
-            self._channel(text, self._text_buffers, TEXT, top, TEXT_MAGNITUDE, do_sample)
-        if audio is None:
-            self._seen_audio.index_fill_(0, inputs["seen_audio"], True)
-        else:
-            self._channel(audio, self._audio_buffers, AUDIO, -1, AUDIO_MAGNITUDE, do_sample)
-
-    def _channel(
-        self,
-        logits: Tensor,
-        buffers: _Buffers,
-        place: int,
-        top: int,
-        magnitude: int,
-        do_sample: bool,
-    ) -> None:
-        inputs, is_audio = self._inputs, place == AUDIO
-        count = buffers.tops.numel()
-        between = (buffers.best, buffers.best_ids, buffers.tops, buffers.top_ids, buffers.sums)
-        best_of_tile[(count,)](
-            logits,
-            (self._seen_audio if is_audio else self._seen_text).view(torch.uint8),
-            *arguments(SCORE_ARGUMENTS, inputs, is_audio=is_audio),
-            *between,
-            VOCAB=logits.numel(),
-            VOCAB_TILE=VOCAB_TILE,
-            IS_AUDIO=is_audio,
-            DO_SAMPLE=do_sample,
-            num_warps=8,
-        )
-        sample_one[(1,)](
-            *between,
-            self._last,
-            self._last_ids,
-            *arguments(SAMPLE_ARGUMENTS, inputs, is_audio=is_audio),
-            self.result,
-            ID=place,
-            TOP=top,
-            MAGNITUDE=magnitude,
-            NUM_TILES=count,
-            TILES_BLOCK=max(2, triton.next_power_of_2(count)),
-            DO_SAMPLE=do_sample,
-            num_warps=8,
-        )
+        inputs, result = self._inputs, self.result
+        self._text.run(1, text, inputs, result, do_sample=do_sample, finds_top=subtitle)
+        self._audio.run(1, audio, inputs, result, do_sample=do_sample, finds_top=False)
