@@ -6,6 +6,10 @@ quieter than the user's turns. Pure, with times in milliseconds of captured audi
 A turn counts by its loudest frame, the user by the median of the latest turns. Nothing is known before
 `_TURNS_NEEDED` of them, nor `_MEMORY_MS` after the last. A speaker who repeats something soon after being
 ignored is heard, and if that becomes a turn, the user's level is learned afresh.
+
+A bystander who speaks before the user's level is known gets a turn, which counts as one of the user's. So few
+turns are needed, and of two in the middle the louder one is the median: with three, and their mean, a second
+voice was heard for minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import numpy as np
 
 from engine_runtime.types import Pcm
 
-_TURNS_NEEDED = 3
+_TURNS_NEEDED = 2
+"""A single turn may be louder than all the others of this user."""
 _MOST_TURNS = 8
 _MEMORY_MS = 120_000.0
 """Turns older than this do not count: the user may have moved."""
@@ -78,7 +83,8 @@ class VoiceLevel:
     def user_db(self) -> float | None:
         """Level of the user, None while it is not known."""
         known = [level for end_ms, level in self._turns if self._now_ms - end_ms <= _MEMORY_MS]
-        return statistics.median(known) if len(known) >= _TURNS_NEEDED else None
+        # Of two in the middle the louder one: the other may be a bystander's.
+        return statistics.median_high(known) if len(known) >= _TURNS_NEEDED else None
 
     def is_quieter(self, by_db: float | None) -> bool:
         """Whether all of the present speech is at least `by_db` quieter than the user; False for None."""

@@ -2,7 +2,7 @@
 
     python -m tests.tools.bystander_bench [TURNS] [--json FILE]
 
-The recordings of the duplex bench go through the real VAD and turn-taking, without a session. Each of five
+The recordings of the duplex bench go through the real VAD and turn-taking, without a session. Each of the
 users says TURNS questions and interruptions, at a level drawn anew each time within the given range. After
 each of them one of two other voices says a sentence, 12 to 18 dB below the user's mean level, in silence or
 over a reply.
@@ -39,6 +39,8 @@ FURTHER_DB = (-18.0, -12.0)
 FLOOR_DB = -62.0
 SILENCE_S = 4.0
 """After each utterance, longer than somebody waits who repeats what was not heard."""
+_UNKNOWN = 2
+"""Turns after which the user's level is known."""
 _HEARD = {TurnAction.OPEN, TurnAction.INTERRUPT}
 
 
@@ -74,18 +76,19 @@ def at_level(clip: Clip, level_db: float) -> Pcm:
 
 
 def talk(clips: list[Clip], speaker: str, turns: int, range_db: float, rng: np.random.Generator) -> list[int]:
-    """(heard, said) of the user, the same of the others; the first three turns are not counted."""
+    """(heard, said) of the user, the same of the others; not counted before the user's level is known,
+    when the others speak as well."""
     own = [clip for clip in clips if clip.speaker == speaker and clip.kind != "backchannel"]
     others = [clip for clip in clips if clip.kind == "not_directed"]
     listener = Listener(TurnTakingSettings(), rng)
     counts = [0, 0, 0, 0]
-    for turn in range(turns + 3):
+    for turn in range(turns + _UNKNOWN):
         level_db = USER_DB + rng.uniform(-range_db, range_db)
         is_heard = listener.hears(at_level(own[rng.integers(len(own))], level_db), over_reply=turn % 2 == 1)
-        if turn < 3:
-            continue
         other = at_level(others[rng.integers(len(others))], USER_DB + rng.uniform(*FURTHER_DB))
         was_other_heard = listener.hears(other, over_reply=rng.random() < 0.5)
+        if turn < _UNKNOWN:
+            continue
         counts = [
             counts[0] + is_heard,
             counts[1] + 1,

@@ -42,7 +42,7 @@ _GAIN = (0.4, 0.7)
 _BYSTANDER_DB = (-18.0, -12.0)
 _ANSWER_MS = 50.0
 """From a question to the detector's answer."""
-_USER_TURNS = 3
+_USER_TURNS = 2
 """After so many turns the user's level is known."""
 _FRAME_MS, _TURN_FRAMES = 32.0, 20
 _COLUMNS = {

@@ -29,9 +29,9 @@ class Room(Scene):
 
 
 def known(chosen: TurnTakingSettings = DEFAULT) -> Room:
-    """The user has had three turns; nobody speaks."""
+    """The user has had two turns; nobody speaks."""
     room = Room(chosen)
-    for _ in range(3):
+    for _ in range(2):
         room.voice(640, USER_DB).pause(1_280)
         room.machine.end_turn()
     room.pause(5_120)

@@ -74,8 +74,8 @@ def test_a_turn_that_begins_after_a_gap_has_no_level_yet(silence_ms: float, user
     assert talk.level.user_db == user_db
 
 
-def test_nobody_is_quieter_before_three_turns() -> None:
-    talk = Talk().turn(-20.0).turn(-20.0)
+def test_nobody_is_quieter_before_two_turns() -> None:
+    talk = Talk().turn(-20.0)
     assert talk.wait(5_000).say(-50.0).level.user_db is None
     assert not talk.is_quieter()
     talk.turn(-20.0)
@@ -88,6 +88,15 @@ def test_the_user_is_the_median_of_the_loudest_frames() -> None:
     assert talk.wait(5_000).say(-30.0).is_quieter()
     assert talk.wait(5_000).say(-29.0).is_quieter() is False
     assert talk.wait(5_000).say(-80.0).is_quieter(None) is False
+
+
+@pytest.mark.parametrize("levels_db", [(-20.0, -35.0), (-35.0, -20.0), (-20.0, -35.0, -34.0, -21.0)])
+def test_a_bystander_who_had_turns_early_is_quieter_than_the_user(levels_db: tuple[float, ...]) -> None:
+    talk = Talk()
+    for level_db in levels_db:
+        talk.turn(level_db)
+    assert talk.wait(5_000).say(-35.0).is_quieter()
+    assert not talk.wait(5_000).say(-22.0).is_quieter()
 
 
 def test_one_loud_frame_makes_it_the_users_until_a_silence() -> None:
