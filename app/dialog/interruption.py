@@ -69,6 +69,11 @@ class InterruptionSettings:
     would be soft for longer than people take for a stumble."""
     settle_silence_ms: int = 64
     """The VAD hears speech for 110 ms after its end, so this is more than the gaps within words."""
+    settle_answers: int = 2
+    """Answers of the detector before what is less than `likely` a backchannel is a turn: the first alone
+    heard a quarter of a second, a busy processor has no second one by `settle_ms`, and a cut is final."""
+    settle_limit_ms: int = 704
+    """Length, or at any length the silence after short speech, from which on one answer has to do."""
     long_boundary_ms: int = 1_600
     """Speech of this length is a turn even if it sounds like a backchannel: laughter, "yeah exactly"."""
     bystander_ms: int = 320
@@ -97,6 +102,11 @@ class InterruptionSettings:
             raise ValueError(
                 "need listen_ms and settle_ms > 0 and long_boundary_ms >= boundary_ms, "
                 f"got {self.listen_ms}, {self.settle_ms}, {self.long_boundary_ms} and {self.boundary_ms}"
+            )
+        if self.settle_answers <= 0 or self.settle_limit_ms < self.settle_ms:
+            raise ValueError(
+                "need settle_answers > 0 and settle_limit_ms >= settle_ms, "
+                f"got {self.settle_answers}, {self.settle_limit_ms} and {self.settle_ms}"
             )
         if not 0.5 <= self.likely <= self.sure <= 1.0:
             raise ValueError(f"need 0.5 <= likely <= sure <= 1, got {self.likely} and {self.sure}")
@@ -194,6 +204,8 @@ class Course:
     """The detector's answer about the present pause."""
     backchannel: float | None
     """How likely the speech is a backchannel or no speech, by all of the detector's answers about it."""
+    answers: int
+    """How many these are."""
     resume_ms: float
     """Silence after which the reply is resumed, after short speech."""
     is_continuation: bool
@@ -220,9 +232,16 @@ class Course:
         return self.length_ms >= settings.settle_ms or self.silence_ms >= settings.settle_silence_ms
 
     @property
+    def _may_cut(self) -> bool:
+        """Whether the answers are enough for that, or no other can be waited for."""
+        settings = self.settings
+        is_last = self.has_ended or self.length_ms >= settings.settle_limit_ms
+        return is_last or self.answers >= settings.settle_answers
+
+    @property
     def sounds_like_turn(self) -> bool:
         """Whether the detector takes it for a turn."""
-        limit = self.settings.likely if self._is_late else 1.0 - self.settings.sure
+        limit = self.settings.likely if self._is_late and self._may_cut else 1.0 - self.settings.sure
         return self.backchannel is not None and self.backchannel < limit
 
     @property
@@ -375,6 +394,7 @@ class Interruption:
             silence_ms=self._silence_ms,
             probability=self._probability,
             backchannel=self._backchannel,
+            answers=len(self._scores),
             resume_ms=self._resume_ms,
             is_continuation=self._is_continuation,
             is_bystander=is_bystander,

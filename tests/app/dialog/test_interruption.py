@@ -139,6 +139,34 @@ def test_the_detector_has_to_be_sure_only_at_first(
     assert next(rule.outcome for rule in COURSE_RULES if rule.holds(known)) is verdict
 
 
+@pytest.mark.parametrize(
+    ("length_ms", "silence_ms", "backchannel", "verdict"),
+    [
+        (512, 0, 0.59, SpeechVerdict.OPEN),
+        (512, 0, 0.6, SpeechVerdict.BACKCHANNEL),
+        (512, 0, 0.09, SpeechVerdict.TURN),
+        (320, 192, 0.59, SpeechVerdict.OPEN),
+        (320, 224, 0.59, SpeechVerdict.TURN),
+        (320, 224, 0.6, SpeechVerdict.NO_TURN),
+        (704, 0, 0.59, SpeechVerdict.TURN),
+        (704, 0, 0.6, SpeechVerdict.BACKCHANNEL),
+    ],
+)
+def test_a_single_answer_cuts_the_reply_only_if_it_is_sure_or_no_other_comes(
+    length_ms: float, silence_ms: float, backchannel: float, verdict: SpeechVerdict
+) -> None:
+    known = course(length_ms, silence_ms, backchannel=backchannel, answers=1)
+    assert next(rule.outcome for rule in COURSE_RULES if rule.holds(known)) is verdict
+
+
+def test_a_second_answer_decides_as_soon_as_it_comes() -> None:
+    voice = Voice().speak(544)
+    voice.speech.judge(0.0, 0.45)
+    assert voice.speech.verdict() is SpeechVerdict.OPEN
+    voice.speech.judge(0.0, 0.9)
+    assert voice.speech.verdict() is SpeechVerdict.BACKCHANNEL
+
+
 def test_all_answers_about_the_speech_count() -> None:
     voice = Voice().speak(320)
     assert voice.speech.judge(0.0, 0.8)
@@ -169,6 +197,8 @@ def test_the_detector_is_asked_every_three_frames_until_the_silence_is_long() ->
         ({"finished": 0.0}, "finished"),
         ({"bystander_ms": 0}, "bystander_ms"),
         ({"listen_ms": 0}, "listen_ms"),
+        ({"settle_answers": 0}, "settle_answers"),
+        ({"settle_limit_ms": 500}, "settle_limit_ms"),
         ({"long_boundary_ms": 900}, "long_boundary_ms"),
         ({"sure": 0.55}, "likely <= sure"),
         ({"likely": 0.4}, "likely"),
@@ -205,11 +235,19 @@ def course(
     silence_ms: float,
     probability: float | None = None,
     backchannel: float | None = None,
+    answers: int = SETTINGS.settle_answers,
     **changes: bool,
 ) -> Course:
     known = {"is_continuation": False, "is_bystander": False, "may_interrupt": True} | changes
     return Course(
-        length_ms, silence_ms, probability, backchannel, SETTINGS.resume_ms, settings=SETTINGS, **known
+        length_ms,
+        silence_ms,
+        probability,
+        backchannel,
+        answers,
+        SETTINGS.resume_ms,
+        settings=SETTINGS,
+        **known,
     )
 
 
