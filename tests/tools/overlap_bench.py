@@ -5,7 +5,7 @@
 The voices of `moss-voice bench --duplex` say each backchannel and each interruption, and there are coughs,
 clicks and bystanders, over a reply in headphones. VAD, end-of-turn detector and state machine are those of
 the program, frame by frame, without engine and devices: so every row has at least N events at a tenth of the
-cost. An answer of the detector counts MS after the question: 50, or 150 as on a busy processor.
+cost. An answer of the detector counts MS after the question: 50, or 130 as on a busy processor.
 """
 
 from __future__ import annotations

@@ -126,10 +126,10 @@ def test_an_answer_about_an_earlier_pause_does_not_count() -> None:
         (320, 0, 0.11, SpeechVerdict.OPEN),
         (320, 0, 0.89, SpeechVerdict.OPEN),
         (320, 0, 0.9, SpeechVerdict.BACKCHANNEL),
-        (320, 64, 0.59, SpeechVerdict.TURN),
-        (320, 64, 0.6, SpeechVerdict.BACKCHANNEL),
-        (512, 0, 0.59, SpeechVerdict.TURN),
-        (512, 0, 0.6, SpeechVerdict.BACKCHANNEL),
+        (320, 64, 0.54, SpeechVerdict.TURN),
+        (320, 64, 0.55, SpeechVerdict.BACKCHANNEL),
+        (512, 0, 0.54, SpeechVerdict.TURN),
+        (512, 0, 0.55, SpeechVerdict.BACKCHANNEL),
     ],
 )
 def test_the_detector_has_to_be_sure_only_at_first(
@@ -142,14 +142,14 @@ def test_the_detector_has_to_be_sure_only_at_first(
 @pytest.mark.parametrize(
     ("length_ms", "silence_ms", "backchannel", "verdict"),
     [
-        (512, 0, 0.59, SpeechVerdict.OPEN),
-        (512, 0, 0.6, SpeechVerdict.BACKCHANNEL),
+        (512, 0, 0.54, SpeechVerdict.OPEN),
+        (512, 0, 0.55, SpeechVerdict.BACKCHANNEL),
         (512, 0, 0.09, SpeechVerdict.TURN),
-        (320, 192, 0.59, SpeechVerdict.OPEN),
-        (320, 224, 0.59, SpeechVerdict.TURN),
-        (320, 224, 0.6, SpeechVerdict.NO_TURN),
-        (704, 0, 0.59, SpeechVerdict.TURN),
-        (704, 0, 0.6, SpeechVerdict.BACKCHANNEL),
+        (320, 192, 0.54, SpeechVerdict.OPEN),
+        (320, 224, 0.54, SpeechVerdict.TURN),
+        (320, 224, 0.55, SpeechVerdict.NO_TURN),
+        (704, 0, 0.54, SpeechVerdict.TURN),
+        (704, 0, 0.55, SpeechVerdict.BACKCHANNEL),
     ],
 )
 def test_a_single_answer_cuts_the_reply_only_if_it_is_sure_or_no_other_comes(
@@ -200,7 +200,7 @@ def test_the_detector_is_asked_every_three_frames_until_the_silence_is_long() ->
         ({"settle_answers": 0}, "settle_answers"),
         ({"settle_limit_ms": 500}, "settle_limit_ms"),
         ({"long_boundary_ms": 900}, "long_boundary_ms"),
-        ({"sure": 0.55}, "likely <= sure"),
+        ({"sure": 0.54}, "likely <= sure"),
         ({"likely": 0.4}, "likely"),
     ],
 )
@@ -256,8 +256,8 @@ COURSES = {
     "interruption was switched off meanwhile": course(1_500, 0, may_interrupt=False),
     "`continuation_ms` of a user who was cut off": course(256, 300, is_continuation=True),
     "it sounds like a turn": course(256, 0, backchannel=0.09),
-    "a backchannel, then silence": course(320, 224, backchannel=0.6),
-    "it sounds like a backchannel, and is not too long for one": course(1_568, 0, backchannel=0.6),
+    "a backchannel, then silence": course(320, 224, backchannel=0.55),
+    "it sounds like a backchannel, and is not too long for one": course(1_568, 0, backchannel=0.55),
     "`boundary_ms`, while the user still speaks": course(1_600, 0, 0.0, backchannel=0.9),
     "shorter than `turn_ms`, then silence: a backchannel, a cough, a click": course(608, 224, 0.9),
     "shorter than `turn_ms`": course(608, 192, 0.9, is_continuation=False),
