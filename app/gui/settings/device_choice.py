@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import get_args
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject
 from PySide6.QtWidgets import QCheckBox
 
 from app.gui.common.plain_text import PlainLabel
@@ -27,12 +27,7 @@ class DeviceChoice(QObject):
 
     Attributes:
         fits: whether the model fits on the chosen device, as far as that is known.
-
-    Signals:
-        changed: the note below the fields has changed.
     """
-
-    changed = Signal()
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -80,7 +75,12 @@ class DeviceChoice(QObject):
         self._rooms = {room.name: room for room in rooms}
         for room in rooms:
             name = self.tr("Processor") if room.is_processor else room.name
-            text = f"{name}: {room.description}, {size_in_words(room.total_bytes)}"
+            text = (
+                self.tr("%1: %2, %3")
+                .replace("%1", name)
+                .replace("%3", size_in_words(room.total_bytes))
+                .replace("%2", room.description)
+            )
             index = self.device_box.findData(room.name)
             if index < 0:
                 self.device_box.addItem(text, room.name)
@@ -119,7 +119,6 @@ class DeviceChoice(QObject):
             self._say(self.tr("This device is not available.") if is_missing else "", is_error=is_missing)
         else:
             self._say_room(room)
-        self.changed.emit()
 
     def _of_engine(self) -> str:
         if self.device == _CPU:

@@ -158,10 +158,9 @@ class GuideDialog(QDialog):
         self.skip_button.setAutoDefault(False)
         self.back_button.setAutoDefault(False)
         beside = (self.title, self.text, self.notices, self.next_button)
-        self._areas = [FittingArea(page, beside) for _, _, page in self._steps]
-        for area, (_, _, page) in zip(self._areas, self._steps, strict=True):
+        for _, _, page in self._steps:
             page.setMinimumWidth(_LEAST_WIDTH)
-            self.stack.addWidget(area)
+            self.stack.addWidget(FittingArea(page, beside, fits_text=True))
         self._lay_out()
         for page in self._pages:
             page.show_preferences(preferences)
@@ -170,8 +169,6 @@ class GuideDialog(QDialog):
         self.next_button.clicked.connect(self._next)
         self.sound.devices_chosen.connect(self.devices_chosen)
         self.model.files_checked.connect(self._refresh)
-        self.model.resized.connect(self._fit)
-        self.sound.tests.resized.connect(self._fit)
         self._go(0)
 
     def preferences(self) -> Preferences:
@@ -201,6 +198,7 @@ class GuideDialog(QDialog):
         title, text, page = self._steps[index]
         self.title.setText(title)
         self.text.setText(text)
+        self._fit_text()
         self.place.setText(self.tr("Step %1 of %2").replace("%1", str(index + 1)).replace("%2", str(count)))
         self.setAccessibleDescription(f"{title}. {text}")
         is_last = index == count - 1
@@ -211,13 +209,15 @@ class GuideDialog(QDialog):
             self.summary.setText(self._summary(self.preferences()))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        """Give the pages the height of their text at this width."""
+        """Give the words above the page their height at this width."""
         super().resizeEvent(event)
-        self._fit()
+        self._fit_text()
 
-    def _fit(self) -> None:
-        for area in self._areas:
-            area.fit_height()
+    def _fit_text(self) -> None:
+        # A window grows for the least height of its parts, not for that of texts that wrap. The height of a
+        # label is never below the least one that was set.
+        self.text.setMinimumHeight(0)
+        self.text.setMinimumHeight(self.text.heightForWidth(self.text.width()))
 
     def _summary(self, chosen: Preferences) -> str:
         default = self.tr("system default")
@@ -229,7 +229,8 @@ class GuideDialog(QDialog):
         ]
         if chosen.device != "cpu":
             rows.append((self.tr("Weights"), chosen.weights))
-        return "\n".join(f"{name}: {value}" for name, value in rows)
+        line = self.tr("%1: %2")
+        return "\n".join(line.replace("%1", name).replace("%2", value) for name, value in rows)
 
     def _lay_out(self) -> None:
         buttons = QHBoxLayout()

@@ -176,11 +176,9 @@ class ModelList(QWidget):
 
     Signals:
         changed: another model was chosen, or the other folder edited.
-        resized: rows have grown or shrunk.
     """
 
     changed = Signal()
-    resized = Signal()
 
     def __init__(self, other: FileField, jobs: ModelJobs | None, in_use: Path | None = None) -> None:
         super().__init__()
@@ -242,7 +240,6 @@ class ModelList(QWidget):
             if row.model.folder.name == name:
                 self._unfit = self._unfit - {row} if fits else self._unfit | {row}
                 row.show_advice("" if row.model.is_installed else text)
-        self.resized.emit()
 
     def _add_row(self, model: Model, jobs: ModelJobs | None) -> None:
         row = ModelRow(model)
@@ -284,7 +281,6 @@ class ModelList(QWidget):
     def _choose(self) -> None:
         self.other.setVisible(self.other_choice.isChecked())
         self.changed.emit()
-        self.resized.emit()
 
     def _show_jobs(self) -> None:
         """Progress goes to its row; the files are looked at again when a job begins or ends."""
@@ -297,11 +293,8 @@ class ModelList(QWidget):
                 self._show(row, row.model)
 
     def _show(self, row: ModelRow, model: Model) -> None:
-        height = row.sizeHint().height()
         job = self._jobs.job if self._jobs is not None else None
         row.show_model(model, job, is_in_use=model.folder == self._in_use)
-        if row.sizeHint().height() != height:
-            self.resized.emit()
 
     def _finish(self, job: Job) -> None:
         notes = {
@@ -319,4 +312,3 @@ class ModelList(QWidget):
         for row in self.rows:
             if row.model.folder == model.folder and text:
                 row.show_note(text, is_error=is_error)
-        self.resized.emit()

@@ -69,11 +69,9 @@ class ModelPage(SettingsPage):
 
     Signals:
         files_checked: bundle, voice or vocoder were changed and checked; see `is_usable`.
-        resized: texts have grown or shrunk.
     """
 
     files_checked = Signal()
-    resized = Signal()
 
     def __init__(self, tools: ModelTools | None = None, running: StartSettings | None = None) -> None:
         self._plans = None if tools is None else tools.plans
@@ -125,8 +123,6 @@ class ModelPage(SettingsPage):
         self.models.changed.connect(self._check_files)
         self.voice.changed.connect(self._check_files)
         self.vocoder.changed.connect(self._check_files)
-        self.models.resized.connect(self.resized)
-        self.device.changed.connect(self.resized)
         if self._plans is not None:
             self._plans.found.connect(self._show_rooms)
 

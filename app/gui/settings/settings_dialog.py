@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import reduce
 
-from PySide6.QtGui import QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QDialog, QDialogButtonBox, QTabWidget, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
@@ -71,7 +70,8 @@ class SettingsDialog(QDialog):
             if pages:
                 content = pages[0] if len(pages) == 1 else one_below_another(*pages)
                 content.setMinimumWidth(_LEAST_WIDTH)
-                self._tabs.append(FittingArea(content, (self.tabs.tabBar(), self.notices, self.buttons)))
+                beside = (self.tabs.tabBar(), self.notices, self.buttons)
+                self._tabs.append(FittingArea(content, beside, fits_text=True))
                 self.tabs.addTab(self._tabs[-1], name)
         self._pages = [page for _, pages in groups for page in pages]
         self.buttons.accepted.connect(self.accept)
@@ -89,8 +89,6 @@ class SettingsDialog(QDialog):
         self.keeping.checked.connect(self._follow_check)
         self.engine.checked.connect(self._follow_engine)
         self.model.files_checked.connect(lambda: self.engine.follow_bundle(self.model.bundle_name))
-        self.model.resized.connect(self._fit_pages)
-        self.sound_check.tests.resized.connect(self._fit_pages)
         self.show_preferences(preferences)
 
     def show_preferences(self, preferences: Preferences) -> None:
@@ -106,19 +104,8 @@ class SettingsDialog(QDialog):
         """Show the page of the engine."""
         self.tabs.setCurrentWidget(next(tab for tab in self._tabs if tab.isAncestorOf(self.engine)))
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Set the height of the pages to that of their text at this width."""
-        super().resizeEvent(event)
-        self._fit_pages()
-
-    def showEvent(self, event: QShowEvent) -> None:
-        """The same, now that the pages have got their width."""
-        super().showEvent(event)
-        self._fit_pages()
-
     def _follow_check(self) -> None:
         """Disable OK for a bundle, voice or engine that would not load, an invalid address or folder."""
-        self._fit_pages()
         accept = self.buttons.button(QDialogButtonBox.StandardButton.Ok)
         checked = (self.model, self.server, self.engine, self.keeping)
         accept.setEnabled(all(page.is_usable for page in checked))
@@ -126,7 +113,3 @@ class SettingsDialog(QDialog):
     def _follow_engine(self) -> None:
         self.model.device.follow_engine(uses_engine=self.engine.uses_engine)
         self._follow_check()
-
-    def _fit_pages(self) -> None:
-        for tab in self._tabs:
-            tab.fit_height()

@@ -6,7 +6,7 @@ Stop around a test of a microphone that is closed; the verdict on it. GUI thread
 
 from __future__ import annotations
 
-from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QHideEvent, QPainter, QPaintEvent, QPalette
 from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
 
@@ -70,13 +70,7 @@ class ProbabilityBar(QWidget):
 
 
 class SoundTests(QWidget):
-    """The buttons; `bar` and `status` are laid out by the page. Without a bridge nothing is tested.
-
-    Signals:
-        resized: the text of `status` may need another height.
-    """
-
-    resized = Signal()
+    """The buttons; `bar` and `status` are laid out by the page. Without a bridge nothing is tested."""
 
     def __init__(self, bridge: SessionBridge | None) -> None:
         super().__init__()
@@ -177,7 +171,6 @@ class SoundTests(QWidget):
     def _say(self, text: str) -> None:
         self.status.setText(text)
         self.status.setVisible(bool(text))
-        self.resized.emit()
 
     def _close_microphone(self) -> None:
         if self._has_opened and self._bridge is not None:

@@ -85,6 +85,17 @@ def test_its_steps_lead_to_settings_that_fit(
 
 
 @pytest.mark.slow
+def test_the_words_above_each_page_have_their_height(guide: GuideDialog) -> None:
+    heights = []
+    for _ in range(guide.stack.count()):
+        QApplication.processEvents()
+        heights.append(guide.text.height())
+        assert guide.text.height() == guide.text.heightForWidth(guide.text.width())
+        guide.next_button.click()
+    assert heights[0] == heights[2] < heights[1]  # two lines
+
+
+@pytest.mark.slow
 def test_where_the_released_model_would_fit_is_said_before_its_download(
     guide: GuideDialog, window: MainWindow, nano_bundle: Path
 ) -> None:
