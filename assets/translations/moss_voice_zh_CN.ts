@@ -695,6 +695,10 @@
         <translation>轮次</translation>
     </message>
     <message>
+        <source>time in ms</source>
+        <translation>时间（ms）</translation>
+    </message>
+    <message>
         <source>ratio</source>
         <translation>比值</translation>
     </message>
@@ -932,6 +936,10 @@
         <source>In use: %1</source>
         <translation>正在使用：%1</translation>
     </message>
+    <message>
+        <source>%1: %2</source>
+        <translation>%1：%2</translation>
+    </message>
 </context>
 <context>
     <name>DeviceChoice</name>
@@ -942,6 +950,10 @@
     <message>
         <source>Also compress tails, keys and values</source>
         <translation>同时压缩尾部层、键和值</translation>
+    </message>
+    <message>
+        <source>%1: %2, %3</source>
+        <translation>%1：%2，%3</translation>
     </message>
     <message>
         <source>This device is not available.</source>
@@ -1311,6 +1323,10 @@
         <source>Weights</source>
         <translation>权重</translation>
     </message>
+    <message>
+        <source>%1: %2</source>
+        <translation>%1：%2</translation>
+    </message>
 </context>
 <context>
     <name>GuideSoundPage</name>
@@ -1428,7 +1444,7 @@
     </message>
     <message>
         <source>Conversation as text …</source>
-        <translation>对话文本……</translation>
+        <translation>将对话保存为文字……</translation>
     </message>
     <message>
         <source>Copy the conversation</source>
@@ -1660,10 +1676,6 @@
         <translation>默认关闭。保留的对话在重新启动后继续，并列在“对话记录”中。声音以立体声录制，无人说话时也会录制。只有您的用户帐户可以读取这些文件，任何文件都不会离开本机。</translation>
     </message>
     <message>
-        <source>Size</source>
-        <translation>大小</translation>
-    </message>
-    <message>
         <source>no</source>
         <translation>不保留</translation>
     </message>
@@ -1686,6 +1698,10 @@
     <message>
         <source>Conversations that are in another folder stay there.</source>
         <translation>其他文件夹中的对话留在原处。</translation>
+    </message>
+    <message>
+        <source>On disk</source>
+        <translation>占用空间</translation>
     </message>
     <message>
         <source>Open the folder</source>

@@ -154,7 +154,11 @@ def _save_presenter(album: Album, window: MainWindow) -> None:
     presenter.explain_button.setChecked(False)
     session = window.bridge.session
     assert isinstance(session, ScriptedSession)
-    problem = MossVoiceError("The microphone was disconnected.", "Connect it again.").problem
+    problem = MossVoiceError(
+        "The sound device {names} was lost.",
+        "It is reconnected automatically; check its cable or choose another one.",
+        names="USB headset",
+    ).problem
     session.feed(ErrorRaised(problem, is_fatal=False))
     window.bridge.poll()
     album.save("presenter-error", presenter)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QPaintEvent
 from PySide6.QtWidgets import (
     QComboBox,
@@ -21,6 +21,8 @@ from app.gui.common.plain_text import clean, set_tip
 
 _LONGEST = 200
 """Characters of the name of a device."""
+_USUAL = 26
+"""Characters of a description that are shown if there is room."""
 
 
 class DeviceBox(QComboBox):
@@ -33,6 +35,12 @@ class DeviceBox(QComboBox):
         self.addItem("", "")
         self.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.setMinimumContentsLength(7)
+        self.currentTextChanged.connect(self.updateGeometry)
+
+    def sizeHint(self) -> QSize:
+        """As wide as the description, or as its beginning."""
+        text = self.fontMetrics().horizontalAdvance(self.currentText()[:_USUAL]) + 2  # it is rounded
+        return super().sizeHint().expandedTo(QSize(self.width() - self._text_width() + text, 0))
 
     def show_devices(
         self, names: Iterable[str], descriptions: Mapping[str, str], wanted: str, in_use: str = ""
@@ -56,18 +64,21 @@ class DeviceBox(QComboBox):
     def set_default(self, words: str) -> None:
         """Name the default device, with the actual device behind it."""
         self._default = words
-        self.setItemText(0, f"{words}: {self._default_is}" if self._default_is else words)
+        named = self.tr("%1: %2").replace("%1", words).replace("%2", self._default_is)
+        self.setItemText(0, named if self._default_is else words)
 
     def shown_text(self) -> str:
         """The current description, elided to the available width."""
+        elide = Qt.TextElideMode.ElideRight
+        return self.fontMetrics().elidedText(self.currentText(), elide, self._text_width())
+
+    def _text_width(self) -> int:
         option = QStyleOptionComboBox()
         self.initStyleOption(option)
         part = QStyle.SubControl.SC_ComboBoxEditField
         field = self.style().subControlRect(QStyle.ComplexControl.CC_ComboBox, option, part, self)
         icon = 0 if self.itemIcon(self.currentIndex()).isNull() else self.iconSize().width() + 4
-        return self.fontMetrics().elidedText(
-            self.currentText(), Qt.TextElideMode.ElideRight, field.width() - icon - 2
-        )
+        return field.width() - icon - 2
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         """Draw the box as Qt does, with the elided text."""

@@ -114,13 +114,10 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.close_button = QToolButton()
         self.close_button.clicked.connect(self.dismiss)
         words = self._words_column = QVBoxLayout()
-        words.setSpacing(2)
         words.addWidget(self._message)
         words.addWidget(self._advice)
         words.addWidget(self.remedy_button, 0, Qt.AlignmentFlag.AlignLeft)
         layout = self._lines = QHBoxLayout(self)
-        layout.setContentsMargins(12, 8, 8, 8)
-        layout.setSpacing(10)
         layout.addWidget(self._icon, 0, Qt.AlignmentFlag.AlignTop)
         layout.addLayout(words, 1)
         layout.addWidget(self.close_button, 0, Qt.AlignmentFlag.AlignTop)
@@ -189,7 +186,11 @@ class ErrorBanner(FollowsLanguage, QFrame):
         self.setMinimumHeight(self._lines.totalHeightForWidth(width))
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
+        """Take the colours and the scale of a theme."""
+        px = theme.px
+        self._words_column.setSpacing(px(2))
+        self._lines.setContentsMargins(px(12), px(6), px(8), px(6))
+        self._lines.setSpacing(px(10))
         self.close_button.setIconSize(theme.square(16))
         self._icon.setPixmap(
             self._icons.pixmap("warning", theme.danger, theme.px(20), self.devicePixelRatioF())

@@ -104,6 +104,11 @@ def turn_axis_name() -> str:
     return translate("Definitions", "turn")
 
 
+def time_axis_name() -> str:
+    """The title of an axis of milliseconds."""
+    return translate("Definitions", "time in ms")
+
+
 def ratio_name() -> str:
     """The title of an axis without a unit."""
     return translate("Definitions", "ratio")

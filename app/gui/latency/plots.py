@@ -61,6 +61,8 @@ _TICK_POINTS = 7.5
 _AXIS_WIDTH, _AXIS_HEIGHT = 34, 16
 """Room for the numbers of an axis; its title needs more."""
 _TITLE_WIDTH = 14
+_MARGIN = 8
+"""At the right of a plot."""
 _ENTRY_GAP = 14
 """Between two entries of a legend."""
 
@@ -311,7 +313,7 @@ RTF_PLOT = PlotStyle(
         CurveStyle(Metric.RTF_TOTAL, Tone.ACCENT, "o"),
         CurveStyle(Metric.RTF_STEADY, Tone.TEXT, "s", dashed=True),
     ),
-    smallest=1.1,
+    smallest=1.25,  # so that the number of the line of real time has room in the lowest plot, too
     reference=1.0,
     headline=True,
 )
@@ -436,11 +438,12 @@ class LivePlot(QFrame):
             axis.setPen(pg.mkPen(theme.grid, width=px(1)))
             axis.setTextPen(pg.mkPen(theme.muted, width=1))
             axis.setStyle(tickFont=font, tickLength=0, tickTextOffset=px(4), hideOverlappingLabels=True)
+        item.getAxis("bottom").setStyle(hideOverlappingLabels=px(_MARGIN))  # the number of the last turn
         item.getAxis("left").setWidth(px(_AXIS_WIDTH + _TITLE_WIDTH))
         item.getAxis("bottom").setHeight(px(_AXIS_HEIGHT))
         if self._right_box is not None:
             item.getAxis("right").setWidth(px(_AXIS_WIDTH + _TITLE_WIDTH))
-        item.setContentsMargins(0, px(2), px(8), 0)
+        item.setContentsMargins(0, px(2), px(_MARGIN), 0)
         self.plot.setMinimumHeight(px(88))
         if self._line is not None:
             self._line.setPen(pg.mkPen(theme.text, width=px(1), style=Qt.PenStyle.DashLine))

@@ -20,6 +20,7 @@ from app.gui.latency.definitions import (
     speculation_text,
     stage_name,
     stage_text,
+    time_axis_name,
 )
 from app.gui.latency.plots import round_up
 
@@ -38,7 +39,7 @@ def axis_marks(upper_ms: float, most: int = _TICKS) -> list[tuple[float, str]]:
     step = round_up(upper_ms / most)
     decimals = next(count for count in range(4) if math.isclose(step, round(step, count)))
     values = [index * step for index in range(math.floor(upper_ms / step) + 1)]
-    return [(value, f"{value:.{decimals}f}" if value else "0 ms") for value in values]
+    return [(value, f"{value:.{decimals}f}" if value else "0") for value in values]
 
 
 def place_labels(
@@ -185,14 +186,17 @@ class WaterfallView(QWidget):
         px, height = self._theme.px, float(self._axis - self._theme.px(4))
         widest = painter.fontMetrics().horizontalAdvance("0000 ms")
         most = max(1, min(_TICKS, int(track.width() / (1.5 * widest))))
-        for index, (value, label) in enumerate(axis_marks(upper, most)):
+        centre = Qt.AlignmentFlag.AlignVCenter
+        painter.setPen(QColor(self._theme.muted))
+        title = QRectF(0, 0, track.left() - px(14), height)
+        painter.drawText(title, Qt.AlignmentFlag.AlignRight | centre, time_axis_name())
+        for value, label in axis_marks(upper, most):
             x = track.left() + track.width() * value / upper
             painter.setPen(QPen(QColor(self._theme.grid), px(1)))
             painter.drawLine(QPointF(x, track.top() - px(2)), QPointF(x, track.bottom()))
             painter.setPen(QColor(self._theme.muted))
-            left = x - px(40) if index else x - px(2)
-            side = Qt.AlignmentFlag.AlignHCenter if index else Qt.AlignmentFlag.AlignLeft
-            painter.drawText(QRectF(left, 0, px(80), height), side | Qt.AlignmentFlag.AlignVCenter, label)
+            box = QRectF(x - px(40), 0, px(80), height)
+            painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | centre, label)
 
     def _draw_row(
         self, painter: QPainter, track: QRectF, row: int, stage: LatencyStage, upper: float

@@ -62,7 +62,7 @@ class KeepingPage(SettingsPage):
                 self.folder,
                 self.tr("Conversations that are in another folder stay there."),
             ),
-            (self.tr("Size"), self.total, ""),
+            (self.tr("On disk"), self.total, ""),
             ("", buttons, ""),
         )
         self.bind(keep=self.keep_box, conversations=self.folder)

@@ -252,11 +252,14 @@ class Background(QObject):
         tray.show_icon()
 
     def show_window(self, *, is_minimised: bool) -> None:
-        """Show the window for the first time; minimised means in the tray where there is one."""
+        """Show the window for the first time, no larger than the screen; minimised means in the tray where
+        there is one."""
+        window = self._window
+        window.resize(window.size().boundedTo(window.screen().availableSize()))
         if not is_minimised:
-            self._window.show()
+            window.show()
         elif self.tray is None:
-            self._window.showMinimized()
+            window.showMinimized()
 
     def toggle_window(self) -> None:
         """Hide the window, or bring it to the front."""

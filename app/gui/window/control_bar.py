@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QPushButton,
+    QSizePolicy,
     QSlider,
     QToolButton,
     QVBoxLayout,
@@ -375,7 +376,7 @@ class ControlBar(FollowsLanguage, QFrame):
         return is_done
 
     def _choose_form(self) -> None:
-        wide = super().minimumSizeHint().width() + (self._left_out_width() if self._is_narrow else 0)
+        wide = super().sizeHint().width() + (self._left_out_width() if self._is_narrow else 0)
         if (self.width() < wide) is not self._is_narrow:
             self._is_narrow = not self._is_narrow
             self._reply_label.setHidden(self._is_narrow)
@@ -429,10 +430,14 @@ class ControlBar(FollowsLanguage, QFrame):
             level.addWidget(meter, 1)
             if box is self.output_box:
                 level.addWidget(self.volume)
+            level.addStrut(self.volume.sizeHint().height())  # both boxes stand at the same height
             column.addLayout(level)
-            layout.addLayout(column, 2)
+            policy = box.sizePolicy()
+            policy.setHorizontalPolicy(QSizePolicy.Policy.Expanding)
+            box.setSizePolicy(policy)
+            layout.addLayout(column)
         layout.addWidget(self.rescan_button)
-        layout.addStretch(1)
+        layout.addStretch()
         self._reply_label.setProperty("role", "muted")
         layout.addWidget(self._reply_label)
         group = QFrame()
@@ -443,5 +448,5 @@ class ControlBar(FollowsLanguage, QFrame):
         inside.addWidget(self.speech_button)
         inside.addWidget(self.text_button)
         layout.addWidget(group)
-        layout.addStretch(1)
+        layout.addStretch()
         layout.addWidget(self.counters)

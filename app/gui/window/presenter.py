@@ -87,8 +87,9 @@ class StageList(FollowsLanguage, QFrame):
         for index, line in enumerate(self._lines):
             for label in line:
                 label.setVisible(index < len(stages))
+        self._grid.setContentsMargins(theme.px(10), theme.px(4), theme.px(10), theme.px(4))
         self._grid.setHorizontalSpacing(theme.px(14))
-        self._grid.setVerticalSpacing(theme.px(2))
+        self._grid.setVerticalSpacing(theme.px(1))
         self.retranslate()
 
     def retranslate(self) -> None:
@@ -278,6 +279,7 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
         for layout in self._layouts:
             layout.setContentsMargins(px(8), px(4), px(8), px(4))
             layout.setSpacing(px(4))
+        self._head.setSpacing(px(8))
         self._title.setSpacing(px(14))
 
     def _lay_out(self) -> None:
@@ -293,7 +295,7 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
             label.setProperty("role", role)
         self.reply.setWordWrap(True)
         self.reply.setAlignment(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft)
-        head = QHBoxLayout()
+        head = self._head = QHBoxLayout()
         head.addWidget(self.badge)
         head.addWidget(self.question, 1)
         head.addWidget(self.model)

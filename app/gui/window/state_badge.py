@@ -71,13 +71,11 @@ class StateBadge(FollowsLanguage, QFrame):
         self._icon, self._word, self._host = PlainLabel(), PlainLabel(), PlainLabel()
         self._host.setProperty("role", "small")
         self._names_server = names_server
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(10, 3, 12, 3)
-        layout.setSpacing(6)
+        layout = self._line = QHBoxLayout(self)
         layout.addWidget(self._icon)
         layout.addWidget(self._word)
         layout.addWidget(self._host)
-        self.retranslate()
+        self.set_theme(theme)
 
     def show_state(self, state: SessionState, *, is_reconnecting: bool = False) -> None:
         """Show this state, or that there is no connection to the server."""
@@ -120,8 +118,10 @@ class StateBadge(FollowsLanguage, QFrame):
         return _ICONS[self._shown]
 
     def set_theme(self, theme: Theme) -> None:
-        """Take the colours of a theme."""
-        self._theme = theme
+        """Take the colours and the scale of a theme."""
+        self._theme, px = theme, theme.px
+        self._line.setContentsMargins(px(10), px(3), px(12), px(3))
+        self._line.setSpacing(px(6))
         self.retranslate()
 
     def retranslate(self) -> None:

@@ -28,6 +28,20 @@ def test_a_long_name_is_elided_but_complete_in_the_list(qtbot: QtBot) -> None:
     assert box.shown_text() == name
 
 
+def test_it_asks_for_the_room_of_a_usual_name_but_not_of_the_longest(qtbot: QtBot) -> None:
+    box = DeviceBox()
+    qtbot.addWidget(box)
+    box.show_devices((), {}, "", "USB")
+    box.set_default("Microphone")
+    box.show()
+    box.resize(box.sizeHint())
+    assert box.shown_text() == "Microphone: USB"
+    width = box.sizeHint().width()
+    box.set_default("Microphone " * 20)
+    assert width < box.sizeHint().width() < 3 * width
+    assert box.minimumSizeHint().width() < width
+
+
 def test_descriptions_are_shown_and_names_are_kept(qtbot: QtBot) -> None:
     box = DeviceBox()
     qtbot.addWidget(box)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QTextLayout, QTextOption
+from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.icons import Icons
@@ -128,6 +129,16 @@ def test_a_session_that_failed_promises_nothing(welcome: Welcome) -> None:
     assert welcome.title.text() == "Not available"
     assert shown(welcome) == []
     assert not any(button.isVisibleTo(welcome) for button in welcome.examples)
+
+
+@pytest.mark.slow
+def test_it_is_read_from_its_top(window: MainWindow, session: ScriptedSession) -> None:
+    window.resize(1024, 600)
+    session.feed(EngineReady("nano", 2.4, 16_000, 24_000, NANO), StateChanged(SessionState.STOPPED))
+    window.bridge.poll()
+    QApplication.processEvents()
+    bar = window.transcript.verticalScrollBar()
+    assert (bar.value(), bar.maximum() > 0) == (0, True)
 
 
 @pytest.mark.slow

@@ -517,6 +517,28 @@ def test_the_window_fits_a_screen_of_1024_pixels(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("language", "texts"),
+    [
+        ("en", ("Default microphone: …", "Default loudspeaker: …")),
+        ("zh_CN", ("默认麦克风：pulse", "默认扬声器：pulse")),
+    ],
+)
+def test_devices_are_named_in_a_window_of_1024_pixels(
+    ready: MainWindow, session: ScriptedSession, language: Language, texts: tuple[str, str]
+) -> None:
+    ready.applied.apply(dataclasses.replace(ready.applied.current, language=language))
+    session.feed(DevicesChanged(("pulse",), ("pulse",), "pulse", "pulse"))
+    ready.bridge.poll()
+    ready.resize(1024, 700)
+    QApplication.processEvents()
+    boxes = ready.controls.input_box, ready.controls.output_box
+    for box, text in zip(boxes, texts, strict=True):
+        assert len(box.shown_text()) >= len(text)
+    assert boxes[0].y() == boxes[1].y()
+
+
+@pytest.mark.slow
 def test_a_narrow_window_leaves_out_words_and_a_wide_one_shows_them(ready: MainWindow) -> None:
     controls = ready.controls
     (label,) = [found for found in controls.findChildren(QLabel) if found.text() == "Reply as"]

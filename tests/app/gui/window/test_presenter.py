@@ -7,9 +7,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pyqtgraph as pg
 import pytest
 from PySide6.QtCore import QPoint, QSize, Qt
-from PySide6.QtGui import QColor, QImage, QPainter
+from PySide6.QtGui import QColor, QImage, QPainter, QPicture
 from PySide6.QtWidgets import QApplication, QLabel, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
@@ -52,6 +53,15 @@ def is_cut(presenter: Presenter) -> bool:
     """Whether a part of the presentation is outside its window."""
     area = area_of(presenter)
     return area.horizontalScrollBar().maximum() > 0 or area.verticalScrollBar().maximum() > 0
+
+
+def texts_on(axis: pg.AxisItem) -> list[str]:
+    """The numbers that an axis shows."""
+    picture = QPicture()
+    painter = QPainter(picture)
+    texts = [text for _, _, text in axis.generateDrawSpecs(painter)[2]]
+    painter.end()
+    return texts
 
 
 @pytest.mark.slow
@@ -177,6 +187,14 @@ def test_everything_fits_at_any_size(
         presenter.explain_button.setChecked(is_explaining)
         qtbot.waitUntil(lambda: not is_cut(presenter))
     presenter.explain_button.setChecked(False)
+    window.banner.show_words(lambda: ("The loudspeaker is gone.", "Connect it again.", ""))
+    assert not presenter.reply.isVisible()
+    for is_explaining in (False, True):
+        presenter.explain_button.setChecked(is_explaining)
+        qtbot.waitUntil(lambda: not is_cut(presenter))
+    presenter.explain_button.setChecked(False)
+    window.banner.dismiss()
+    assert presenter.reply.isVisible()
     for plot in presenter.plots.values():
         for label in filter(QLabel.text, (plot.title, plot.value, plot.unit)):
             needed = label.fontMetrics().horizontalAdvance(label.text())
@@ -184,6 +202,11 @@ def test_everything_fits_at_any_size(
             corner = label.mapTo(presenter, QPoint(label.width(), label.height()))
             assert corner.x() <= width
     assert presenter.plots["rtf"].value.fontMetrics().height() > height / 24
+    axis = presenter.plots["rtf"].plot.getPlotItem().getAxis("left")
+    assert "1.0" in texts_on(axis)  # the line of real time
+    presenter.resize(1024, 700)
+    qtbot.waitUntil(lambda: not is_cut(presenter))
+    assert presenter.size() == QSize(1024, 700)
     window.close()
 
 

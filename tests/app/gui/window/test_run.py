@@ -56,6 +56,16 @@ def test_the_window_runs_until_it_is_closed(
 
 
 @pytest.mark.slow
+def test_the_window_opens_no_larger_than_the_screen(window: MainWindow) -> None:
+    window.hide()
+    window.resize(100_000, 100_000)
+    window.background.show_window(is_minimised=False)
+    room = window.screen().availableSize()
+    assert window.width() <= max(room.width(), window.minimumSizeHint().width())
+    assert window.height() <= room.height()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("is_minimised", [True, False])
 def test_an_interrupt_ends_a_window_that_lives_in_the_tray(
     session: ScriptedSession,
