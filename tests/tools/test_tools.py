@@ -44,9 +44,12 @@ def test_window_start_says_that_no_window_came() -> None:
 
 
 @pytest.mark.slow
-def test_decode_phases_without_a_gpu_says_so() -> None:
+@pytest.mark.parametrize("name", ["decode_phases", "decode_gate"])
+def test_a_tool_for_a_gpu_says_that_there_is_none(name: str) -> None:
+    if name == "decode_gate":
+        pytest.importorskip("triton")
     no_gpu = "import torch; torch.cuda.is_available = lambda: False; "
-    ended = run(no_gpu + module("decode_phases"))
+    ended = run(no_gpu + module(name))
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", "There is no CUDA device.\n")
 
 
