@@ -22,7 +22,7 @@ from tests.doubles.scripted_session import ScriptedSession, opening
 
 _HERE = Path(__file__).parent
 _OFFSCREEN = (
-    r"This plugin does not support (propagateSizeHints|raise)",
+    r"This plugin does not support (propagateSizeHints|raise|grabbing the keyboard)",
     "No such signal QPlatformNativeInterface::systemTrayWindowChanged",
 )
 """What the offscreen platform lacks."""

@@ -1,5 +1,5 @@
-"""Every view and dialog without a mouse: Tab reaches all that can be clicked and shows where it is, keys
-press it, and no letter leads to two fields."""
+"""Every view and dialog without a mouse and in Chinese: Tab reaches all that can be clicked and shows where
+it is, keys press it, Escape closes it, no letter leads to two fields, and no text is left in English."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QRect, Qt
+from PySide6.QtCore import QRect, Qt, QTimer
 from PySide6.QtGui import QAccessible, QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
     QKeySequenceEdit,
     QLabel,
     QLineEdit,
+    QMenu,
     QPlainTextEdit,
     QScrollBar,
     QTabBar,
@@ -32,14 +33,16 @@ from PySide6.QtWidgets import (
 )
 from pytestqt.qtbot import QtBot
 
+from app import paths
 from app.gui.conversation.history_dialog import HistoryDialog
 from app.gui.settings.guide_dialog import GuideDialog
 from app.gui.settings.settings_dialog import SettingsDialog
 from app.gui.window.main_window import MainWindow
 from app.gui.window.shortcuts import ShortcutsDialog
+from app.sample_questions import load_samples
 from app.session.events import ErrorRaised
 from engine_runtime.errors import Problem
-from tests.doubles.scripted_session import INTERRUPTED, ScriptedSession, conversation
+from tests.doubles.scripted_session import INTERRUPTED, NANO, ScriptedSession, conversation
 
 OPERATED = (
     QAbstractButton,
@@ -56,6 +59,22 @@ OPERATED = (
 KEPT = Path(__file__).parents[3] / "data" / "version_0_1_0" / "conversations"
 MOST = 300
 """Presses of Tab, after which a walk goes round in circles."""
+SAME_IN_CHINESE = frozenset(
+    """
+    MOSS Voice nano moss speech USB headset English Whisper PyTorch TensorRT LLM Python Apache MB GB KiB ms
+    RTF TTFA token mel pulse pywebrtc audio livekit native fp int float bfloat cosine quadratic uniform Intel
+    Xeon AMD Ctrl Alt Shift Esc
+    """.split()
+)
+"""Words of Latin letters that a Chinese reader expects to stand alone: names, units and keys."""
+SAID = (
+    "What is two plus three?",
+    "What is the capital of France?",
+    "The capital of France is Paris.",
+    "What is the capital of Germany?",
+    "The capital of Germany is Berlin.",
+)
+"""In the kept conversations."""
 Open = Callable[[MainWindow], QWidget]
 
 
@@ -270,3 +289,81 @@ def test_no_letter_leads_to_two_fields_of_a_page(ready: MainWindow, language: st
         letters = Counter(re.findall(r"&(\w)", texts.casefold()))
         assert [letter for letter, count in letters.items() if count > 1] == []
     dialog.close()
+
+
+@pytest.mark.slow
+def test_a_menu_is_used_with_keys_alone(qtbot: QtBot, ready: MainWindow) -> None:
+    button, menu, chosen = ready.header.export_button, ready.header.menu, []
+    ready.header.copy_wanted.connect(lambda: chosen.append("copy"))
+
+    def choose() -> None:
+        while menu.activeAction() is not ready.header.copy_action:
+            QTest.keyClick(menu, Qt.Key.Key_Down)
+        QTest.keyClick(menu, Qt.Key.Key_Return)
+
+    # The menu runs an event loop of its own, in which the next keys come.
+    menu.aboutToShow.connect(lambda: QTimer.singleShot(0, choose))
+    take_focus(qtbot, ready)
+    button.setFocus()
+    QTest.keyClick(button, Qt.Key.Key_Space)
+    assert chosen == ["copy"]
+    assert not menu.isVisible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", [history, all_settings, guide, keys])
+def test_a_dialog_fits_the_screen_and_escape_closes_it(qtbot: QtBot, ready: MainWindow, view: Open) -> None:
+    dialog = view(ready)
+    take_focus(qtbot, dialog)
+    assert dialog.height() <= dialog.screen().availableSize().height()
+    focus = QApplication.focusWidget()
+    assert focus is not None
+    QTest.keyClick(focus, Qt.Key.Key_Escape)
+    assert not dialog.isVisible()
+
+
+def texts_of(view: QWidget) -> Iterator[str]:
+    """All that a user of the view can read or hear, without markup."""
+    for label in view.findChildren(QLabel):
+        yield re.sub(r"<[^>]*>|&\w+;", " ", label.text())
+    for button in view.findChildren(QAbstractButton):
+        yield from (button.text(), re.sub("<[^>]*>", " ", button.toolTip()))
+    for box in view.findChildren(QComboBox):
+        yield from (box.itemText(index) for index in range(box.count()))
+    for line in view.findChildren(QLineEdit):
+        yield line.placeholderText()
+    for field in view.findChildren(QPlainTextEdit):
+        yield field.placeholderText()
+    for number in view.findChildren(QAbstractSpinBox):
+        yield number.text()
+    for tabs in view.findChildren(QTabBar):
+        yield from (tabs.tabText(index) for index in range(tabs.count()))
+    for menu in view.findChildren(QMenu):
+        yield from (action.text() for action in menu.actions())
+    for widget in (view, *view.findChildren(QWidget)):
+        yield from (widget.windowTitle(), widget.accessibleName(), widget.accessibleDescription())
+
+
+def english_in(text: str) -> list[str]:
+    """Words that were not translated: any in a text without Chinese, two in a row in another one."""
+    if re.search("[\u4e00-\u9fff]", text):
+        text = re.sub("moss-voice trt build|Chrome trace", "", text)
+        return re.findall(r"(?<![\w./-])[A-Za-z]{2,} [a-z]{2,}", text)
+    words = re.findall("[A-Za-z]{2,}", re.sub(r"\S*/\S*", "", text))  # but for paths
+    return [word for word in words if word not in SAME_IN_CHINESE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_text_is_left_in_english(ready: MainWindow, view: Open) -> None:
+    ready.toggle_language()
+    QApplication.processEvents()
+    samples = load_samples(paths.assets_dir() / "samples")
+    labels = (sample.label("zh_CN") for sample in samples)
+    spoken = sorted([*NANO.examples, *labels, *SAID], key=len, reverse=True)
+    for page in pages_of(view(ready)):
+        for text in texts_of(page):
+            shown = text
+            for each in spoken:
+                shown = shown.replace(each, "")
+            assert english_in(shown) == [], text

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyqtgraph as pg
 import pytest
 from PySide6.QtCore import QPoint, QSize, Qt
-from PySide6.QtGui import QColor, QImage, QPainter, QPicture
+from PySide6.QtGui import QImage, QPainter, QPicture
 from PySide6.QtWidgets import QApplication, QLabel, QScrollArea, QWidget
 from pytestqt.qtbot import QtBot
 
-from app.gui.common.preferences import Preferences, PreferenceStore
+from app.gui.common.preferences import Language, Preferences, PreferenceStore
 from app.gui.common.themes import DARK, ThemeChoice
 from app.gui.common.turn_times import LatencyStage
 from app.gui.latency.definitions import define, number, stage_sentence
@@ -248,7 +248,7 @@ def test_all_of_it_can_be_reached_and_read_out(qtbot: QtBot, ready: MainWindow) 
         assert part.accessibleName()
 
 
-def read_at_a_distance(presenter: Presenter, label: QLabel, file: Path) -> str:
+def read_at_a_distance(presenter: Presenter, label: QLabel, file: Path, language: str = "eng") -> str:
     """What tesseract reads of a label in a picture of the window that is scaled to 40 %."""
     picture = presenter.grab().toImage()
     small = picture.scaled(
@@ -266,22 +266,51 @@ def read_at_a_distance(presenter: Presenter, label: QLabel, file: Path) -> str:
     if part.pixelColor(0, 0).lightnessF() < 0.5:
         part.invertPixels()
     page = QImage(part.size() + QSize(60, 40), QImage.Format.Format_Grayscale8)
-    page.fill(QColor("white"))
+    page.fill(part.pixelColor(0, 0))
     painter = QPainter(page)
     painter.drawImage(30, 20, part)
     painter.end()
     page.save(str(file))
-    command = ["tesseract", str(file), "-", "--psm", "7"]
+    command = ["tesseract", str(file), "-", "--psm", "7", "-l", language]
     return " ".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
+def can_read(language: str) -> bool:
+    """Whether tesseract knows the language."""
+    if shutil.which("tesseract") is None:
+        return False
+    listed = subprocess.run(["tesseract", "--list-langs"], capture_output=True, text=True, check=True)
+    return language in listed.stdout.split()
+
+
+def are_alike(read: str, title: str) -> bool:
+    """Whether at most one character was taken for another: at this size some of Chinese are 8 pixels high."""
+    read = read.replace(" ", "").replace("(", "（").replace(")", "）").replace(",", "，")
+    return len(read) == len(title) and sum(a != b for a, b in zip(read, title, strict=True)) <= 1
+
+
+TITLES = {
+    "en": ["Prefill", "Vocoder per chunk", "RTF, real-time factor"],
+    "zh_CN": ["预填充", "声码器（每块）", "RTF，实时率"],
+}
+SUMS = {"en": "From the end of your speech to the first sound", "zh_CN": "从您说完到第一个声音"}
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("tesseract") is None, reason="needs tesseract-ocr")
+@pytest.mark.parametrize("language", ["en", "zh_CN"])
 @pytest.mark.parametrize("choice", [ThemeChoice.LIGHT, ThemeChoice.DARK])
 def test_titles_units_and_values_are_read_at_a_distance_as_the_report_has_them(
-    qtbot: QtBot, ready: MainWindow, session: ScriptedSession, tmp_path: Path, choice: ThemeChoice
+    qtbot: QtBot,
+    ready: MainWindow,
+    session: ScriptedSession,
+    tmp_path: Path,
+    choice: ThemeChoice,
+    language: Language,
 ) -> None:
-    ready.applied.apply(dataclasses.replace(ready.applied.current, theme=choice))
+    script = "eng" if language == "en" else "chi_sim"
+    if not can_read(script):
+        pytest.skip(f"needs tesseract-ocr with {script}")
+    ready.applied.apply(dataclasses.replace(ready.applied.current, theme=choice, language=language))
     presenter, report = present(qtbot, ready), ConversationReport()
     for events in conversation():
         session.feed(*events)
@@ -291,18 +320,21 @@ def test_titles_units_and_values_are_read_at_a_distance_as_the_report_has_them(
     presenter.redraw()
     QApplication.processEvents()
     turn = report.document()["turns"][-1]["timings"]
-    expected = {
-        "prefill": ["Prefill", f"{turn['prefill_at_commit_ms']:.1f}", "ms"],
-        "vocoder": ["Vocoder per chunk", f"{turn['vocoder_ms']:.1f}", "ms"],
-        "rtf": ["RTF, real-time factor", f"{turn['rtf_total']:.2f}"],
-    }
 
-    def read(*labels: QLabel) -> list[str]:
-        return [read_at_a_distance(presenter, label, tmp_path / "a.png") for label in labels if label.text()]
+    def read(label: QLabel, letters: str = "eng") -> str:
+        return read_at_a_distance(presenter, label, tmp_path / "a.png", letters)
 
-    plots = presenter.plots.items()
-    assert {name: read(plot.title, plot.value, plot.unit) for name, plot in plots} == expected
-    assert read(presenter.waterfall_title, presenter.waterfall_sum) == [
-        "From the end of your speech to the first sound",
-        f"{turn['voice_to_voice_ms']:.0f} ms",
+    plots = presenter.plots.values()
+    labels = [*(plot.title for plot in plots), presenter.waterfall_title]
+    titles = [*TITLES[language], SUMS[language]]
+    assert [label.text() for label in labels] == titles
+    for label, title in zip(labels, titles, strict=True):
+        text = read(label, script)
+        assert text == title if language == "en" else are_alike(text, title)
+    figures = [[read(label) for label in (plot.value, plot.unit) if label.text()] for plot in plots]
+    assert figures == [
+        [f"{turn['prefill_at_commit_ms']:.1f}", "ms"],
+        [f"{turn['vocoder_ms']:.1f}", "ms"],
+        [f"{turn['rtf_total']:.2f}"],
     ]
+    assert read(presenter.waterfall_sum) == f"{turn['voice_to_voice_ms']:.0f} ms"
