@@ -40,7 +40,7 @@ SCRIPTS = [
     *("packaging/bootstrap.py", "packaging/build.py", "packaging/trt_environment.py"),
     *("tests/tools/replica_kills.py", "tests/tools/server_churn.py", "tests/tools/server_faults.py"),
     *("tests/tools/scheduler_model.py", "tests/tools/replica_scaling.py", "tests/tools/package_smoke.py"),
-    *("tests/tools/loop_devices.py", "tests/tools/server_against_window.py"),
+    *("tests/tools/loop_devices.py", "tests/tools/server_against_window.py", "tests/tools/overlap_bench.py"),
     *("assets/training/stage.py", "assets/training/codec_vocoder.py", "assets/training/judge_vocoder.py"),
 ]
 
