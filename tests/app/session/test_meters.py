@@ -10,9 +10,9 @@ import pytest
 
 from app.audio.echo_cancellation import EchoMeasurement
 from app.audio.ring import DUCK_DB, PlaybackRing
-from app.session.events import Event, Levels
+from app.session.events import EchoMeasured, Event, Levels
 from app.session.meters import Meters
-from engine_runtime.timing import TimingBus
+from engine_runtime.timing import TimingBus, TimingEvent
 
 RATE = 16_000
 BLOCK = RATE // 20
@@ -44,3 +44,20 @@ def test_the_output_level_is_that_of_what_sounds() -> None:
     assert level() == level() == -120.0
     ring.resume()
     assert level() == pytest.approx(-6.0, abs=0.1)
+
+
+def test_a_measured_echo_is_published_once() -> None:
+    measured = EchoMeasurement("cancelling", erl_db=12.0, erle_db=30.0, delay_ms=None)
+    capture: Any = SimpleNamespace(take_level=lambda: (0.0, 0.0), source=None, echo=measured)
+    playback: Any = SimpleNamespace(is_active=False, level_ms=0.0)
+    out: Any = SimpleNamespace(ring=None, gain=1.0, sample_rate=RATE, underruns=0)
+    events: list[Event] = []
+    meters = Meters(capture, playback, SimpleNamespace(dropped_samples=0), out, events.append)
+    bus, timings = TimingBus(), list[TimingEvent]()
+    bus.subscribe(timings.append)
+    for second in range(3):
+        meters.service(second * 1_000_000_000, bus, 1, is_active=False)
+    (echo,) = [event for event in timings if event.name == "echo"]
+    assert echo.attributes["erl_db"] == 12.0
+    assert "delay_ms" not in echo.attributes
+    assert [event for event in events if isinstance(event, EchoMeasured)] == [EchoMeasured(measured)]

@@ -163,3 +163,12 @@ def test_a_step_is_in_flight_if_that_of_its_reply_is() -> None:
     assert not paged.is_in_flight(request)
     request.sampling = sampling(eosp=1)
     assert paged.is_in_flight(request)
+
+
+@pytest.mark.parametrize(("is_aligned", "expected"), [(False, [[5, 6]]), (True, [[0, 0, 5, 6]])])
+def test_a_prefill_may_have_to_begin_at_a_block(is_aligned: bool, expected: list[list[int]]) -> None:
+    paged, executor = make(8)
+    (sequence,) = begin(paged, 6)
+    executor.requires_block_aligned_prefill = is_aligned
+    assert [request.token_ids for request in paged.prefill_requests(sequence, [5, 6])] == expected
+    assert sequence.num_tokens == (4 if is_aligned else 6)

@@ -61,6 +61,16 @@ def test_a_step_looks_ahead_only_if_all_that_waits_takes_part() -> None:
     third.close()
 
 
+def test_a_step_does_not_look_ahead_while_another_of_three_waits() -> None:
+    runner, lm = make()
+    (gone, _), (first, one), (second, _) = (decode(runner, Sequence()) for _ in range(3))
+    gone.close()
+    runner.step([one])
+    assert lm.wishes == [[False]]
+    for task in (first, second):
+        task.close()
+
+
 def test_steps_in_flight_run_apart_from_the_others() -> None:
     runner, lm = make()
     busy = Sequence()
