@@ -34,8 +34,8 @@ class InterruptionSettings:
     boundary_ms: int = 1_000
     """Speech of this length is a turn: the boundary of backchannels in LiveKit agents."""
     turn_ms: int = 640
-    """Shorter speech is not a turn. LiveKit's shortest interruption, 500 ms, plus what the VAD adds at both
-    ends."""
+    """Shorter speech is a turn only if the detector hears words in it; a turn as short as this gets no reply
+    if it sounds unfinished. LiveKit's shortest interruption, 500 ms, plus what the VAD adds at both ends."""
     resume_ms: int = 224
     """Silence after which the reply is resumed, after shorter speech. Gaps between words are seldom this
     long."""
