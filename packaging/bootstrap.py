@@ -303,7 +303,7 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
     The others use a core each and run two at a time. The tests come last and alone: some watch the clock.
     """
     python = str(venv_python())
-    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
     steps = {
         "types": [python, "-m", "mypy"],
         "lint": [python, "-m", "ruff", "check", "."],
