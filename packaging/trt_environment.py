@@ -2,7 +2,8 @@
 """Show that this project and TensorRT-LLM 1.2.1 fit into one environment, without TensorRT-LLM itself.
 
     python3 packaging/trt_environment.py resolve    let pip find versions for both, install nothing
-    python3 packaging/trt_environment.py test       install them into .venv-trt and run tests on the CPU
+    python3 packaging/trt_environment.py install    install them into .venv-trt
+    python3 packaging/trt_environment.py test       the same, and run tests on the CPU
     python3 packaging/trt_environment.py test -- tests      the same, and run all tests
 
 `test` runs what can differ between two sets of versions (Python, torch, triton, numpy, onnx, transformers,
@@ -71,7 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("resolve", "test"))
+    parser.add_argument("command", choices=("resolve", "install", "test"))
     parser.add_argument(
         "rest", nargs="*", help="test: arguments for pytest (after --) that choose other tests"
     )
@@ -92,7 +93,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    return run_tests(arguments.rest)
+    return run_tests(arguments.rest) if arguments.command == "test" else 0
 
 
 def find_python() -> str | None:

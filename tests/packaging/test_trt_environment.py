@@ -123,3 +123,16 @@ def test_the_tests_it_runs_are_there_and_others_can_be_chosen(
     assert script.run_tests(["tests"]) == 0
     assert commands[2][-1] == "tests"
     assert "slow" not in commands[2]
+
+
+@pytest.mark.parametrize("command", ["install", "test"])
+def test_the_environment_is_made_and_only_one_command_tests_it(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(script, "find_python", lambda: "python3.12")
+    monkeypatch.setattr(script, "install", lambda python: happened.append(f"install with {python}"))
+    monkeypatch.setattr(script, "run_tests", lambda words: happened.append("test") or 5)
+    monkeypatch.setattr(sys, "argv", ["trt_environment.py", command])
+    assert script.main() == (5 if command == "test" else 0)
+    assert happened == ["install with python3.12", "test"][: 1 + (command == "test")]
