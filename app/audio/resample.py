@@ -29,20 +29,18 @@ class Resampler:
         self.in_rate = in_rate
         self.out_rate = out_rate
         self._quality = quality
-        self._stream = self._open()
+        self._stream: soxr.ResampleStream | None = None
+        """Opened by the first block: a commit resets the stream, and must not wait for the next one."""
         _resamplers.add(self)
-
-    def _open(self) -> soxr.ResampleStream | None:
-        if self.in_rate == self.out_rate:
-            return None
-        return soxr.ResampleStream(
-            self.in_rate, self.out_rate, num_channels=1, dtype="float32", quality=self._quality
-        )
 
     def push(self, pcm: Pcm) -> Pcm:
         """Convert the next block [n]; the result may be shorter than its share, or empty."""
-        if self._stream is None:
+        if self.in_rate == self.out_rate:
             return pcm
+        if self._stream is None:
+            self._stream = soxr.ResampleStream(
+                self.in_rate, self.out_rate, num_channels=1, dtype="float32", quality=self._quality
+            )
         return cast(Pcm, self._stream.resample_chunk(np.ascontiguousarray(pcm, dtype=np.float32)))
 
     def finish(self) -> Pcm:
@@ -59,7 +57,7 @@ class Resampler:
 
     def reset(self) -> None:
         """Forget everything pushed so far."""
-        self._stream = self._open()
+        self._stream = None
 
 
 @atexit.register
