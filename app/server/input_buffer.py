@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
@@ -38,8 +39,10 @@ class InputBuffer:
         """Length of what came at another rate before."""
         self._appended = 0
         """Samples at the present rate."""
+        self.samples = 0
+        """Length of the audio that the client has not committed yet, at the engine's rate."""
         self._blocks: deque[Pcm] = deque()
-        """Audio that the client has not committed yet."""
+        """That audio."""
         self._streamed = 0
         """Number of the first blocks that were sent to the engine."""
         self._cleared_at = 0
@@ -90,35 +93,31 @@ class InputBuffer:
 
     # ---- commits of the client ----
 
-    @property
-    def samples(self) -> int:
-        """Audio that is not committed, at the engine's rate."""
-        return sum(map(len, self._blocks))
-
     def append(self, pcm: Pcm) -> None:
         """More audio [n]. Before anybody speaks the oldest is dropped."""
-        had_speech = self.has_speech
-        if had_speech:
-            # The client finds the end of the speech: each frame judged would cost the event loop 0.2 ms.
-            self._appended += len(pcm)
-            self.stream.skip(self._to_stream.push(pcm))
-        else:
-            for frame in self.frames(pcm):
-                speaks = frame.probability >= _SPEECH and frame.start > self._cleared_at
-                self.has_speech = self.has_speech or speaks
         block = self._to_engine.push(pcm)
         self._blocks.append(block)
-        if not had_speech:
-            kept = self._longest
-            if self.has_speech:
-                kept = round(_BEFORE_SPEECH_S * self._engine_rate) + len(block)
-            while len(self._blocks) > 1 and self.samples - len(self._blocks[0]) >= kept:
-                self._blocks.popleft()
+        self.samples += len(block)
+        if self.has_speech:
+            # The client finds the end of the speech: resampling and judging its frames would cost the event
+            # loop as much as all else of an append. So the stream falls behind, until `clear`.
+            self._appended += len(pcm)
+            return
+        for frame in self.frames(pcm):
+            speaks = frame.probability >= _SPEECH and frame.start > self._cleared_at
+            self.has_speech = self.has_speech or speaks
+        kept = self._longest
+        if self.has_speech:
+            kept = round(_BEFORE_SPEECH_S * self._engine_rate) + len(block)
+        while len(self._blocks) > 1 and self.samples - len(self._blocks[0]) >= kept:
+            self.samples -= len(self._blocks.popleft())
 
     def take_new(self) -> Pcm:
         """The audio that was not taken yet: it goes to the engine before it is committed."""
-        blocks = [*self._blocks][self._streamed :]
+        blocks = list(islice(self._blocks, self._streamed, None))
         self._streamed = len(self._blocks)
+        if len(blocks) == 1:
+            return blocks[0]
         return np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
 
     def put_back(self) -> None:
@@ -127,12 +126,17 @@ class InputBuffer:
 
     def finish(self) -> None:
         """The client commits: no sample is held back any more."""
-        self._blocks.append(self._to_engine.finish())
+        rest = self._to_engine.finish()
+        self._blocks.append(rest)
+        self.samples += len(rest)
 
     def clear(self) -> None:
         """Drop audio that is not committed, or has just been committed."""
+        if self.has_speech:
+            self.stream.restart()
+            self._to_stream.reset()
         self._blocks.clear()
-        self._streamed = 0
+        self.samples = self._streamed = 0
         self._cleared_at = self.stream.utterance.end
         self.has_speech = False
         self._to_engine.reset()

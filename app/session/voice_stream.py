@@ -70,15 +70,6 @@ class VoiceStream:
             level_db = None if self.is_file else voiced_level(frame)
             yield VadFrame(start, start + size, probability, level_db, may_be_echo, has_echo)
 
-    def skip(self, pcm: Pcm) -> None:
-        """More samples [n] that need not be judged; the network begins anew after them."""
-        size = self._vad.frame_samples
-        pcm = np.concatenate([self._rest, pcm])
-        end = len(pcm) // size * size
-        self.utterance.append(pcm[:end])
-        self._rest = pcm[end:]
-        self._vad.reset()
-
     def end_of_sound(self, vad_end: int) -> int:
         """The exact end of the open turn's speech, which the VAD found at `vad_end`."""
         recent = self.utterance.since(self.utterance.end - self._keep_samples)
