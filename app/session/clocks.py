@@ -146,8 +146,9 @@ class PendingWork:
     def begin(self) -> None:
         """A task was started."""
         with self._lock:
+            if not self._count:
+                self.idle.clear()
             self._count += 1
-            self.idle.clear()
 
     def end(self) -> None:
         """A task is done, and its result is available."""

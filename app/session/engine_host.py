@@ -127,12 +127,11 @@ class SlotRun:
         """Whether nothing is in progress."""
         return self._running is None or self._running.is_over
 
-    @property
-    def is_waiting(self) -> bool:
+    def is_waiting(self, now_ns: int) -> bool:
         """Whether something can be begun, or ended."""
         if self.slot.is_closed:
             return True
-        return self.is_free and (self._is_speaking or self._has_job)
+        return self.is_free and (self._is_speaking or self._has_job(now_ns))
 
     @property
     def begins_ns(self) -> int | None:
@@ -141,19 +140,19 @@ class SlotRun:
         jobs = self.slot.jobs
         if not jobs:
             return None
-        if any(not isinstance(job, Hear) for _, job in jobs):
-            return 0
+        for _, job in jobs:  # not any(): every slot is asked before every call of the engine
+            if not isinstance(job, Hear):
+                return 0
         return self._scheduler.speech_begins_ns(jobs[0][0] - HEAR_DUE_NS)
 
-    @property
-    def _has_job(self) -> bool:
+    def _has_job(self, now_ns: int) -> bool:
         begins_ns = self.begins_ns
-        return begins_ns is not None and begins_ns <= time.monotonic_ns()
+        return begins_ns is not None and begins_ns <= now_ns
 
-    def take_job(self) -> Job | None:
+    def take_job(self, now_ns: int) -> Job | None:
         """The next job that can begin; None if there is none."""
         jobs = self.slot.jobs
-        self._running_due_ns, job = jobs.popleft() if self._has_job else (None, None)
+        self._running_due_ns, job = jobs.popleft() if self._has_job(now_ns) else (None, None)
         if not isinstance(job, Hear):
             return job
         # Speech that has waited is encoded and prefilled at once, which takes less time than block by block.
@@ -189,7 +188,8 @@ class SlotRun:
             if isinstance(job, Commit):
                 self._played_until_ns = time.monotonic_ns()
             yield from self._turns.carry_out(job)
-            self.speak(True)
+            if not isinstance(job, Hear):  # after which there is nothing to make or to publish
+                self.speak(True)
         finally:
             self._pending.end()
 
@@ -495,12 +495,13 @@ class EngineHost:
             while True:
                 if self._is_closing:
                     return None
-                if any(run.slot.is_changing_engines and run.is_free for run in self._runs):
+                now_ns = time.monotonic_ns()
+                waiting = [run for run in self._runs if run.is_waiting(now_ns)]
+                if any(run.slot.is_changing_engines and run.is_free for run in waiting):
                     return None
-                waiting = [run for run in self._runs if run.is_waiting]
                 if waiting or not self.scheduler.is_idle:
                     waiting.sort(key=lambda run: run.due_ns)
-                    return [(run, run.take_job()) for run in waiting]
+                    return [(run, run.take_job(now_ns)) for run in waiting]
                 begins = [run.begins_ns for run in self._runs]
                 next_ns = min((at_ns for at_ns in begins if at_ns is not None), default=None)
                 self._changed.wait(None if next_ns is None else max(next_ns - time.monotonic_ns(), 0) / 1e9)

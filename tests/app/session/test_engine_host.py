@@ -461,19 +461,19 @@ def test_speech_waits_for_that_of_others_unless_the_turn_is_over(monkeypatch: py
     hear = Hear(1, np.ones(1_280, np.float32))
     slot.submit(hear)
     assert run.begins_ns == TICK_NS
-    assert not run.is_waiting
+    assert not run.is_waiting(now_ns)
     run.speak(True)
-    assert run.take_job() is None, "its reply goes on meanwhile"
+    assert run.take_job(now_ns) is None, "its reply goes on meanwhile"
     run.speak(False)
     now_ns = 250_000_000
     slot.submit(hear)
-    taken = run.take_job()
+    taken = run.take_job(now_ns)
     assert isinstance(taken, Hear)
     assert taken.pcm.size == 2 * 1_280, "with what came until the tick"
     slot.submit(hear)
-    assert not run.is_waiting
+    assert not run.is_waiting(now_ns)
     slot.submit(Commit(1, SPEECH, None, CancelScope()))
-    assert isinstance(run.take_job(), Hear), "the user has ended"
+    assert isinstance(run.take_job(now_ns), Hear), "the user has ended"
 
 
 def test_speech_that_nothing_follows_is_begun_at_a_tick_of_an_idle_thread() -> None:
