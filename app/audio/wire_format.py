@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from engine_runtime.types import Pcm
 
 _PCM_RATE, _TELEPHONE_RATE = 24_000, 8_000
+_STEP = np.float32(1 / 32_768)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,17 @@ class AudioFormat:
     def decode(self, data: bytes) -> Pcm:
         """Bytes of whole samples to samples [n]."""
         if self.type == PCM16.type:
-            return np.frombuffer(data, dtype="<i2").astype(np.float32) / 32_768.0
-        return _decoded(self.type)[np.frombuffer(data, dtype=np.uint8)].astype(np.float32) / 32_768.0
+            return np.frombuffer(data, dtype="<i2") * _STEP
+        return _decoded(self.type)[np.frombuffer(data, dtype=np.uint8)] * _STEP
 
     def encode(self, pcm: Pcm) -> bytes:
         """Samples [n] to bytes; what is beyond full scale is clipped."""
-        samples = np.clip(np.rint(pcm * 32_768.0), -32_768, 32_767).astype(np.int16)
+        return self.encode16(pcm16(pcm))
+
+    def encode16(self, samples: NDArray[np.int16]) -> bytes:
+        """The same for 16-bit samples [n]."""
         if self.type == PCM16.type:
-            return bytes(samples.astype("<i2").tobytes())
+            return bytes(samples.astype("<i2", copy=False).tobytes())
         return bytes(_codes(self.type)[samples.astype(np.int32) + 32_768].tobytes())
 
 
@@ -53,6 +57,12 @@ FORMATS = {known.type: known for known in (PCM16, PCMU, PCMA)}
 def pcm_at(sample_rate: int) -> AudioFormat:
     """PCM16 at another rate: some servers use 16 kHz."""
     return AudioFormat(PCM16.type, sample_rate, PCM16.sample_bytes)
+
+
+def pcm16(pcm: Pcm) -> NDArray[np.int16]:
+    """Samples [n] as 16-bit ones; what is beyond full scale is clipped."""
+    samples: NDArray[np.int16] = np.clip(np.rint(pcm * 32_768.0), -32_768, 32_767).astype(np.int16)
+    return samples
 
 
 @cache

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.audio.resample import Resampler
-from app.audio.wire_format import AudioFormat
+from app.audio.wire_format import AudioFormat, pcm16
 from app.dialog.conversation import SpokenText
 from app.remote.dialect import Json, ServerSession, message
 from app.session.engine_jobs import Remember
@@ -81,7 +81,7 @@ class RemoteExchange:
 
     def hear(self, pcm: Pcm) -> None:
         """Keep more of the user's speech."""
-        self.speech.append(np.clip(np.rint(pcm * _FULL_SCALE), -32_768, 32_767).astype(np.int16))
+        self.speech.append(pcm16(pcm))
 
     def take_question(self, earlier: RemoteExchange) -> None:
         """Ask the question of an earlier exchange again."""

@@ -33,11 +33,10 @@ from app.server.protocol import (
     validated,
 )
 from engine_runtime.bundle.tools import Tool
-from engine_runtime.types import Pcm, ToolCall
+from engine_runtime.types import ToolCall
 
 KEPT_MS = 120_000
 """Sound of a conversation that is kept for conversation.item.retrieve: 10 MB."""
-_FULL_SCALE = 32_768
 Status = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system", "tool"]
 PartType = Literal["input_text", "input_audio", "output_text", "output_audio"]
@@ -181,6 +180,8 @@ class ItemList:
         self._items: dict[str, Item] = {}
         self._kept: deque[tuple[Part, int]] = deque()
         """Parts with sound, and the length of each piece of it in ms, oldest first."""
+        self._kept_ms = 0
+        """Length of all these."""
 
     @property
     def last_id(self) -> str | None:
@@ -269,14 +270,18 @@ class ItemList:
         """Whether the item is still there."""
         return self._items.get(item.item_id) is item
 
-    def keep(self, part: Part, pcm: Pcm, sample_rate: int) -> None:
-        """Keep more sound of a part. Of all sound the latest is kept; an older part loses all of its own."""
-        part.sound.append(np.clip(np.rint(pcm * _FULL_SCALE), -_FULL_SCALE, _FULL_SCALE - 1).astype(np.int16))
-        self._kept.append((part, len(pcm) * 1000 // sample_rate))
-        while sum(length_ms for _, length_ms in self._kept) > KEPT_MS:
+    def keep(self, part: Part, sound: NDArray[np.int16], sample_rate: int) -> None:
+        """Keep more sound [n] of a part. Of all sound the latest is kept; an older part loses all of its
+        own."""
+        part.sound.append(sound)
+        length_ms = len(sound) * 1000 // sample_rate
+        self._kept.append((part, length_ms))
+        self._kept_ms += length_ms
+        while self._kept_ms > KEPT_MS:
             oldest = self._kept[0][0]
             oldest.sound = []
             self._kept = deque(known for known in self._kept if known[0] is not oldest)
+            self._kept_ms = sum(length_ms for _, length_ms in self._kept)
 
     def remove(self, item: Item) -> None:
         """Delete an item."""

@@ -273,10 +273,13 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def parse(text: str) -> ClientEvent:
     """The event of a message. ProtocolError if the message is not an event."""
     try:
-        event = json.loads(text, parse_constant=_refuse_constant)
+        event = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("invalid_json", "The message is not valid JSON: {error}.", error=error) from error
     if not isinstance(event, dict):

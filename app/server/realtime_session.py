@@ -26,7 +26,7 @@ from typing import assert_never
 import numpy as np
 
 from app.audio.resample import Resampler
-from app.audio.wire_format import AudioFormat
+from app.audio.wire_format import AudioFormat, pcm16
 from app.dialog.turn_events import TurnEvent
 from app.dialog.turn_taking_settings import TurnTakingSettings
 from app.dialog.vad import Vad
@@ -191,6 +191,8 @@ class RealtimeSession:
         """The latest turn that has the question of an earlier one."""
         self._cuttable: deque[int] = deque(maxlen=KEPT_TURNS)
         """Turns whose reply can still be cut at what was heard."""
+        self._said: tuple[Part, Pcm] | None = None
+        """What was committed last, until it is kept: seconds of sound would delay the reply."""
         self._apply(self._config)
         self._emit({"type": "session.created", "session": self._document()})
 
@@ -376,6 +378,8 @@ class RealtimeSession:
 
     def _check_instructions(self, config: SessionConfig, param: str) -> None:
         room = self._facts.room
+        if config.instructions == self._config.instructions:  # they were checked, and a reply waits
+            return
         if room is not None and 2 * room.tokens(config.instructions) > room.most:
             raise ProtocolError(
                 "string_above_max_length",
@@ -466,12 +470,19 @@ class RealtimeSession:
         self._add_committed(item, said)
 
     def _add_committed(self, item: Item, said: Pcm) -> None:
-        self._items.keep(item.parts[0], said, self._facts.input_sample_rate)
+        self._keep_said()
+        self._said = item.parts[0], said
         previous = self._items.last_id
         committed: Json = {"type": "input_audio_buffer.committed", "item_id": item.item_id}
         self._emit(committed | {"previous_item_id": previous})
         self._add_item(item)
         self._have_transcribed(item, said)
+
+    def _keep_said(self) -> None:
+        """Keep the sound of what was committed last."""
+        if self._said is not None:
+            (part, said), self._said = self._said, None
+            self._items.keep(part, pcm16(said), self._facts.input_sample_rate)
 
     # ---- transcription ----
 
@@ -520,6 +531,7 @@ class RealtimeSession:
 
     def _with_sound(self, item: Item) -> Json:
         """The item as an object of the protocol, with what is kept of its sound."""
+        self._keep_said()
         facts, config = self._facts, self._config
         known, rate = config.input_format, facts.input_sample_rate
         if item.role == "assistant":
@@ -560,7 +572,7 @@ class RealtimeSession:
             self._require_room(sizes, "item.output" if item.role == "tool" else "item.content")
         self._add_item(item, later)
         for part, pcm in recorded:
-            self._items.keep(part, pcm, self._facts.input_sample_rate)
+            self._items.keep(part, pcm16(pcm), self._facts.input_sample_rate)
         if parts or item.call is not None or (item.role == "assistant" and item.text.strip()):
             self._driver.roll_back()
             self._let_know(item, tuple(parts), later)
@@ -829,6 +841,7 @@ class RealtimeSession:
         if self._responses.has_sound and not had_sound:
             self._driver.reply_heard()
         if is_last:
+            self._keep_said()
             self._pending.end_exchange()
             self._driver.end_turn()
             self._end_played()

@@ -13,7 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.audio.resample import Resampler
+from app.audio.wire_format import pcm16
 from app.server.items import Item, ItemList, Part
 from app.server.protocol import Identifiers, Json
 from app.server.session_config import SessionConfig, modalities
@@ -276,7 +280,7 @@ class Response:
         item = self.item
         if item is not None:
             if self._is_spoken:
-                self._send_audio(self._resampler.finish())
+                self._send_audio(pcm16(self._resampler.finish()))
             item.status = "completed" if status == "completed" else "incomplete"
             self._close_part(item)
             self._close_item(item)
@@ -319,12 +323,13 @@ class Response:
     def _add_audio(self, pcm: Pcm) -> None:
         item = self._opened_item()
         item.samples += len(pcm)
-        self._items.keep(item.parts[0], pcm, self._engine_rate)
-        self._send_audio(self._resampler.push(pcm))
+        sound, sent = pcm16(pcm), self._resampler.push(pcm)
+        self._send_audio(sound if sent is pcm else pcm16(sent))
+        self._items.keep(item.parts[0], sound, self._engine_rate)
 
-    def _send_audio(self, pcm: Pcm) -> None:
-        if len(pcm):
-            data = base64.b64encode(self._config.output_format.encode(pcm)).decode("ascii")
+    def _send_audio(self, sound: NDArray[np.int16]) -> None:
+        if len(sound):
+            data = base64.b64encode(self._config.output_format.encode16(sound)).decode("ascii")
             self._emit(self._of_part("response.output_audio.delta") | {"delta": data})
 
     def _opened_item(self) -> Item:
