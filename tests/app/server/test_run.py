@@ -208,6 +208,13 @@ def test_garbage_and_vanishing_clients_leave_a_server_that_works(
 
 
 @pytest.mark.slow
+def test_messages_are_not_compressed(shared: tuple[str, subprocess.Popen[str]]) -> None:
+    with connect(f"ws://{shared[0]}/v1/realtime", compression="deflate") as connection:
+        assert connection.protocol.extensions == []
+    await_quiet(shared[0])
+
+
+@pytest.mark.slow
 def test_a_half_open_connection_takes_a_seat_and_no_more(shared: tuple[str, subprocess.Popen[str]]) -> None:
     address, _ = shared
     await_quiet(address)
