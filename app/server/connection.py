@@ -23,7 +23,7 @@ from app.server.metrics import Metrics
 from app.server.protocol import Json, ProtocolError
 from app.server.realtime_session import EngineFacts, RealtimeSession
 from app.session.end_of_turn_worker import EndOfTurnWorker, Pause, PauseRated
-from app.session.engine_jobs import FlowSteps, JobQueue, Loaded, Result
+from app.session.engine_jobs import FlowSteps, Heard, JobQueue, Loaded, Result
 from app.session.transcriber import Speech, Transcriber, TranscriptListener
 from engine_runtime.timing import TimingBus
 
@@ -91,7 +91,10 @@ class Connection:
 
     def deliver(self, result: Result) -> None:
         """A result of the engine. Engine thread."""
-        self._call(lambda: self._on_result(result))
+        # No event of the protocol tells of speech that was encoded. At 64 users its results would wake the
+        # event loop 250 times a second.
+        if not isinstance(result, Heard):
+            self._call(lambda: self._on_result(result))
 
     def leave(self) -> None:
         """The server shuts down: end when no response is in progress."""

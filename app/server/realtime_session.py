@@ -63,7 +63,6 @@ from app.session.engine_jobs import (
     FlowSteps,
     FlowStepsSet,
     Hear,
-    Heard,
     Interrupt,
     JobQueue,
     Remember,
@@ -232,7 +231,7 @@ class RealtimeSession:
             if self._responses.is_speculative and turn is not None and turn.commit is result.scope:
                 self._responses.predict(result.event.probability)
             self._driver.on_result(result)
-        elif isinstance(result, Heard | ReplyResult | ReplyMade | RolledBack | TurnFailed):
+        elif isinstance(result, ReplyResult | ReplyMade | RolledBack | TurnFailed):
             self._driver.on_result(result)
 
     def take_rating(self, rated: PauseRated) -> None:
