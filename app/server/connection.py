@@ -206,7 +206,13 @@ class Connection:
 
     async def _write(self) -> None:
         while True:
-            event = await self._outgoing.get()
+            if self._outgoing.empty():
+                event = await self._outgoing.get()
+                # What the client has sent meanwhile comes first: the response.create after a commit reaches
+                # the engine before anything about the commit is written.
+                await asyncio.sleep(0)
+            else:
+                event = self._outgoing.get_nowait()
             try:
                 await self._socket.send_text(json.dumps(event))
             except (RuntimeError, WebSocketDisconnect):  # the client has gone

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fastapi import WebSocketDisconnect
+from typing_extensions import override
 
 from app.server import connection
 from app.server.connection import Connection, ConnectionLimits, RateLimit
@@ -70,6 +72,31 @@ def test_an_error_of_the_server_ends_a_connection_in_order(caplog: pytest.LogCap
     assert socket.closed == (1011, "The server failed.")
     assert ["session.created" in text for text in socket.sent] == [True]
     assert "a session failed" in caplog.text
+
+
+class TwoMessages(Socket):
+    """Sends two messages at once when it knows its session, and leaves; notes how much it was told before
+    each."""
+
+    def __init__(self) -> None:
+        super().__init__(reads=True)
+        self.told_before: list[int] = []
+
+    @override
+    async def receive_text(self) -> str:
+        while len(self.sent) < (1 if len(self.told_before) < 2 else 3):
+            await asyncio.sleep(0)
+        if len(self.told_before) == 2:
+            raise WebSocketDisconnect
+        self.told_before.append(len(self.sent))
+        return "no event"
+
+
+def test_messages_that_came_together_are_carried_out_before_they_are_answered() -> None:
+    socket = TwoMessages()
+    assert end_of(socket) == "client"
+    assert socket.told_before == [1, 1]
+    assert len(socket.sent) == 3, "session.created, and two errors"
 
 
 def test_live_audio_never_waits() -> None:
