@@ -214,7 +214,7 @@ class Connection:
             else:
                 event = self._outgoing.get_nowait()
             try:
-                await self._socket.send_text(json.dumps(event))
+                await self._socket.send_text(encoded(event))
             except (RuntimeError, WebSocketDisconnect):  # the client has gone
                 return
             self._outgoing.task_done()
@@ -267,6 +267,15 @@ class Connection:
         """Any thread: run `action` in the event loop, unless that has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action)
+
+
+def encoded(event: Json) -> str:
+    """The message of a server event."""
+    if not event["type"].endswith("audio.delta"):
+        return json.dumps(event)
+    # The encoder would look twice at each character of the base64, of which it has to escape none: 50 us.
+    rest = json.dumps({name: value for name, value in event.items() if name != "delta"})
+    return f'{rest[:-1]}, "delta": "{event["delta"]}"}}'
 
 
 class RateLimit:

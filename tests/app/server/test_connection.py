@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from fastapi import WebSocketDisconnect
 from typing_extensions import override
 
+from app.before_ga import event_before_ga
 from app.server import connection
-from app.server.connection import Connection, ConnectionLimits, RateLimit
+from app.server.connection import Connection, ConnectionLimits, RateLimit, encoded
 from app.server.metrics import Metrics
 from app.session.engine_host import EngineHost
 from app.session.engine_jobs import Loaded
@@ -97,6 +99,14 @@ def test_messages_that_came_together_are_carried_out_before_they_are_answered() 
     assert end_of(socket) == "client"
     assert socket.told_before == [1, 1]
     assert len(socket.sent) == 3, "session.created, and two errors"
+
+
+@pytest.mark.parametrize("kind", ["response.output_audio.delta", "response.output_text.delta", "error"])
+def test_a_message_is_the_json_of_its_event(kind: str) -> None:
+    event = {"event_id": "event_1", "type": kind, "item_id": 'of "ä\ud83d', "delta": "UklGRg+/=="}
+    sent = event_before_ga(event)
+    assert sent is not None
+    assert [json.loads(encoded(each)) for each in (event, sent)] == [event, sent]
 
 
 def test_live_audio_never_waits() -> None:
