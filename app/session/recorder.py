@@ -239,7 +239,8 @@ class ConversationRecorder:
             self._writer.submit(End(is_ended, self.seconds))
         self._is_on, self._track = False, None
         if is_ended:
-            self._is_same, self._continued_folder = False, None
+            self._is_same, self._continued_folder, self._continued = False, None, None
+            self._wanted = self._settings.recording  # also after an error
 
     def close(self) -> None:
         """End the recording and the thread of the writer."""

@@ -100,13 +100,8 @@ class SessionErrors(QObject):
         return "--" not in problem.what_to_do
 
     def _words_of_recording(self, event: RecordingStopped) -> tuple[str, str, str]:
-        """NOTE: advice about a folder is for the command line, where the user names one."""
-        advice = self.tr(
-            "The conversation continues but is no longer kept. Fix the cause, then restart the "
-            "program to keep it."
-        )
-        own = remedy_in_words(event.problem) if "folder" not in event.problem.remedy else ""
-        return cause_in_words(event.problem), own or advice, ""
+        rest = self.tr("This conversation goes on but is no longer kept. The next one is.")
+        return cause_in_words(event.problem), f"{remedy_in_words(event.problem)} {rest}", ""
 
     def _words_of_engine(self, problem: Problem, *, has_advice: bool) -> tuple[str, str, str]:
         where = self.tr("Choose another one on the Model or Engine page of the settings.")

@@ -29,6 +29,7 @@ from app.session.commands import (
     Start,
 )
 from app.session.conversation_folder import (
+    RecordError,
     is_being_written,
     list_conversations,
     lock,
@@ -367,6 +368,30 @@ def test_nothing_is_erased_in_the_current_folder_by_a_conversation_without_one()
     recorder.note(AskText("again"))
     recorder.note(TurnsRemoved((1,), is_deleted=True))
     assert [job.folder for job in jobs.jobs if isinstance(job, Erase)] == [None]
+
+
+def test_the_conversation_after_one_that_could_not_be_written_is_recorded() -> None:
+    jobs, clock = Jobs(), Hours()
+    recorder, _ = make_recorder(jobs, clock)
+    recorder.note(AskText("one"))
+    jobs.problems.put((Path("kept") / "one", RecordError("The disk is full.", "Free some space.")))
+    recorder.service(clock.now_ns())
+    recorder.note(AskText("of the same conversation"))
+    recorder.end(is_ended=True)
+    recorder.note(AskText("of the next one"))
+    asked = [job.what.text for job in jobs.jobs if isinstance(job, Line) and isinstance(job.what, AskText)]
+    assert asked == ["one", "of the next one"]
+    assert [job.is_same for job in jobs.jobs if isinstance(job, Begin)] == [False, False]
+
+
+def test_a_new_conversation_is_not_recorded_as_the_one_that_could_be_continued() -> None:
+    jobs, clock = Jobs(), Hours()
+    recorder, _ = make_recorder(jobs, clock)
+    recorder.note(ContinueConversation(Path("kept") / "one", {}, 1, 10.0, RATE, 10.0))
+    recorder.settle(is_continued=True)
+    recorder.end(is_ended=True)
+    recorder.note(AskText("something else"))
+    assert [job.folder for job in jobs.jobs if isinstance(job, Begin)] == [None]
 
 
 def test_a_folder_that_cannot_be_written_is_left_to_others(tmp_path: Path) -> None:

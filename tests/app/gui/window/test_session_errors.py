@@ -81,7 +81,7 @@ def test_another_error_stays_when_the_device_is_back(bridge: SessionBridge, bann
     bridge.error_raised.emit(LOST)
     bridge.recording_stopped.emit(RecordingStopped("", Problem("The disk is full.", "Free some space.")))
     bridge.devices_changed.emit(BACK)
-    assert (banner.message, banner.advice) == ("The disk is full.", "Free some space.")
+    assert banner.message == "The disk is full."
     assert banner.remedy_button.isHidden()
 
 
@@ -207,15 +207,13 @@ def test_a_gpu_runtime_that_is_not_used_is_shown(
     assert not banner.isVisible()
 
 
-def test_advice_about_a_folder_is_not_for_the_window(bridge: SessionBridge, banner: ErrorBanner) -> None:
-    """The folder of kept conversations cannot be chosen."""
-    problem = RecordingStopped(
-        "/a/b",
-        Problem("/a/b was not written: the disk is full.", "Free some space or choose another folder."),
-    )
-    bridge.recording_stopped.emit(problem)
+def test_a_recording_that_stops_says_what_becomes_of_the_conversation(
+    bridge: SessionBridge, banner: ErrorBanner
+) -> None:
+    problem = Problem("/a/b was not written: the disk is full.", "Free some space or choose another folder.")
+    bridge.recording_stopped.emit(RecordingStopped("/a/b", problem))
     assert banner.message == "/a/b was not written: the disk is full."
-    assert "folder" not in banner.advice
+    assert banner.advice.startswith("Free some space or choose another folder. ")
     assert "no longer kept" in banner.advice
 
 
