@@ -303,6 +303,7 @@ QComboBox, QSpinBox, QLineEdit {{ background: {t.surface}; border: 1px solid {t.
     selection-color: {t.on_accent}; }}
 QComboBox:hover, QSpinBox:hover, QLineEdit:hover,
 QComboBox:focus, QSpinBox:focus, QLineEdit:focus {{ border-color: {t.accent}; }}
+QTreeView QLineEdit {{ border-radius: 0px; padding: 0px 2px; min-height: 0px; }}
 QComboBox::drop-down {{ border: none; width: 22px; }}
 QComboBox::down-arrow, QSpinBox::down-arrow {{ image: url({arrow_down}); width: 12px; height: 12px; }}
 QSpinBox::up-arrow {{ image: url({arrow_up}); width: 12px; height: 12px; }}

@@ -145,10 +145,7 @@ class ConversationActions(QObject):
             self.tr("New conversation"),
         ):
             return
-        self._bridge.send(NewConversation())
-        self._transcript.clear()
-        self._continued = self._started = None
-        self._earlier = {}
+        self._begin_new()
 
     def finish_deletions(self) -> None:
         """Finish deletions that were interrupted when the program was killed."""
@@ -169,7 +166,8 @@ class ConversationActions(QObject):
 
     def open_history(self, theme: Theme, icons: Icons) -> None:
         """Show the list of kept conversations."""
-        dialog = HistoryDialog(self._folder(), theme, icons, self._window)
+        dialog = HistoryDialog(self._folder(), theme, icons, self._window, present=self._continued)
+        dialog.new_wanted.connect(self._begin_new)
         dialog.play_wanted.connect(self._bridge.send)
         dialog.continue_wanted.connect(self._continue)
         dialog.exec()
@@ -249,6 +247,12 @@ class ConversationActions(QObject):
 
     def _show_error(self, error: MossVoiceError) -> None:
         self._banner.show_error(error.problem)
+
+    def _begin_new(self) -> None:
+        self._bridge.send(NewConversation())
+        self._transcript.clear()
+        self._continued = self._started = None
+        self._earlier = {}
 
     def _note_beginning(self) -> None:
         if self._started is None:

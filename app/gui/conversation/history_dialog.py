@@ -6,8 +6,10 @@ In: the folder with the conversations. Out: signals to play or continue; files. 
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,11 +43,15 @@ from app.session.conversation_folder import (
     LONGEST_TITLE,
     PACKED_SOUND,
     ConversationSummary,
+    RecordError,
     count_damaged,
     count_damaged_events,
     delete_all,
     delete_conversation,
+    is_being_written,
     list_conversations,
+    lock,
+    read_about,
     rename_conversation,
     size_bytes,
     sound_of,
@@ -67,6 +73,8 @@ _TITLE = 0
 """The column that takes the rest of the width, and can be edited."""
 _SEARCH_DELAY_MS = 150
 """Typing goes on within this time."""
+_LONGEST_END_S = 10.0
+"""Limit for the record thread to end a conversation, with a slow disk."""
 
 
 class _Search(QObject):
@@ -74,7 +82,12 @@ class _Search(QObject):
 
     Texts are read when a search first needs them, one conversation between two events, and remembered while
     the dialog is open.
+
+    Signals:
+        filtered: other conversations may be hidden.
     """
+
+    filtered = Signal()
 
     def __init__(self, listed: QTreeWidget) -> None:
         super().__init__(listed)
@@ -88,11 +101,26 @@ class _Search(QObject):
     def look_for(self, text: str) -> None:
         """Hide what does not have all words of `text`."""
         self._words = text.casefold().split()
-        folders = [found.folder for found in map(summary_of, self._items())]
+        # The one on show comes first, and at once, so that it stays if it has the words.
+        current = self._list.currentItem()
+        items = sorted(self._items(), key=lambda item: item is not current)
+        folders = [summary_of(item).folder for item in items]
         self._unread = deque(folder for folder in folders if self._words and folder not in self._texts)
-        self._filter()
         if self._unread:
             self._reader.start(0)
+            self._read_one()
+        else:
+            self._filter()
+
+    @property
+    def shown(self) -> list[QTreeWidgetItem]:
+        """What is not hidden, from top to bottom."""
+        return [item for item in self._items() if not item.isHidden()]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all texts have been searched."""
+        return not self._unread
 
     def _items(self) -> list[QTreeWidgetItem]:
         found = map(self._list.topLevelItem, range(self._list.topLevelItemCount()))
@@ -113,6 +141,27 @@ class _Search(QObject):
         for item in self._items():
             text = f"{item.text(_TITLE)}\n{self._texts.get(summary_of(item).folder, '')}".casefold()
             item.setHidden(not all(word in text for word in self._words))
+        self.filtered.emit()
+
+
+def _until_over(folders: Iterable[Path]) -> Generator[None]:
+    """Wait for the record thread, which ends conversations. RecordError if it does not, as that of another
+    program."""
+    latest_s = time.monotonic() + _LONGEST_END_S
+    for folder in folders:
+        while not _is_over(folder):
+            if time.monotonic() > latest_s:
+                os.close(lock(folder))
+                break
+            yield
+
+
+def _is_over(folder: Path) -> bool:
+    # The sound of an ended one may be being packed, which a deletion ends.
+    try:
+        return bool(read_about(folder)["is_ended"]) or not is_being_written(folder)
+    except RecordError:  # it had no turn, and is gone
+        return True
 
 
 def summary_of(item: QTreeWidgetItem) -> ConversationSummary:
@@ -127,17 +176,31 @@ class HistoryDialog(QDialog):
     Signals:
         play_wanted: play a turn; a PlayRecording.
         continue_wanted: continue a conversation; its folder.
+        new_wanted: begin another conversation, so that the present one can be deleted.
     """
 
     play_wanted = Signal(object)
     continue_wanted = Signal(object)
+    new_wanted = Signal()
 
-    def __init__(self, root: Path, theme: Theme, icons: Icons, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        theme: Theme,
+        icons: Icons,
+        parent: QWidget | None = None,
+        *,
+        present: Path | None = None,
+    ) -> None:
+        """`present` is the folder of the conversation in progress, as far as it is from an earlier run of the
+        program."""
         super().__init__(parent)
-        self._root = root
+        self._root, self._present = root, present
         self._events: list[RecordedEvent] = []
         self._steps = Steps(self)
         self.search = QLineEdit()
+        self.nothing_found = PlainLabel()
+        self.nothing_found.hide()
         self.list = QTreeWidget()
         self._found = _Search(self.list)
         self._typing = QTimer(self)
@@ -162,6 +225,11 @@ class HistoryDialog(QDialog):
         item = self.list.currentItem()
         return summary_of(item) if item is not None else None
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether the list shows the result of the search."""
+        return self._found.is_finished and not self._typing.isActive()
+
     def fill_list(self) -> None:
         """List the kept conversations, the latest first."""
         self.list.blockSignals(True)  # no title is edited
@@ -180,14 +248,22 @@ class HistoryDialog(QDialog):
             self.tr("%1 in %2").replace("%1", total).replace("%2", str(self._root))
             if self.list.topLevelItemCount()
             else self.tr(
-                "No conversations are kept. Choose what to keep on the General page of the settings."
-            )
+                "No conversations in %1. Choose what to keep on the General page of the settings."
+            ).replace("%1", str(self._root))
         )
         if (first := self.list.topLevelItem(0)) is not None:
             self.list.setCurrentItem(first)
         self.list.blockSignals(False)
         self._found.look_for(self.search.text())
         self._open()
+
+    def _follow_search(self) -> None:
+        """Choose only what is in sight: buttons must not act on a conversation that is hidden."""
+        shown, current = self._found.shown, self.list.currentItem()
+        if current is None or current.isHidden():
+            self.list.setCurrentItem(shown[0] if shown else None)  # type: ignore[arg-type]
+        is_over = self._found.is_finished and bool(self.search.text().strip())
+        self.nothing_found.setVisible(is_over and not shown)
 
     def _open(self) -> None:
         """Show the selected conversation."""
@@ -267,20 +343,50 @@ class HistoryDialog(QDialog):
         self.list.blockSignals(False)
 
     def _delete(self) -> None:
-        chosen, question = self.chosen, self.tr("Delete this conversation?")
-        if chosen is not None and self._is_sure(question, self.tr("Delete")):
-            if self._attempt(lambda: delete_conversation(chosen.folder)):
-                self.notice.show_notice(self.tr("The conversation was deleted."))
-            self.fill_list()
+        if (chosen := self.chosen) is not None:
+            self._remove(
+                [chosen],
+                (self.tr("Delete this conversation?"), self.tr("Delete")),
+                lambda: delete_conversation(chosen.folder),
+                self.tr("The conversation was deleted."),
+            )
 
     def _delete_all(self) -> None:
-        if self._is_sure(self.tr("Delete all kept conversations?"), self.tr("Delete all")):
-            if self._attempt(lambda: delete_all(self._root)):
-                self.notice.show_notice(self.tr("All conversations were deleted."))
-            self.fill_list()
+        items = map(self.list.topLevelItem, range(self.list.topLevelItemCount()))
+        self._remove(
+            [summary_of(item) for item in items if item is not None],
+            (self.tr("Delete all kept conversations?"), self.tr("Delete all")),
+            lambda: delete_all(self._root),
+            self.tr("All conversations were deleted."),
+        )
 
-    def _is_sure(self, question: str, action: str) -> bool:
-        return is_confirmed(self, question, self.tr("This cannot be undone."), action)
+    def _remove(
+        self,
+        conversations: Sequence[ConversationSummary],
+        question: tuple[str, str],
+        delete: Callable[[], None],
+        words: str,
+    ) -> None:
+        """Delete them after a question; the present one ends before."""
+        present = [found.folder for found in conversations if self._is_present(found)]
+        consequence = self.tr("This cannot be undone.")
+        if present:
+            consequence += " " + self.tr("The present conversation ends with it, and a new one begins.")
+        if not is_confirmed(self, question[0], consequence, question[1]):
+            return
+        if present:
+            self.new_wanted.emit()
+            self._present = None
+        self._steps.run(_until_over(present), lambda: self._finish(delete, words), self._report)
+
+    def _finish(self, delete: Callable[[], None], words: str) -> None:
+        if self._attempt(delete):
+            self.notice.show_notice(words)
+        self.fill_list()
+
+    def _is_present(self, found: ConversationSummary) -> bool:
+        """Whether it is the conversation in progress."""
+        return found.folder == self._present or (not found.is_ended and is_being_written(found.folder))
 
     def _attempt(self, action: Callable[[], None]) -> bool:
         """Run the action; False, and the error is reported, if it failed."""
@@ -299,6 +405,7 @@ class HistoryDialog(QDialog):
         self.list.itemChanged.connect(lambda item: self._rename(item))
         self.search.textChanged.connect(self._typing.start)
         self._typing.timeout.connect(lambda: self._found.look_for(self.search.text()))
+        self._found.filtered.connect(self._follow_search)
         self.rename_button.clicked.connect(self._edit_title)
         for keys, action in (
             (QKeySequence.StandardKey.Find, self.search.setFocus),
@@ -326,6 +433,7 @@ class HistoryDialog(QDialog):
         self.search.setPlaceholderText(self.tr("Search titles and texts"))
         self.search.setAccessibleName(self.tr("Search"))
         self.search.setClearButtonEnabled(True)
+        self.nothing_found.setText(self.tr("No conversation has all of these words."))
         self.list.setRootIsDecorated(False)
         self.list.setTextElideMode(Qt.TextElideMode.ElideRight)
         self.list.setAccessibleName(self.windowTitle())
@@ -342,6 +450,7 @@ class HistoryDialog(QDialog):
         column = QVBoxLayout(left)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self.search)
+        column.addWidget(self.nothing_found)
         column.addWidget(self.list, 1)
         split.addWidget(left)
         split.addWidget(self.transcript)

@@ -19,7 +19,7 @@ from app.gui.common.themes import Theme
 from app.gui.conversation.history_dialog import HistoryDialog
 from app.session.commands import AskText, NewConversation, PlayRecording
 from app.session.conversation_folder import list_conversations
-from app.session.events import PlaybackFinished
+from app.session.events import PlaybackFinished, RecordingStopped
 from app.session.session_settings import Recording, SessionSettings
 from tests.doubles.scripted_engine import Script, ScriptedEngine
 from tests.tools.session_driver import running
@@ -120,7 +120,9 @@ def test_text_and_sound_are_exported(
 
 
 @pytest.mark.slow
-def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_needs_a_yes(
+    qtbot: QtBot, dialog: HistoryDialog, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer, asked = False, []
     monkeypatch.setattr(
         "app.gui.conversation.history_dialog.is_confirmed", lambda _, *words: asked.append(words) or answer
@@ -131,12 +133,49 @@ def test_deleting_needs_a_yes(dialog: HistoryDialog, root: Path, monkeypatch: py
     assert asked == [("Delete this conversation?", "This cannot be undone.", "Delete")]
     answer = True
     dialog.delete_button.click()
+    qtbot.waitUntil(lambda: dialog.list.topLevelItemCount() == 1)
     assert [found.first_words for found in list_conversations(root)] == ["what is two plus three"]
-    assert dialog.list.topLevelItemCount() == 1
     dialog.delete_all_button.click()
+    qtbot.waitUntil(lambda: dialog.list.topLevelItemCount() == 0)
     assert list_conversations(root) == []
-    assert "No conversations are kept" in dialog.summary.text()
+    assert dialog.summary.text().startswith(f"No conversations in {root}.")
     assert not dialog.continue_button.isEnabled()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_heard", [True, False], ids=["being written", "continued"])
+def test_the_present_conversation_ends_before_it_is_deleted(
+    qtbot: QtBot,
+    root: Path,
+    theme: Theme,
+    icons: Icons,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_heard: bool,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "app.gui.conversation.history_dialog.is_confirmed",
+        lambda _, _question, consequence, _action: asked.append(consequence) or True,
+    )
+    with running(ScriptedEngine(Script(chunks=1)), SessionSettings(recording=Recording(root))) as driver:
+        if is_heard:
+            driver.session.send(AskText("the present one"))
+            driver.await_event(PlaybackFinished)
+        folder = list_conversations(root)[0].folder
+        dialog = HistoryDialog(root, theme, icons, present=None if is_heard else folder)
+        qtbot.addWidget(dialog)
+        dialog.new_wanted.connect(lambda: driver.session.send(NewConversation()))
+        dialog.show()
+        with qtbot.waitSignal(dialog.new_wanted):
+            dialog.delete_button.click()
+        qtbot.waitUntil(lambda: not folder.exists(), timeout=60_000)
+        driver.session.send(AskText("the next one"))
+        driver.await_event(PlaybackFinished, 1 + is_heard)
+        assert driver.of(RecordingStopped) == []
+    assert len(asked) == 1
+    assert "present conversation" in asked[0]
+    assert "the next one" in {found.first_words for found in list_conversations(root)}
 
 
 @pytest.mark.slow
@@ -224,7 +263,26 @@ def test_titles_and_texts_are_searched(qtbot: QtBot, dialog: HistoryDialog) -> N
     qtbot.waitUntil(lambda: shown() == everything)
     dialog.search.setText("word0 who")
     qtbot.waitUntil(lambda: shown() == {"who are you"})
+    assert dialog.chosen is not None
+    assert dialog.chosen.first_words == "who are you"
+    assert dialog.nothing_found.isHidden()
     dialog.search.setText("nothing of it")
     qtbot.waitUntil(lambda: shown() == set())
+    assert not dialog.nothing_found.isHidden()
+    assert dialog.chosen is None
+    assert not dialog.delete_button.isEnabled()
+    assert dialog.transcript.turn_count == 0
     dialog.search.clear()
     qtbot.waitUntil(lambda: shown() == everything)
+    assert dialog.chosen is not None
+
+
+@pytest.mark.slow
+def test_a_search_keeps_the_conversation_on_show_if_it_has_the_words(
+    qtbot: QtBot, dialog: HistoryDialog
+) -> None:
+    choose(dialog, "what is two plus three")
+    dialog.search.setText("word0")
+    qtbot.waitUntil(lambda: not dialog.nothing_found.isVisible() and dialog.is_searched)
+    assert dialog.chosen is not None
+    assert dialog.chosen.first_words == "what is two plus three"
