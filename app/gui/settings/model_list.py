@@ -196,6 +196,7 @@ class ModelList(QWidget):
         for model in find_models():
             self._add_row(model, jobs)
         layout.addWidget(self.other_choice)  # after the rows also in the order of the focus
+        self.setFocusProxy(self.rows[0].choice if self.rows else self.other_choice)
         layout.addWidget(other)
         self._group.buttonToggled.connect(self._choose)
         other.changed.connect(self.changed)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import get_args
 
-from PySide6.QtGui import QKeySequence, QShortcut
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QCheckBox, QKeySequenceEdit, QVBoxLayout, QWidget
 
 from app.dialog.smart_turn import installed_model
@@ -124,12 +125,23 @@ class ConversationPage(SettingsPage):
         )
 
 
+class _KeysEdit(QKeySequenceEdit):
+    """Leaves to the dialog what belongs to it: Escape and Enter alone are no hotkeys."""
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        is_alone = event.modifiers() & ~Qt.KeyboardModifier.KeypadModifier == Qt.KeyboardModifier.NoModifier
+        if is_alone and event.key() in (Qt.Key.Key_Escape, Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            event.ignore()
+        else:
+            super().keyPressEvent(event)
+
+
 class HotkeyField(QWidget):
     """A key combination, and why one was not taken."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.keys, self.refusal = QKeySequenceEdit(), PlainLabel()
+        self.keys, self.refusal = _KeysEdit(), PlainLabel()
         self.keys.setMaximumSequenceLength(1)
         self.keys.setClearButtonEnabled(True)
         self.keys.setAccessibleName(name)
@@ -218,7 +230,7 @@ class TalkPage(SettingsPage):
         elif keys in self._shortcuts:
             refusal = self.tr("%1 is already in use in this window. Choose other keys.")
         elif any(other is not field and other.keys.keySequence() == keys for other in self._fields):
-            refusal = self.tr("%1 is the other hotkey already. Choose other keys.")
+            refusal = self.tr("%1 is another hotkey already. Choose other keys.")
         field.refuse(refusal.replace("%1", keys.toString(QKeySequence.SequenceFormat.NativeText)))
 
 

@@ -51,7 +51,7 @@ class SettingsPage(QWidget):
         for name, field, hint in rows:
             row = grid.rowCount()
             label = PlainLabel(name)
-            label.setBuddy(field)
+            label.setBuddy(field.focusProxy() or field)  # a letter leads to nothing that has a proxy
             # Aligned with the first line of a growing field, or of a list.
             label.setFixedHeight(min(field.sizeHint().height(), _FIRST_LINE_PX))
             field.setAccessibleName(field.accessibleName() or _without_key(name))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence, QShortcut
-from PySide6.QtWidgets import QApplication, QLabel, QWidget
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QDialog, QLabel, QPushButton, QVBoxLayout, QWidget
 from pytestqt.qtbot import QtBot
 
 from app import paths
@@ -77,8 +79,30 @@ def test_two_hotkeys_are_not_the_same(talk_page: TalkPage) -> None:
     talk_page.show_preferences(Preferences(mute_hotkey="F9", window_hotkey="F12"))
     talk_page.window_key.keys.setKeySequence(QKeySequence("F9"))
     assert talk_page.window_key.text == ""
-    assert talk_page.window_key.refusal.text().startswith("F9 is the other hotkey")
+    assert talk_page.window_key.refusal.text().startswith("F9 is another hotkey already")
     assert talk_page.mute_key.text == "F9"
+
+
+@pytest.mark.parametrize(
+    ("key", "result"), [(Qt.Key.Key_Escape, "rejected"), (Qt.Key.Key_Return, "accepted")]
+)
+def test_the_keys_of_the_dialog_are_no_hotkeys(
+    qtbot: QtBot, talk_page: TalkPage, key: Qt.Key, result: str
+) -> None:
+    dialog = QDialog()
+    qtbot.addWidget(dialog)
+    layout = QVBoxLayout(dialog)
+    layout.addWidget(talk_page)
+    ok = QPushButton("OK")
+    ok.setDefault(True)
+    ok.clicked.connect(dialog.accept)
+    layout.addWidget(ok)
+    dialog.show()
+    talk_page.talk_key.keys.setFocus()
+    with qtbot.waitSignal(getattr(dialog, result)):
+        QTest.keyClick(talk_page.talk_key.keys, key)
+    assert talk_page.talk_key.text == ""
+    talk_page.setParent(None)
 
 
 def codec_page(qtbot: QtBot) -> CodecPage:
