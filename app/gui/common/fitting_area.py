@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QStackedWidget, QWidget
 
@@ -23,6 +23,7 @@ class FittingArea(QScrollArea):
         pages: it cuts off text that wraps."""
         super().__init__()
         self._content, self._beside, self._fits_text = content, beside, fits_text
+        self._window_height = 0
         content.setProperty("role", content.property("role") or "plain")  # of the colour of what is behind
         self.setProperty("role", "plain")
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -53,6 +54,7 @@ class FittingArea(QScrollArea):
         if watched is self._content and event.type() is QEvent.Type.LayoutRequest:
             self._fit_height()
             self.updateGeometry()
+            QTimer.singleShot(0, self, self._keep_on_screen)  # after the window has grown
         elif watched is self.parent() and event.type() is QEvent.Type.Resize:
             self._fit_height()
         return super().eventFilter(watched, event)
@@ -61,6 +63,15 @@ class FittingArea(QScrollArea):
         """Fit the text to the new width."""
         super().resizeEvent(event)
         self._fit_height()
+
+    def _keep_on_screen(self) -> None:
+        """Move a window up that has grown beyond the lower edge of the screen."""
+        window, before = self.window(), self._window_height
+        self._window_height = window.height()
+        beyond = window.frameGeometry().bottom() - self.screen().availableGeometry().bottom()
+        if beyond > 0 and 0 < before < window.height() and not window.isMaximized():
+            room = window.y() - self.screen().availableGeometry().top()
+            window.move(window.x(), window.y() - max(0, min(beyond, room)))
 
     def _fit_height(self) -> None:
         if self._fits_text:

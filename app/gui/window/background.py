@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 
-from PySide6.QtCore import QObject, QSocketNotifier, Qt, QTimer, Signal
+from PySide6.QtCore import QObject, QSize, QSocketNotifier, Qt, QTimer, Signal
 from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QApplication, QMainWindow, QMenu, QSystemTrayIcon, QWidget
 
@@ -29,6 +29,8 @@ _PRODUCT, _LOGO = "MOSS Voice", "moss-voice"
 _WATCHER = "org.kde.StatusNotifierWatcher"
 """Keeps the list of icons on the session bus, where a panel, the host, looks for them."""
 _BUS_MS = 500
+_FRAME = QSize(8, 48)
+"""Room for the frame of a window and its title bar, which are known only once it is shown."""
 TRAY_CHECK_MS = 2_000
 _TRAY_MISSED = 3
 """Number of checks without a tray after which a hidden window is shown again: a panel may just be
@@ -252,10 +254,10 @@ class Background(QObject):
         tray.show_icon()
 
     def show_window(self, *, is_minimised: bool) -> None:
-        """Show the window for the first time, no larger than the screen; minimised means in the tray where
-        there is one."""
+        """Show the window for the first time, no larger than the screen with its frame; minimised means in
+        the tray where there is one."""
         window = self._window
-        window.resize(window.size().boundedTo(window.screen().availableSize()))
+        window.resize(window.size().boundedTo(window.screen().availableSize() - _FRAME))
         if not is_minimised:
             window.show()
         elif self.tray is None:

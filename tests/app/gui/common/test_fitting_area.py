@@ -53,3 +53,24 @@ def test_content_in_a_frame_is_not_scrolled_where_it_fits(qtbot: QtBot) -> None:
     area.resize(area.minimumSizeHint())
     QApplication.processEvents()
     assert area.viewport().size() == content.minimumSize()
+
+
+def test_a_window_that_grows_stays_on_the_screen(qtbot: QtBot) -> None:
+    content, label = labelled("short")
+    window = QWidget()
+    QVBoxLayout(window).addWidget(FittingArea(content, fits_text=True))
+    qtbot.addWidget(window)
+    room = window.screen().availableGeometry()
+    window.resize(300, 100)
+    window.show()
+    window.move(room.left() + 50, room.bottom() - 150)
+    qtbot.wait(1)
+    place = window.pos()
+    label.setText("some words that wrap " * 30)
+    qtbot.waitUntil(lambda: window.height() > 150)
+    qtbot.waitUntil(lambda: room.contains(window.frameGeometry()))
+    assert window.x() == place.x()
+    window.move(room.left() + 50, room.bottom() - 50)
+    label.setText("short")
+    qtbot.wait(50)
+    assert window.y() == room.bottom() - 50, "the user put it there"
