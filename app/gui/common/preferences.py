@@ -361,13 +361,13 @@ class PreferenceStore:
         if not self.is_kept:
             return True
         make_private_file(self.file)
+        if self._settings.status() is not QSettings.Status.NoError:
+            # NOTE: the status of an earlier reading or writing, which a later one does not reset.
+            self._settings = QSettings(self._settings.fileName(), QSettings.Format.IniFormat)
         for name, known in _SETTINGS.items():
             if known.is_kept:
                 self._settings.setValue(f"preferences/{name}", known.text(getattr(preferences, name)))
         self._settings.sync()
-        if self._settings.status() is QSettings.Status.FormatError:
-            # NOTE: the status of reading the file, which a later write does not reset.
-            self._settings = QSettings(self._settings.fileName(), QSettings.Format.IniFormat)
         is_kept = self._key.save(preferences.server_key)
         return is_kept and self._settings.status() is QSettings.Status.NoError
 

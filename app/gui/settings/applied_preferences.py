@@ -38,11 +38,13 @@ class AppliedPreferences(QObject):
 
     Signals:
         changed: other preferences were applied.
-        failed: they could not be saved; the `Problem`.
+        failed: they could not be saved; the `Problem`. Once, until they can be saved again.
+        recovered: they could be saved again; the `Problem` that is over.
     """
 
     changed = Signal()
     failed = Signal(object)
+    recovered = Signal(object)
 
     def __init__(
         self, window: QWidget, bridge: SessionBridge, store: PreferenceStore, given: StartSettings
@@ -50,6 +52,8 @@ class AppliedPreferences(QObject):
         super().__init__(window)
         self.store, self.given = store, given
         self._bridge = bridge
+        self._problem: Problem | None = None
+        """Why they could not be saved last."""
         self._saved = store.load()
         self.current = self._saved.with_given(given)
 
@@ -95,13 +99,13 @@ class AppliedPreferences(QObject):
     def choose_devices(self, input_device: str, output_device: str) -> None:
         """Use these sound devices, "" for the default one."""
         self._take(dataclasses.replace(self.current, input_device=input_device, output_device=output_device))
-        self.store.save(self._saved)
+        self._save()
         self._bridge.send(SetDevices(input_device or None, output_device or None))
 
     def choose_reply(self, modality: Modality) -> None:
         """Reply in speech or text."""
         self._take(dataclasses.replace(self.current, reply=modality))
-        self.store.save(self._saved)
+        self._save()
         self._bridge.send(SetReply(modality))
 
     def choose_volume(self, percent: int) -> None:
@@ -129,11 +133,14 @@ class AppliedPreferences(QObject):
         self.current = self._saved.with_given(self.given)
 
     def _save(self) -> None:
+        before, self._problem = self._problem, None
         if not self.store.save(self._saved):
-            self.failed.emit(
-                Problem(
-                    "The settings could not be saved.",
-                    "They apply until the program ends. Check that {file} can be written.",
-                    file=self.store.file,
-                )
+            self._problem = Problem(
+                "The settings could not be saved.",
+                "They apply until the program ends. Check that {file} can be written.",
+                file=self.store.file,
             )
+        if self._problem is not None and before is None:
+            self.failed.emit(self._problem)
+        elif self._problem is None and before is not None:
+            self.recovered.emit(before)

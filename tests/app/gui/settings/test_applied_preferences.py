@@ -14,10 +14,12 @@ from pytestqt.qtbot import QtBot
 from app.gui.common.bridge import SessionBridge
 from app.gui.common.preferences import Preferences, PreferenceStore
 from app.gui.settings.applied_preferences import AppliedPreferences
-from app.session.commands import ApplySettings, SetDevices
+from app.session.commands import ApplySettings, SetDevices, SetReply
 from app.session.session_settings import SessionSettings
 from app.settings import StartSettings
+from engine_runtime.errors import Problem
 from engine_runtime.options import EngineOptions
+from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
 
 
@@ -103,13 +105,23 @@ def test_devices_are_sent_without_the_other_settings(
     assert store.load().input_device == "USB headset"
 
 
-def test_preferences_that_cannot_be_saved_still_apply(
-    qtbot: QtBot, host: QWidget, session: ScriptedSession, tmp_path: Path
+def test_preferences_that_cannot_be_saved_still_apply_and_are_saved_later(
+    host: QWidget, session: ScriptedSession, tmp_path: Path
 ) -> None:
     (tmp_path / "folder").write_text("a file where the folder would be")
     store = PreferenceStore(tmp_path / "folder" / "window.ini")
     applied = AppliedPreferences(host, SessionBridge(session, host), store, StartSettings())
-    with qtbot.waitSignal(applied.failed) as failed:
-        applied.apply(Preferences(endpointing_ms=900))
-    assert str(store.file) in failed.args[0].what_to_do
-    assert session.commands == [ApplySettings(applied.session_settings())]
+    failed: list[Problem] = []
+    recovered: list[Problem] = []
+    applied.failed.connect(failed.append)
+    applied.recovered.connect(recovered.append)
+    applied.choose_reply(Modality.TEXT)
+    applied.apply(Preferences(endpointing_ms=900))
+    assert session.commands == [SetReply(Modality.TEXT), ApplySettings(applied.session_settings())]
+    (problem,) = failed  # at each change it would only be in the way
+    assert str(store.file) in problem.what_to_do
+    (tmp_path / "folder").unlink()
+    applied.choose_devices("USB headset", "")
+    assert recovered == [problem]
+    assert store.load().input_device == "USB headset"
+    assert store.load().endpointing_ms == 900
