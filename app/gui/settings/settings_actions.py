@@ -53,7 +53,7 @@ class SettingsActions(QObject):
         self.tools.jobs.finished.connect(self._announce)
         self.tools.jobs.failed.connect(self._show_failure)
         bridge.devices_changed.connect(self._take_devices)
-        engine.noticed.connect(notice.show_notice)
+        engine.noticed.connect(notice.announce)
 
     def open_settings(self) -> None:
         """Show the settings dialog; OK applies."""
@@ -115,7 +115,7 @@ class SettingsActions(QObject):
     def _announce(self, job: Job) -> None:
         if job.kind == "download":
             text = self.tr("%1 is downloaded. Select it on the Model page of the settings.")
-            self._notice.show_notice(text.replace("%1", job.model.name))
+            self._notice.announce(text.replace("%1", job.model.name))
 
     def _show_failure(self, job: Job, problem: Problem) -> None:
         if job.kind != "verify":  # a check is begun and seen in the dialog

@@ -18,6 +18,7 @@ from app.gui.common.preferences import SENSITIVITY
 from app.session.commands import CheckLoudspeaker, CheckMicrophone, Start, Stop
 from app.session.engine_jobs import EngineNotice
 from app.session.events import (
+    CaptionsNoticed,
     DeviceNoticed,
     ErrorRaised,
     Levels,
@@ -98,7 +99,6 @@ class SoundTests(QWidget):
         bridge.levels.connect(self._show_levels)
         bridge.sound_checked.connect(self._show_test)
         bridge.error_raised.connect(self._show_error)
-        bridge.noticed.connect(self._show_notice)
 
     def hideEvent(self, event: QHideEvent) -> None:
         """The user has left the page: a microphone that was opened for a test is closed."""
@@ -165,9 +165,6 @@ class SoundTests(QWidget):
         self._say(in_words(event.problem))
         self._close_microphone()
 
-    def _show_notice(self, event: DeviceNoticed | EngineNotice) -> None:
-        self._say(in_words(event.problem))
-
     def _say(self, text: str) -> None:
         self.status.setText(text)
         self.status.setVisible(bool(text))
@@ -179,16 +176,19 @@ class SoundTests(QWidget):
 
 
 class SoundNotices(NoticeLine):
-    """Errors and notices of the session below the pages of a dialog, which hides the banner of the window;
+    """Errors and notices of the session below the pages of a dialog, which hides those of the window; errors
     not while its `tests` are visible, which say them."""
 
     def __init__(self, bridge: SessionBridge | None, tests: SoundTests) -> None:
         super().__init__()
         self._tests = tests
         if bridge is not None:
-            bridge.error_raised.connect(self._show)
-            bridge.noticed.connect(self._show)
+            bridge.error_raised.connect(self._show_error)
+            bridge.noticed.connect(self._show_event)
 
-    def _show(self, event: ErrorRaised | DeviceNoticed | EngineNotice) -> None:
+    def _show_error(self, event: ErrorRaised) -> None:
         if not self._tests.isVisible():
-            self.show_notice(in_words(event.problem))
+            self._show_event(event)
+
+    def _show_event(self, event: ErrorRaised | DeviceNoticed | EngineNotice | CaptionsNoticed) -> None:
+        self.announce(in_words(event.problem))

@@ -62,11 +62,13 @@ class GlobalHotkeys(QObject):
             `Background.bring_to_front`.
         released: it came up; the action.
         failed: a combination cannot be used; a `MossVoiceError`.
+        replaced: others were chosen; what failed of those before is over.
     """
 
     pressed = Signal(str, str)
     released = Signal(str)
     failed = Signal(object)
+    replaced = Signal()
 
     def __init__(self, parent: QObject | None = None, grab: GrabFactory | None = None) -> None:
         super().__init__(parent)
@@ -80,6 +82,7 @@ class GlobalHotkeys(QObject):
         if keys == self._keys:  # another language is no reason for a portal to ask again
             return
         self._keys = keys
+        self.replaced.emit()
         if self._grab is not None:
             self._grab.ungrab()
             self._grab = None

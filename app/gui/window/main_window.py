@@ -143,7 +143,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.ways.push.add_window(detached)
         for other in (compact, detached):
             other.banner.mirror(self.banner)
-            self.notice.noticed.connect(other.notice.show_notice)
+            other.notice.mirror(self.notice)
         self.modes = WindowModes(self, self.splitter, self.latency, compact, detached, self._make_presenter)
         self.background = Background(self, compact, self.controls, self.header.badge, icons)
         self.header.help_button.setMenu(self.help)
@@ -254,7 +254,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         bridge.sample_started.connect(self._announce_sample)
         bridge.sample_finished.connect(self._finish_sample)
         bridge.devices_changed.connect(self._take_devices)
-        bridge.noticed.connect(lambda event: self.notice.show_notice(in_words(event.problem)))
+        bridge.noticed.connect(lambda event: self.notice.announce(in_words(event.problem)))
         bridge.error_raised.connect(self._show_present_state)
         self.errors.settings_wanted.connect(self._open_settings)
         bridge.lost.connect(lambda _: self._show_state(SessionState.ERROR))
@@ -334,6 +334,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         self.background.tray_lost.connect(self._announce_tray)
         applied.changed.connect(self._follow_preferences)
         applied.failed.connect(self.banner.show_error)
+        applied.recovered.connect(lambda problem: self.banner.end(lambda subject: subject == problem))
         self.composer.asked.connect(self.ask_question)
         self.composer.edit.textChanged.connect(self.ways.push.keys_changed)
         self.transcript.welcome.asked.connect(self.ask_question)
@@ -362,7 +363,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         header.picture_wanted.connect(self.export.save_picture)
 
     def _announce_tray(self) -> None:
-        self.notice.show_notice(self.tr("The desktop no longer has a tray, so the window is shown again."))
+        self.notice.announce(self.tr("The desktop no longer has a tray, so the window is shown again."))
 
     def _use_ways(self) -> None:
         self.ways.use_preferences(self.applied.current, self.applied.current.input_mode)
@@ -428,7 +429,7 @@ class MainWindow(FollowsLanguage, QMainWindow):
         )
         presenter.banner.mirror(self.banner)
         presenter.show_model(self.export.origin)
-        self.notice.noticed.connect(presenter.notice.show_notice)
+        presenter.notice.mirror(self.notice)
         self.look.theme_changed.connect(presenter.set_theme)
         self.ways.push.add_window(presenter)
         self.shortcuts.add_window(presenter)

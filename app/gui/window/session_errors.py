@@ -7,6 +7,7 @@ cannot be used. Out: the banner, whose button looks for devices again or opens t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal
@@ -40,8 +41,6 @@ class SessionErrors(QObject):
     ) -> None:
         super().__init__(window)
         self._banner, self._bridge, self._engine = banner, bridge, engine
-        self._shown: ErrorRaised | RecordingStopped | None = None
-        """The subject of the banner, unless something else has been shown there since."""
         bridge.error_raised.connect(self._show_error)
         bridge.recording_stopped.connect(self._show_error)
         bridge.lost.connect(self._show_loss)
@@ -67,19 +66,19 @@ class SessionErrors(QObject):
         )
 
     def _show_error(self, event: ErrorRaised | RecordingStopped) -> None:
-        self._shown = event
         if isinstance(event, RecordingStopped):
-            self._banner.show_words(lambda: self._words_of_recording(event))
+            self._banner.show_words(lambda: self._words_of_recording(event), event)
         elif event.is_fatal:
             stands_in = self._engine.wanted.bundle.name if self._engine.stands_in else ""
             is_for_window = self._is_for_window(event.problem)
             if stands_in:
                 self._banner.show_words(
-                    lambda: self._words_of_stand_in(event.problem, stands_in, has_advice=is_for_window)
+                    lambda: self._words_of_stand_in(event.problem, stands_in, has_advice=is_for_window),
+                    event,
                 )
             else:
                 self._banner.show_words(
-                    lambda: self._words_of_engine(event.problem, has_advice=is_for_window)
+                    lambda: self._words_of_engine(event.problem, has_advice=is_for_window), event
                 )
         elif event.is_about_sound:
             self._banner.show_words(
@@ -87,10 +86,11 @@ class SessionErrors(QObject):
                     cause_in_words(event.problem),
                     remedy_in_words(event.problem),
                     self.tr("Look for devices again"),
-                )
+                ),
+                event,
             )
         else:
-            self._banner.show_error(event.problem)
+            self._banner.show_error(event.problem, event)
 
     def _is_for_window(self, problem: Problem) -> bool:
         """Whether the remedy applies here: advice about command-line options does not, unless the command
@@ -119,7 +119,8 @@ class SessionErrors(QObject):
         )
 
     def _remedy(self) -> None:
-        if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
+        shown = self._banner.subject
+        if isinstance(shown, ErrorRaised) and shown.is_fatal:
             self.settings_wanted.emit()
         else:
             self._bridge.send(RescanDevices())
@@ -134,25 +135,14 @@ class SessionErrors(QObject):
         )
 
     def _follow_devices(self, event: DevicesChanged) -> None:
-        if (
-            event.input
-            and event.output
-            and isinstance(self._shown, ErrorRaised)
-            and self._shown.is_about_sound
-        ):
-            self._end()
+        if event.input and event.output:
+            self._end(lambda error: error.is_about_sound)
 
     def _follow_engine(self) -> None:
-        if isinstance(self._shown, ErrorRaised) and self._shown.is_fatal:
-            self._end()
+        self._end(lambda error: error.is_fatal)
 
     def _follow_turns(self) -> None:
-        error = self._shown
-        if isinstance(error, ErrorRaised) and (error.is_past or error.turn_id is not None):
-            self._end()
+        self._end(lambda error: error.is_past or error.turn_id is not None)
 
-    def _end(self) -> None:
-        """Hide the error: its cause is over."""
-        if self._shown is not None and cause_in_words(self._shown.problem) in self._banner.message:
-            self._banner.dismiss()
-        self._shown = None
+    def _end(self, is_over: Callable[[ErrorRaised], bool]) -> None:
+        self._banner.end(lambda subject: isinstance(subject, ErrorRaised) and is_over(subject))

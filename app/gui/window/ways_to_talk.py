@@ -28,6 +28,7 @@ from app.gui.conversation.composer import takes_space
 from app.gui.window.control_bar import ControlBar
 from app.gui.window.controls import TalkButton
 from app.gui.window.global_hotkey import Action, GlobalHotkeys, Hotkey
+from app.gui.window.portal_shortcuts import HotkeyError
 from app.gui.window.state_badge import StateBadge
 from app.session.commands import HoldToTalk, Mute
 from app.session.events import DevicesChanged, MicrophoneSilent
@@ -218,6 +219,7 @@ class WaysToTalk(QObject):
         self._hotkeys.pressed.connect(self._press)
         self._hotkeys.released.connect(self._release)
         self._hotkeys.failed.connect(self._show_failure)
+        self._hotkeys.replaced.connect(self._end_failures)
         bridge.microphone_silent.connect(self._take_silence)
         self.push.keys_changed.connect(self._show_input)
         controls.muted.connect(self._mute)
@@ -314,4 +316,7 @@ class WaysToTalk(QObject):
         self.interruption_chosen.emit("never" if on else self._interruption)
 
     def _show_failure(self, error: MossVoiceError) -> None:
-        self._banner.show_error(error.problem)
+        self._banner.show_error(error.problem, error)
+
+    def _end_failures(self) -> None:
+        self._banner.end(lambda subject: isinstance(subject, HotkeyError))

@@ -85,6 +85,15 @@ def test_another_error_stays_when_the_device_is_back(bridge: SessionBridge, bann
     assert banner.remedy_button.isHidden()
 
 
+def test_a_device_that_is_back_is_no_error_behind_another_one(
+    bridge: SessionBridge, banner: ErrorBanner
+) -> None:
+    bridge.error_raised.emit(LOST)
+    bridge.error_raised.emit(ErrorRaised(Problem("The model failed.", "Ask again."), turn_id=3))
+    bridge.devices_changed.emit(BACK)
+    assert (banner.message, banner.more.isHidden()) == ("The model failed.", True)
+
+
 ENGINE = ErrorRaised(
     Problem(
         "/e holds no engine: rank0.engine is missing.",

@@ -347,6 +347,10 @@ def test_a_hotkey_of_another_program_is_said_once(desktop: FakeDesktop, ready: M
     choose(ready, "push", "F9")
     assert taken_keys(desktop) == {"talk": "F9"}
     assert ready.banner.message == ""
+    choose(ready, "push", "Ctrl+Alt+F1")
+    assert "Another program" in ready.banner.message
+    choose(ready, "push", "F9")
+    assert ready.banner.message == "", "other keys were chosen"
 
 
 @pytest.mark.slow
