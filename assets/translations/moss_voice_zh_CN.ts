@@ -1085,6 +1085,10 @@
 <context>
     <name>ErrorBanner</name>
     <message>
+        <source>%1 more</source>
+        <translation>另有 %1 条</translation>
+    </message>
+    <message>
         <source>Error</source>
         <translation>错误</translation>
     </message>
@@ -1529,6 +1533,10 @@
         <translation>%1，位于 %2</translation>
     </message>
     <message>
+        <source>No conversations in %1. Choose what to keep on the General page of the settings.</source>
+        <translation>%1 中没有对话。请在设置的“常规”页选择保留的内容。</translation>
+    </message>
+    <message>
         <source>Conversation as text</source>
         <translation>将对话保存为文字</translation>
     </message>
@@ -1543,6 +1551,10 @@
     <message>
         <source>Conversation as audio</source>
         <translation>将对话保存为声音</translation>
+    </message>
+    <message>
+        <source>The present conversation ends with it, and a new one begins.</source>
+        <translation>当前对话将随之结束，并开始新的对话。</translation>
     </message>
     <message>
         <source>Conversations</source>
@@ -1563,6 +1575,10 @@
     <message>
         <source>Size</source>
         <translation>大小</translation>
+    </message>
+    <message>
+        <source>No conversation has all of these words.</source>
+        <translation>没有对话同时包含这些词。</translation>
     </message>
     <message>
         <source>Continue</source>
@@ -1595,10 +1611,6 @@
     <message>
         <source>Delete all …</source>
         <translation>全部删除……</translation>
-    </message>
-    <message>
-        <source>No conversations are kept. Choose what to keep on the General page of the settings.</source>
-        <translation>没有保存任何对话。保存哪些内容见设置的“常规”页面。</translation>
     </message>
     <message>
         <source>FLAC (*.flac);;WAV (*.wav)</source>
@@ -2270,6 +2282,10 @@
         <translation>打开设置</translation>
     </message>
     <message>
+        <source>This conversation goes on but is no longer kept. The next one is.</source>
+        <translation>当前对话会继续，但不再保留；下一次对话会照常保留。</translation>
+    </message>
+    <message>
         <source>Choose another one on the Model or Engine page of the settings.</source>
         <translation>请在设置的“模型”或“引擎”页面中另选一个。</translation>
     </message>
@@ -2288,10 +2304,6 @@
     <message>
         <source>The damaged file is kept as %1.</source>
         <translation>损坏的文件保留为 %1。</translation>
-    </message>
-    <message>
-        <source>The conversation continues but is no longer kept. Fix the cause, then restart the program to keep it.</source>
-        <translation>对话继续进行，但不再保留。请排除原因并重新启动程序，以便保留对话。</translation>
     </message>
 </context>
 <context>
@@ -2862,7 +2874,7 @@
         <translation>须含 Ctrl、Alt 或 Windows 键，或为功能键。在所有窗口中都有效：在 X11 上（软件包 python-xlib），以及在 Wayland 上，如果桌面门户询问您后允许（软件包 jeepney）。不会读取其他按键。</translation>
     </message>
     <message>
-        <source>%1 is the other hotkey already. Choose other keys.</source>
+        <source>%1 is another hotkey already. Choose other keys.</source>
         <translation>%1 已是另一个热键。请选择其他按键。</translation>
     </message>
     <message>
