@@ -36,7 +36,7 @@ class EngineSlot:
         """With the time at which each is due."""
         self.is_closed = False
         self.wake: Callable[[], None] = changed.notify
-        """Called with `changed` held when there is a job, or the end. It must not block."""
+        """Called with `changed` held when there is a job to begin, or the end. It must not block."""
         self._changed, self._pending = changed, pending
 
     def submit(self, job: Job) -> None:
@@ -44,9 +44,13 @@ class EngineSlot:
         with self._changed:
             if not self.is_closed:
                 self._pending.begin()
-                wait_ns = HEAR_DUE_NS if isinstance(job, Hear) else 0
+                is_speech = isinstance(job, Hear)
+                wait_ns = HEAR_DUE_NS if is_speech else 0
+                # Speech is begun with the jobs before it, of which the other thread knows.
+                is_known = is_speech and bool(self.jobs)
                 self.jobs.append((time.monotonic_ns() + wait_ns, job))
-                self.wake()
+                if not is_known:
+                    self.wake()
 
     def close(self) -> None:
         """End the conversation after the step in progress; its KV blocks are freed. May be called twice."""

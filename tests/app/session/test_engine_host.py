@@ -476,6 +476,17 @@ def test_speech_waits_for_that_of_others_unless_the_turn_is_over(monkeypatch: py
     assert isinstance(run.take_job(now_ns), Hear), "the user has ended"
 
 
+def test_only_the_first_block_of_speech_wakes_the_engine_thread() -> None:
+    slot = EngineSlot(threading.Condition(), PendingWork())
+    wakes: list[int] = []
+    slot.wake = lambda: wakes.append(len(slot.jobs))
+    for _ in range(3):
+        slot.submit(Hear(1, np.zeros(1_280, np.float32)))
+    slot.submit(Commit(1, SPEECH, None, CancelScope()))
+    slot.close()
+    assert wakes == [1, 4, 0]
+
+
 def test_speech_that_nothing_follows_is_begun_at_a_tick_of_an_idle_thread() -> None:
     engine = ScriptedEngine(Script(chunks=1))
     with running(engine) as host:
