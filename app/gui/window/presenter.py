@@ -144,7 +144,7 @@ class Presenter(FollowsLanguage, QWidget):
         self.question, self.reply = ElidedLabel(), _Caption()
         self.waterfall_title, self.waterfall_sum = PlainLabel(), PlainLabel()
         self.waterfall = WaterfallView(theme, has_legend=False)
-        self.waterfall_legend = ElidedLabel()
+        self.waterfall_legend = PlainLabel()
         self.plots: dict[str, LivePlot] = {style.name: LivePlot(style, theme) for style in _PLOTS}
         self.stages = StageList()
         self.explain_button, self.leave_button = QPushButton(), QPushButton()
@@ -243,7 +243,7 @@ class Presenter(FollowsLanguage, QWidget):
         self.reply.setText(self._exchange.reply[-_LONGEST_CAPTION:])
 
     def _write_sum(self, waterfall: Waterfall | None) -> None:
-        self.waterfall_legend.setText("    ".join(self.waterfall.legend))
+        self.waterfall_legend.setText("\n".join(self.waterfall.legend))
         if waterfall is None:
             self.waterfall_sum.setText("")
             return
@@ -307,6 +307,7 @@ QLabel[role="caption"] {{ font-size: {px(19)}px; font-weight: 600; }}
         title.addWidget(self.waterfall_title)
         title.addWidget(self.waterfall_legend, 1)
         title.addWidget(self.waterfall_sum)
+        self.waterfall_legend.setWordWrap(True)
         self.waterfall_legend.setAlignment(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight)
         inside = QVBoxLayout(card)
         inside.addLayout(title)

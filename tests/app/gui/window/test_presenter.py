@@ -24,6 +24,8 @@ from app.gui.window.presenter import Presenter
 from app.session.commands import CancelTurn
 from app.session.events import ReplyTextDelta, SessionState, StateChanged, Timing, TurnCommitted, TurnOpened
 from app.session.report import ConversationReport
+from engine_runtime.timing import TimingEvent
+from tests.doubles import timed_turns
 from tests.doubles.scripted_session import ScriptedSession, conversation
 from tests.doubles.timed_turns import spoken_turn
 
@@ -181,11 +183,16 @@ def test_everything_fits_at_any_size(
     presenter = present(qtbot, window, width, height)
     for events in conversation():
         session.feed(*events)
+    session.feed(*(Timing(each) for each in early_turn(99)))
     window.bridge.poll()
     presenter.redraw()
+    legend = presenter.waterfall_legend
+    assert legend.text().splitlines() == list(presenter.waterfall.legend)
+    assert len(presenter.waterfall.legend) == 2
     for is_explaining in (False, True):
         presenter.explain_button.setChecked(is_explaining)
         qtbot.waitUntil(lambda: not is_cut(presenter))
+        qtbot.waitUntil(lambda: legend.heightForWidth(legend.width()) <= legend.height())
     presenter.explain_button.setChecked(False)
     window.banner.show_words(lambda: ("The loudspeaker is gone.", "Connect it again.", ""))
     assert not presenter.reply.isVisible()
@@ -208,6 +215,18 @@ def test_everything_fits_at_any_size(
     qtbot.waitUntil(lambda: not is_cut(presenter))
     assert presenter.size() == QSize(1024, 700)
     window.close()
+
+
+def early_turn(turn_id: int) -> list[TimingEvent]:
+    """A reply that was begun before the end of the turn was confirmed, after a pause that was rated."""
+    late, event = ("endpointing", "voice_to_voice", "playback_hold"), timed_turns.event
+    rating: dict[str, float | str] = {"probability": 0.9, "stage": "likely"}
+    return [
+        event("end_of_turn", 60_160, 0, turn_id, **rating, asked_ms=120.0, answered_ms=160.0),
+        event("endpointing", 60_000, 500, turn_id),
+        *(each for each in spoken_turn(turn_id, at_ms=59_560) if each.name not in late),
+        event("voice_to_voice", 60_000, 530, turn_id),
+    ]
 
 
 @pytest.mark.slow
