@@ -113,8 +113,9 @@ class NoticeLine(FollowsLanguage, QWidget):
         self.folder_button.setText(self.tr("Open the folder"))
 
     def _answer(self, notice: _Notice) -> None:
-        if not self.isHidden() and not self._current.is_answer:
-            self._waiting.appendleft(self._current)  # it may not have been seen
+        is_seen = self.isHidden() or self._shown_for.elapsed() >= SEEN_MS
+        if not self._current.is_answer and not is_seen:
+            self._waiting.appendleft(self._current)
         self._show(notice)
 
     def _show(self, notice: _Notice) -> None:
