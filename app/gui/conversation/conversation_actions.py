@@ -33,7 +33,7 @@ from app.session.commands import (
 )
 from app.session.conversation_folder import clear_remains, latest_open, read_about, sound_of
 from app.session.erased_turns import finish_all
-from app.session.events import ConversationContinued, TurnOpened
+from app.session.events import ConversationContinued, RecordingStopped, TurnOpened
 from app.session.transcript import (
     Heading,
     TurnText,
@@ -250,6 +250,7 @@ class ConversationActions(QObject):
 
     def _begin_new(self) -> None:
         self._bridge.send(NewConversation())
+        self._banner.end(lambda subject: isinstance(subject, RecordingStopped))  # it is recorded again
         self._transcript.clear()
         self._continued = self._started = None
         self._earlier = {}

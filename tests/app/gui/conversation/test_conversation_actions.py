@@ -32,11 +32,13 @@ from app.session.commands import (
 )
 from app.session.events import (
     ConversationContinued,
+    RecordingStopped,
     ReplyFinished,
     TurnCommitted,
     TurnOpened,
     TurnsRemoved,
 )
+from engine_runtime.errors import Problem
 from engine_runtime.types import Modality
 from tests.doubles.scripted_session import ScriptedSession
 from tests.tools.widgets import question_of, reply_of
@@ -95,6 +97,14 @@ def test_a_new_conversation_empties_the_view_after_a_question(
     monkeypatch.setattr("app.gui.conversation.conversation_actions.is_confirmed", lambda *_: True)
     window.conversations.start_new()
     assert (session.commands, window.transcript.turn_count) == ([NewConversation()], 0)
+
+
+def test_a_new_conversation_is_kept_again(window: MainWindow, session: ScriptedSession) -> None:
+    session.feed(RecordingStopped("", Problem("The disk is full.", "Free some space.")))
+    window.bridge.poll()
+    assert window.banner.message == "The disk is full."
+    window.conversations.start_new()
+    assert window.banner.message == ""
 
 
 @pytest.mark.slow
