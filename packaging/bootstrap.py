@@ -53,9 +53,11 @@ EXTRAS = "client,hotkey,released,serve"
 # wheel (90 MB) is for Linux on x86-64.
 TENSORRT_RTX = "tensorrt-rtx==1.7.1.116"
 
-# One process for each core, with a torch of its own: above four, memory is what runs short. What fails is run
-# once more, and the report names it: tests with threads and sound streams compete with others for the cores.
-PYTEST_OPTIONS = ("-n", "logical", "--maxprocesses", "4", "--reruns", "1")
+# Each process has a torch of its own: above four, memory is what runs short. What fails is run once more, and
+# the report names it: tests with threads and sound streams compete with others for the cores.
+PYTEST_OPTIONS = ("--maxprocesses", "4", "--reruns", "1")
+PROCESSES = (os.cpu_count() or 1) + 1
+"""For all tests: a quarter of their time they wait, for sound streams and for processes of their own."""
 
 # The shipped bundle's codec for an RTX 4090: exported, compared with torch, built, its tensors checked.
 BUILD_ENGINES = (
@@ -319,7 +321,7 @@ def run_tests(pytest_arguments: Sequence[str]) -> int:
             _announce(name, command)
             _say(output.rstrip())
             results[name] = status
-    tests = [python, "-m", "pytest", *PYTEST_OPTIONS, *pytest_arguments]
+    tests = [python, "-m", "pytest", "-n", str(PROCESSES), *PYTEST_OPTIONS, *pytest_arguments]
     _announce("tests", tests)
     results["tests"] = _run(tests, environment, check=False)
     failed = [name for name, status in results.items() if status != 0]

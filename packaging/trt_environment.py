@@ -172,7 +172,7 @@ def install(python: str) -> None:
 def run_tests(pytest_arguments: Sequence[str]) -> int:
     """Those of TESTS, or what the arguments choose; the first failure decides the exit status."""
     environment = {**os.environ, "QT_QPA_PLATFORM": "offscreen"}
-    pytest = [str(VENV / "bin" / "python"), "-m", "pytest", *bootstrap.PYTEST_OPTIONS]
+    pytest = [str(VENV / "bin" / "python"), "-m", "pytest", "-n", "logical", *bootstrap.PYTEST_OPTIONS]
     runs = [pytest_arguments] if pytest_arguments else TESTS
     results = [
         subprocess.run([*pytest, *choice], cwd=ROOT, env=environment, check=False).returncode
