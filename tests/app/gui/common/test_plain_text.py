@@ -130,7 +130,7 @@ def test_no_label_and_no_tooltip_takes_markup(
 
 
 @pytest.mark.parametrize("text", HOSTILE[:3])
-def test_message_boxes_show_text_as_it_is(window: MainWindow, text: str) -> None:
+def test_message_boxes_show_text_as_it_is(host: QWidget, text: str) -> None:
     seen: list[str] = []
 
     def look() -> None:
@@ -140,8 +140,8 @@ def test_message_boxes_show_text_as_it_is(window: MainWindow, text: str) -> None
         box.reject()
 
     QTimer.singleShot(0, look)
-    assert not is_confirmed(window, text, text, "Forget")
+    assert not is_confirmed(host, text, text, "Forget")
     QTimer.singleShot(0, look)
-    warn(window, text, text)
+    warn(host, text, text)
     assert seen == [literal(text), literal(text), literal(text), ""]
     assert PlainLabel(text).text() == clean(text)

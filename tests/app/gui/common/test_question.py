@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QPushButton
+from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.gui.common.question import asked_file, is_confirmed
-from app.gui.window.main_window import MainWindow
 
 
 @pytest.mark.parametrize(
     ("press", "expected"), [("Forget", True), ("Cancel", False), ("Escape", False), ("Return", False)]
 )
 def test_only_the_button_that_says_so_confirms(
-    qtbot: QtBot, window: MainWindow, press: str, expected: bool
+    qtbot: QtBot, host: QWidget, press: str, expected: bool
 ) -> None:
     def answer() -> None:
         box = QApplication.activeModalWidget()
@@ -30,7 +29,7 @@ def test_only_the_button_that_says_so_confirms(
             qtbot.keyClick(box, getattr(Qt.Key, f"Key_{press}"))
 
     QTimer.singleShot(0, answer)
-    assert is_confirmed(window, "Forget it?", "It is gone then.", "Forget") is expected
+    assert is_confirmed(host, "Forget it?", "It is gone then.", "Forget") is expected
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ def test_only_the_button_that_says_so_confirms(
     ],
 )
 def test_a_file_gets_the_ending_of_its_kind(
-    window: MainWindow,
+    host: QWidget,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     chosen: str,
@@ -55,16 +54,16 @@ def test_a_file_gets_the_ending_of_its_kind(
     given = str(tmp_path / chosen) if chosen else ""
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (given, kind))
     kinds = "Markdown (*.md);;Text (*.txt)"
-    assert asked_file(window, "t", "n.md", kinds) == (tmp_path / expected if expected else None)
+    assert asked_file(host, "t", "n.md", kinds) == (tmp_path / expected if expected else None)
 
 
 def test_a_file_that_got_its_ending_is_not_overwritten_without_a_question(
-    window: MainWindow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: QWidget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "talk.md").write_text("mine")
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: (str(tmp_path / "talk"), ""))
     for answer, expected in ((False, None), (True, tmp_path / "talk.md")):
         monkeypatch.setattr("app.gui.common.question.is_confirmed", lambda *_, answer=answer: answer)
-        assert asked_file(window, "t", "n.md", "Markdown (*.md)") == expected
+        assert asked_file(host, "t", "n.md", "Markdown (*.md)") == expected
     monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_: ("/dev/null", ""))
-    assert asked_file(window, "t", "n.md", "Markdown (*.md)") == Path("/dev/null")
+    assert asked_file(host, "t", "n.md", "Markdown (*.md)") == Path("/dev/null")
