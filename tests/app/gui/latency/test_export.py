@@ -19,7 +19,6 @@ from app.gui.common.themes import DARK, LIGHT, Theme
 from app.gui.common.turn_times import LOCAL_STAGES
 from app.gui.latency.definitions import define, number
 from app.gui.latency.export import (
-    MOST_EVENTS,
     PICTURE_WIDTH,
     PIXEL_RATIO,
     Measured,
@@ -130,15 +129,15 @@ def test_an_export_that_nobody_wants_after_all_does_nothing(
     assert not window.banner.isVisible()
 
 
-def test_the_newest_events_are_kept() -> None:
+def test_the_newest_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 10_000
+    monkeypatch.setattr("app.gui.latency.export.MOST_EVENTS", most)
     log = TimingLog()
-    sent = [
-        TimingEvent("step", 1, index, 1, "engine", {"tokens": index}) for index in range(MOST_EVENTS + 1_500)
-    ]
+    sent = [TimingEvent("step", 1, index, 1, "engine", {"tokens": index}) for index in range(most + 1_500)]
     log.extend(sent[:700])
     assert list(log) == sent[:700]
     log.extend(sent[700:])
-    assert MOST_EVENTS <= len(log) < len(sent)
+    assert most <= len(log) < len(sent)
     assert list(log) == sent[-len(log) :]
     log.clear()
     assert (len(log), list(log)) == (0, [])
