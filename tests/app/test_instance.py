@@ -62,7 +62,7 @@ def answering(listener: socket.socket | None, knocks: list[bytes]) -> threading.
 
     def answer() -> None:
         assert listener is not None
-        listener.settimeout(20)
+        listener.settimeout(120)
         connection, _ = listener.accept()
         with connection:
             knocks.append(connection.recv(MOST_BYTES))

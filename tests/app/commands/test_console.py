@@ -254,7 +254,7 @@ def test_a_question_through_the_sound_server_is_answered(
             speaker.wait(20)
         lines.append(_line_with(process.stdout.readline, "1. reply"))
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=20)
+        output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     document = json.loads(output.splitlines()[-1])
@@ -277,7 +277,7 @@ def test_a_microphone_that_comes_later_is_used(
         pulse_server.add_microphone()
         assert "listening" in _line_with(process.stdout.readline, "listening")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
 

@@ -149,7 +149,7 @@ def test_the_official_client_holds_a_conversation_with_nano(repository: Path, na
 
     with served(repository, key=KEY) as (address, _):
         asyncio.run(asyncio.wait_for(converse(address), 240))
-        with urllib.request.urlopen(f"http://{address}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/health", timeout=120) as answer:
             assert json.load(answer)["status"] == "ready"
 
 
@@ -254,7 +254,7 @@ def test_tls(repository: Path, nano_bundle: Path, tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(certificate))
     with (
         served(repository, "--tls-cert", str(certificate), "--tls-key", str(key)) as (address, _),
-        urllib.request.urlopen(f"https://{address}/health", context=context, timeout=10) as answer,
+        urllib.request.urlopen(f"https://{address}/health", context=context, timeout=120) as answer,
     ):
         assert json.load(answer)["capacity"] == 1
 
