@@ -262,8 +262,8 @@ class HistoryDialog(QDialog):
         shown, current = self._found.shown, self.list.currentItem()
         if current is None or current.isHidden():
             self.list.setCurrentItem(shown[0] if shown else None)  # type: ignore[arg-type]
-        is_over = self._found.is_finished and bool(self.search.text().strip())
-        self.nothing_found.setVisible(is_over and not shown)
+        is_searched = self._found.is_finished and self.list.topLevelItemCount() > 0
+        self.nothing_found.setVisible(is_searched and not shown)
 
     def _open(self) -> None:
         """Show the selected conversation."""
