@@ -65,13 +65,11 @@ class FittingArea(QScrollArea):
         self._fit_height()
 
     def _keep_on_screen(self) -> None:
-        """Move a window up that has grown beyond the lower edge of the screen."""
+        """The user may leave a window half beyond the edge, but it does not grow beyond it."""
         window, before = self.window(), self._window_height
         self._window_height = window.height()
-        beyond = window.frameGeometry().bottom() - self.screen().availableGeometry().bottom()
-        if beyond > 0 and 0 < before < window.height() and not window.isMaximized():
-            room = window.y() - self.screen().availableGeometry().top()
-            window.move(window.x(), window.y() - max(0, min(beyond, room)))
+        if 0 < before < window.height() and not window.isMaximized():
+            lift_onto_screen(window)
 
     def _fit_height(self) -> None:
         if self._fits_text:
@@ -79,3 +77,12 @@ class FittingArea(QScrollArea):
             if isinstance(stack, QStackedWidget) and stack.currentWidget() is not self:
                 width = stack.width()  # that of a page only when it is shown
             self._content.setMinimumHeight(max(0, self._content.heightForWidth(width)))
+
+
+def lift_onto_screen(window: QWidget) -> int:
+    """Move a window up that reaches beyond the lower edge of the screen; returns by how many pixels."""
+    room, frame = window.screen().availableGeometry(), window.frameGeometry()
+    lifted = max(0, min(frame.bottom() - room.bottom(), frame.top() - room.top()))
+    if lifted:
+        window.move(window.x(), window.y() - lifted)
+    return lifted

@@ -6,11 +6,12 @@ In: events of the session through the bridge, badge and mute button of the large
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QCloseEvent, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QToolButton, QVBoxLayout, QWidget
 
 from app.gui.common.bridge import SessionBridge
+from app.gui.common.fitting_area import lift_onto_screen
 from app.gui.common.icons import Icons
 from app.gui.common.notices import ErrorBanner, NoticeLine
 from app.gui.common.plain_text import PlainLabel, set_tip
@@ -50,8 +51,8 @@ class CompactWindow(FollowsLanguage, QWidget):
         super().__init__()
         self._bridge, self._controls, self._icons, self._theme = bridge, controls, icons, theme
         self._exchange = exchange
-        self._usual_height = 0
-        """While there is a banner: without it."""
+        self._usual_height = self._lifted = 0
+        """While there is a banner: the height without it, and by how much the window was moved up."""
         self.badge = StateBadge(theme, icons, names_server=True)
         self.badge.mirror(badge)
         self.input_meter, self.output_meter = LevelMeter(theme), LevelMeter(theme)
@@ -105,11 +106,17 @@ class CompactWindow(FollowsLanguage, QWidget):
         if self.banner.message:
             self._usual_height = self._usual_height or self.height()
             self.banner.need_height(self.width() - 2 * _MARGIN)
+            QTimer.singleShot(0, self, self._lift)  # after the window has grown
         elif self._usual_height:
             if (layout := self.layout()) is not None:
                 layout.activate()  # without the minimum height of the banner
             self.resize(self.width(), self._usual_height)
-            self._usual_height = 0
+            self.move(self.x(), self.y() + self._lifted)
+            self._usual_height = self._lifted = 0
+
+    def _lift(self) -> None:
+        if self._usual_height:
+            self._lifted += lift_onto_screen(self)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         """Keep the room of the banner at another width."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
@@ -117,7 +117,9 @@ def test_the_compact_window_has_room_for_a_banner(
     qtbot: QtBot, ready: MainWindow, session: ScriptedSession
 ) -> None:
     compact = other_window(qtbot, ready, "compact")
-    height = compact.height()
+    height, room = compact.height(), compact.screen().availableGeometry()
+    place = QPoint(room.left(), room.bottom() - compact.frameGeometry().height())
+    compact.move(place)
     session.feed(ErrorRaised(Problem("The microphone 'a' cannot be opened.", "Choose another one. " * 6)))
     ready.bridge.poll()
     banner = ready.modes.compact.banner
@@ -129,5 +131,6 @@ def test_the_compact_window_has_room_for_a_banner(
     qtbot.waitUntil(lambda: compact.height() > height)
     labels = list(filter(PlainLabel.isVisible, banner.findChildren(PlainLabel)))
     qtbot.waitUntil(lambda: all(map(fits, labels)))
+    qtbot.waitUntil(lambda: room.contains(compact.frameGeometry()))
     ready.banner.dismiss()
-    qtbot.waitUntil(lambda: compact.height() == height)
+    qtbot.waitUntil(lambda: (compact.height(), compact.pos()) == (height, place))
