@@ -871,7 +871,7 @@
         <translation>开始播放 → 首个样本到达扬声器：等待设备的下一个数据块，加上设备延迟。</translation>
     </message>
     <message>
-        <source>Lighter bars: done before the end of your turn was confirmed.</source>
+        <source>Lighter bars: before the end of your turn was confirmed.</source>
         <translation>浅色条：在确定您说完之前完成的工作。</translation>
     </message>
     <message>

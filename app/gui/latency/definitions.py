@@ -231,7 +231,7 @@ def rating_legend() -> str:
 
 def speculation_text() -> str:
     """Explains the lighter bars of a waterfall."""
-    return translate("Definitions", "Lighter bars: done before the end of your turn was confirmed.")
+    return translate("Definitions", "Lighter bars: before the end of your turn was confirmed.")
 
 
 def glossary() -> list[tuple[str, str]]:

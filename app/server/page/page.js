@@ -406,7 +406,7 @@ class LatencyView {
       }
       sum.textContent = total(stage) > 0 ? `${shown(total(stage), "ms")} ms` : "–";
     }
-    const early = bars.some((bar) => bar.isEarly) ? " Lighter bars: done before the end of your turn was confirmed." : "";
+    const early = bars.some((bar) => bar.isEarly) ? " Lighter bars: before the end of your turn was confirmed." : "";
     const between = `${shown(other, "ms")} ms of it between the stages.`;
     element("sum").textContent = `${shown(end, "ms")} ms to the loudspeaker, ${between}${early}`;
   }

@@ -523,7 +523,7 @@ def test_the_marks_of_the_waterfall_are_in_its_legend(view: LatencyView) -> None
     assert waterfall is not None
     bars = tuple(dataclasses.replace(bar, is_speculative=True) for bar in waterfall.bars)
     view.waterfall.show_waterfall(dataclasses.replace(waterfall, bars=bars, ratings=()))
-    assert view.waterfall.legend == ("Lighter bars: done before the end of your turn was confirmed.",)
+    assert view.waterfall.legend == ("Lighter bars: before the end of your turn was confirmed.",)
 
 
 def test_the_curves_of_a_plot_stay_apart(view: LatencyView) -> None:
