@@ -429,7 +429,8 @@ class SessionConfig:
         config = self._with_shared(change, said.format)
         if change.tools is not None and config.tools.refused is not None:
             raise config.tools.refused
-        return replace(config, finished=self._finished(change.moss_voice)), change.metadata
+        finished = self._finished(change.moss_voice)
+        return config if finished is None else replace(config, finished=finished), change.metadata
 
     def _with_shared(self, change: _Shared, output: _Format | None) -> SessionConfig:
         """With the fields that session and response have."""
