@@ -20,10 +20,12 @@ Eagerness = Literal["off", "patient", "balanced", "eager"]
 SpeculationMode = Literal["auto", "on", "off"]
 """Whether a reply is made before the turn is confirmed; "auto": while the engine keeps up."""
 
-OverlapMode = Literal["pause", "duck", "off"]
+OverlapManner = Literal["pause", "duck", "off"]
 """What happens to a reply when somebody speaks over it, until it is clear whether that is a turn: it is
 paused, its volume falls, or nothing."""
-DEFAULT_OVERLAP: OverlapMode = "pause"
+OverlapMode = Literal["auto", OverlapManner]
+"""The manner, or "auto": "pause" while an echo of the reply is cancelled, else "duck"."""
+DEFAULT_OVERLAP: OverlapMode = "auto"
 InputMode = Literal["voice", "push", "both"]
 """What opens a turn: voice activity, the push-to-talk button, or both."""
 EchoLibrary = Literal["pywebrtc", "livekit"]
@@ -87,7 +89,8 @@ class StartSettings:
         None,
         option="--overlap",
         help="what happens to a reply when somebody speaks over it, until it is clear whether that is a "
-        "turn: it pauses, its volume falls (duck), or nothing (default: the window's setting, else pause)",
+        "turn: it pauses, its volume falls (duck), or nothing; auto ducks it while the microphone "
+        "does not hear it, as with headphones, and else pauses it (default: the window's setting, else auto)",
     )
     speculate: SpeculationMode | None = setting(
         None,

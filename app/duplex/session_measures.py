@@ -148,7 +148,7 @@ class OverlapSpan:
     end_s: float
     turn_id: int
     manner: str
-    """What happened to the reply: an `OverlapMode`."""
+    """What happened to the reply: an `OverlapManner`."""
     is_resumed: bool
 
     @property

@@ -97,6 +97,11 @@ class Capture:
         """Whether the source was reopened at another rate and has to be attached again."""
         return self.source is not None and self.source.ring is not self._ring
 
+    @property
+    def has_echo(self) -> bool:
+        """Whether an echo of the reply is cancelled: the user wears no headphones."""
+        return self.processor is not None and not self.is_file and self.processor.cancels_echo
+
     def frames(self, *, is_muted: bool) -> Iterator[VadFrame]:
         """The frames captured since the last call; a muted microphone captures silence."""
         if self._ring is None:
@@ -111,8 +116,7 @@ class Capture:
         self._energy += float(np.dot(pcm, pcm))
         self._energy_samples += len(pcm)
         may_be_echo = self.processor is not None and self.processor.suspects_echo
-        has_echo = self.processor is not None and not self.is_file and self.processor.cancels_echo
-        for frame in self.stream.frames(resampled, may_be_echo=may_be_echo, has_echo=has_echo):
+        for frame in self.stream.frames(resampled, may_be_echo=may_be_echo, has_echo=self.has_echo):
             self._peak_probability = max(self._peak_probability, frame.probability)
             yield frame
 

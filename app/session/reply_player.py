@@ -25,7 +25,7 @@ from app.session.events import (
 from app.session.playback import Playback
 from app.session.speculation import HeldReply
 from app.session.turn_driver import UserTurn
-from app.settings import OverlapMode
+from app.settings import OverlapManner
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, ReplyAudio, ReplyDone, ReplyEvent, ReplyText
 
@@ -184,7 +184,7 @@ class ReplyPlayer:
         self._time_start(reply, started_ns)
         return True
 
-    def pause(self, overlap: OverlapMode = "pause") -> None:
+    def pause(self, overlap: OverlapManner = "pause") -> None:
         """The user speaks over the reply: fade it out, duck it, or leave it alone. The engine continues with
         it. Nothing of a reply that was not heard yet is played, whatever the mode."""
         reply = self._present()

@@ -47,7 +47,7 @@ class SessionSettings:
     audio_processing: AudioProcessing = field(default_factory=AudioProcessing)
     """Echo cancellation, noise suppression and gain control of the microphone."""
     overlap: OverlapMode | None = None
-    """What happens to a reply when somebody speaks over it; None for the default, a pause."""
+    """What happens to a reply when somebody speaks over it; None for the default, "auto"."""
     speculate: SpeculationMode | None = None
     """Whether a reply is made and held before the turn is confirmed; None for the default, "auto"."""
     hear_samples: bool = True

@@ -53,7 +53,7 @@ from app.session.session_settings import SessionSettings
 from app.session.speculation import HeldReply
 from app.session.turn_driver import DriverSettings, StoppedReply, TurnDriver, TurnResult, UserTurn
 from app.session.voice_stream import VadFrame
-from app.settings import DEFAULT_OVERLAP
+from app.settings import DEFAULT_OVERLAP, OverlapManner
 from engine_runtime.errors import Problem
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import ReplyEvent
@@ -355,10 +355,18 @@ class TurnControl:
 
     def pause_reply(self, event: TurnEvent) -> None:
         """Pause or duck the reply, or leave it alone; the engine continues with it."""
-        overlap = self.settings.overlap or DEFAULT_OVERLAP
+        overlap = self._overlap_manner()
         self._player.pause(overlap)
         onset_ns = self._capture.spoken_at_ns(self._stream.samples_of(event.speech_start_ms))
         self._driver.report("interrupt", self.turn_id, onset_s=onset_ns / 1e9, overlap=overlap)
+
+    def _overlap_manner(self) -> OverlapManner:
+        """What happens to the reply now; "auto" ducks it where that spares more backchannels and loses no
+        interruption: an interruption is detected later beneath a cancelled echo."""
+        overlap = self.settings.overlap or DEFAULT_OVERLAP
+        if overlap != "auto":
+            return overlap
+        return "pause" if self._capture.has_echo else "duck"
 
     def resume_reply(self) -> None:
         """Resume where it was paused, or raise its volume again."""

@@ -401,8 +401,8 @@
         <translation>期间(&amp;W)</translation>
     </message>
     <message>
-        <source>What happens to a reply while you speak over it, until it is clear whether you want it to stop. After an &quot;mm-hm&quot; or a cough it goes on.</source>
-        <translation>您在回复播放时说话，在弄清您是否要它停下之前，回复怎么办。若只是“嗯”或咳嗽，回复会继续。</translation>
+        <source>What happens to a reply while you speak over it, until it is clear whether you want it to stop. After an &quot;mm-hm&quot; or a cough it goes on. Automatic: softly with headphones; with loudspeakers it pauses.</source>
+        <translation>您在回复播放时说话，在弄清您是否要它停下之前，回复怎么办。若只是“嗯”或咳嗽，回复会继续。自动：戴耳机时轻声继续，用扬声器时暂停。</translation>
     </message>
     <message>
         <source>&amp;Reply as</source>

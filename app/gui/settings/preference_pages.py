@@ -63,7 +63,8 @@ class ConversationPage(SettingsPage):
                 self.overlap_box,
                 self.tr(
                     "What happens to a reply while you speak over it, until it is clear whether you want "
-                    'it to stop. After an "mm-hm" or a cough it goes on.'
+                    'it to stop. After an "mm-hm" or a cough it goes on. Automatic: softly with '
+                    "headphones; with loudspeakers it pauses."
                 ),
             ),
             (self.tr("&Reply as"), self.reply_box, ""),
@@ -105,6 +106,7 @@ class ConversationPage(SettingsPage):
         )
         self.overlap_box = choice_box(
             (
+                (self.tr("Automatic"), "auto"),
                 (self.tr("It pauses"), "pause"),
                 (self.tr("It goes on softly"), "duck"),
                 (self.tr("It goes on as before"), "off"),

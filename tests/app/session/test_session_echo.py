@@ -164,10 +164,15 @@ def interruptions(driver: Driver) -> int:
     return len(driver.of(TurnCancelled))
 
 
+def manners(driver: Driver) -> list[object]:
+    """What happened to the replies that somebody seemed to speak over."""
+    decisions = [event.event for event in driver.of(Timing) if event.event.name == "decision"]
+    return [event.attributes["overlap"] for event in decisions if event.attributes["kind"] == "interrupt"]
+
+
 def pauses(driver: Driver) -> int:
     """How often a reply was paused because somebody seemed to speak."""
-    decisions = [event.event for event in driver.of(Timing) if event.event.name == "decision"]
-    return sum(decision.attributes["kind"] == "interrupt" for decision in decisions)
+    return len(manners(driver))
 
 
 @pytest.mark.parametrize("loss_db", [6, 20])
@@ -215,6 +220,7 @@ def test_the_user_can_interrupt_a_reply_that_echoes(loss_db: float, delay_ms: fl
             assert interruptions(driver) == turn + 1
             driver.until(lambda turn=turn: replies_heard(driver) > turn, 60)  # type: ignore[misc]
     assert {event.reason for event in driver.of(TurnCancelled)} == {"barge_in"}
+    assert set(manners(driver)) == {"pause"}
     assert len(driver.of(TurnOpened)) == 6
 
 

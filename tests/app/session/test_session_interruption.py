@@ -35,6 +35,7 @@ from app.session.events import (
     TurnOpened,
 )
 from app.session.session_settings import SessionSettings
+from app.settings import OverlapMode
 from engine_runtime.errors import AudioDeviceError
 from engine_runtime.types import Pcm
 from tests.doubles.scripted_detector import ScriptedDetector
@@ -52,7 +53,11 @@ QUESTION = (silence(0.5), speech(0.6), silence(1.9))
 OVER_S = 3.0
 TURNS = TurnTakingSettings(eagerness="off")
 SETTINGS = SessionSettings(
-    hear_samples=False, turn_taking=TURNS, audio_processing=AudioProcessing("off"), speculate="off"
+    hear_samples=False,
+    turn_taking=TURNS,
+    audio_processing=AudioProcessing("off"),
+    overlap="pause",
+    speculate="off",
 )
 SCRIPT = Script(chunks=10)
 
@@ -168,9 +173,11 @@ def levels_db(record: Pcm) -> dict[int, float]:
     return dict(enumerate(levels.tolist()))
 
 
-def test_a_backchannel_ducks_the_reply_which_goes_on() -> None:
+@pytest.mark.parametrize("overlap", ["duck", "auto"])
+def test_a_backchannel_ducks_the_reply_which_goes_on(overlap: OverlapMode) -> None:
     loudspeaker, microphone = Loudspeaker(), ScriptedMicrophone(*QUESTION, speech(0.35))
-    with running(ScriptedEngine(SCRIPT), DUCKING, microphone=microphone, speaker=loudspeaker) as driver:
+    settings = replace(SETTINGS, overlap=overlap)
+    with running(ScriptedEngine(SCRIPT), settings, microphone=microphone, speaker=loudspeaker) as driver:
         driver.session.send(Start())
         driver.await_event(PlaybackFinished)
     sound = np.trim_zeros(loudspeaker.record)

@@ -331,7 +331,7 @@ def test_defaults_change_nothing() -> None:
     turns = TurnTakingSettings(eagerness=DEFAULT_EAGERNESS, input_mode="voice")
     processing = AudioProcessing(library="pywebrtc")
     expected = SessionSettings(
-        turn_taking=turns, overlap="pause", speculate="auto", audio_processing=processing
+        turn_taking=turns, overlap="auto", speculate="auto", audio_processing=processing
     )
     assert Preferences().session_settings() == expected
 
