@@ -297,7 +297,7 @@ class DialogLoop:
             case NewConversation():
                 sources.end_sample()
                 turns.new_conversation()
-                self._recorder.end(is_ended=True)
+                self._recorder.begin_anew()
             case PlayAgain(turn_id):
                 sources.open_output(turns.settings)
                 turns.repeat(turn_id)

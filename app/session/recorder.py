@@ -242,6 +242,13 @@ class ConversationRecorder:
             self._is_same, self._continued_folder, self._continued = False, None, None
             self._wanted = self._settings.recording  # also after an error
 
+    def begin_anew(self) -> None:
+        """The user begins another conversation: the present one is not continued at the next start, also if
+        nothing was recorded of it in this run."""
+        if self._continued_folder is not None and not self._is_same:
+            self._writer.submit(Finish(self._continued_folder))
+        self.end(is_ended=True)
+
     def close(self) -> None:
         """End the recording and the thread of the writer."""
         self.end(is_ended=False)
@@ -396,6 +403,13 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Finish:
+    """The conversation in `folder`, of which nothing is being recorded, will not be continued."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Erase:
     """Nothing of these turns is to be kept, neither in `folder`, which the conversation continues, nor in
     what was recorded of it since, if it `is_recorded`."""
@@ -412,7 +426,7 @@ class Pack:
     root: Path
 
 
-WriteJob = Begin | Sound | Line | About | History | Erase | End | Pack | None
+WriteJob = Begin | Sound | Line | About | History | Erase | Finish | End | Pack | None
 """None ends the thread."""
 
 
@@ -454,7 +468,9 @@ class RecordWriter:
         while True:
             job = self._next()
             try:
-                if job is None or isinstance(job, Begin | Erase):  # which may be about the same files
+                if job is None or isinstance(
+                    job, Begin | Erase | Finish
+                ):  # which may be about the same files
                     self._stop_packing()
                 if job is None:
                     self._close()
@@ -499,13 +515,15 @@ class RecordWriter:
             self._to_pack.append(self._packing.folder)
             self._packing = None
 
-    def _write(self, job: Begin | Sound | Line | About | History | Erase | End | Pack) -> None:
+    def _write(self, job: Begin | Sound | Line | About | History | Erase | Finish | End | Pack) -> None:
         if isinstance(job, Begin):
             self._close()
             self._folder = _OpenFolder(job)
             self._written = [*(self._written if job.is_same else ()), self._folder.path]
         elif isinstance(job, Erase):
             self._erase(job)
+        elif isinstance(job, Finish):
+            self._finish(job.folder)
         elif isinstance(job, Pack):
             self._to_pack.extend(with_unpacked_sound(job.root))
         elif isinstance(job, Sound):
@@ -544,6 +562,17 @@ class RecordWriter:
             self._folder.erase(job.turn_ids)
         if trouble is not None:
             raise trouble
+
+    @staticmethod
+    def _finish(folder: Path) -> None:
+        try:
+            descriptor = lock(folder)
+            try:
+                _save(folder / ABOUT, read_about(folder) | {"is_ended": True})
+            finally:
+                os.close(descriptor)
+        except (MossVoiceError, OSError) as error:  # it was deleted, or belongs to another window
+            _log.warning("a conversation cannot be ended: %s", error)
 
     def _give_up(self, error: MossVoiceError) -> None:
         folder, self._folder = self._folder, None
@@ -694,8 +723,12 @@ class _OpenFolder:
 
     def save(self, name: str, document: dict[str, Any]) -> None:
         """Replace a file by this document."""
-        with ExportFile(self.path / name, is_private=True) as file:
-            file.write(json.dumps(document, ensure_ascii=False).encode())
+        _save(self.path / name, document)
+
+
+def _save(file: Path, document: dict[str, Any]) -> None:
+    with ExportFile(file, is_private=True) as written:
+        written.write(json.dumps(document, ensure_ascii=False).encode())
 
 
 def _make_folder(recording: Recording) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -31,6 +32,7 @@ from app.session.commands import (
 from app.session.conversation_folder import (
     RecordError,
     is_being_written,
+    latest_open,
     list_conversations,
     lock,
     read_events,
@@ -48,7 +50,7 @@ from app.session.events import (
     TurnsRemoved,
 )
 from app.session.headless import run_file
-from app.session.recorder import Begin, ConversationRecorder, Erase, Line, RecordWriter, Sound
+from app.session.recorder import Begin, ConversationRecorder, Erase, Finish, Line, RecordWriter, Sound
 from app.session.session_settings import Recording, SessionSettings
 from app.session.transcript import how_to_continue
 from engine_runtime.types import Modality, Pcm
@@ -392,6 +394,32 @@ def test_a_new_conversation_is_not_recorded_as_the_one_that_could_be_continued()
     recorder.end(is_ended=True)
     recorder.note(AskText("something else"))
     assert [job.folder for job in jobs.jobs if isinstance(job, Begin)] == [None]
+
+
+@pytest.mark.slow
+def test_a_new_conversation_ends_the_one_of_the_start_also_if_nothing_is_said(tmp_path: Path) -> None:
+    with running(ScriptedEngine(Script(chunks=1)), settings(tmp_path)) as driver:
+        driver.session.send(AskText("mine"))
+        driver.await_event(PlaybackFinished)
+    earlier = latest_open(tmp_path)
+    assert earlier is not None
+    with running(ScriptedEngine(Script(chunks=1)), settings(tmp_path)) as driver:
+        driver.session.send(how_to_continue(earlier.folder))
+        driver.await_event(ConversationContinued)
+        driver.session.send(NewConversation())
+        driver.until(lambda: latest_open(tmp_path) is None)
+    (found,) = list_conversations(tmp_path)
+    assert dataclasses.replace(found, is_ended=False, size_bytes=0) == dataclasses.replace(
+        earlier, size_bytes=0
+    )
+
+
+def test_a_conversation_that_is_gone_cannot_end(tmp_path: Path) -> None:
+    writer = RecordWriter(PendingWork())
+    writer.submit(Finish(tmp_path / "gone"))
+    writer.submit(None)
+    writer.run()
+    assert writer.problems.empty()
 
 
 def test_a_folder_that_cannot_be_written_is_left_to_others(tmp_path: Path) -> None:
