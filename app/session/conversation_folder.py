@@ -89,13 +89,13 @@ def list_conversations(root: Path) -> list[ConversationSummary]:
 
 
 def latest_open(root: Path) -> ConversationSummary | None:
-    """The conversation that was held last and not ended, None if there is none or if it is going on."""
-    found = [
-        known
-        for known in list_conversations(root)
-        if known.turns and not known.is_ended and not is_being_written(known.folder)
-    ]
-    return max(found, key=lambda known: _changed_ns(known.folder / ABOUT), default=None)
+    """The conversation that was held last, None if there is none, if it was ended or if it is going on."""
+    # Not an older one: who began a new conversation and said nothing does not want it back.
+    held = [known for known in list_conversations(root) if known.turns]
+    latest = max(held, key=lambda known: _changed_ns(known.folder / ABOUT), default=None)
+    if latest is None or latest.is_ended or is_being_written(latest.folder):
+        return None
+    return latest
 
 
 def count_damaged(root: Path) -> int:
