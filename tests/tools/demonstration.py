@@ -33,6 +33,8 @@ COUNTED = "One, two, three, four, five, six, seven."
 SIZE = QSize(1280, 720)
 LOOK_S = 4.0
 """For those who watch, after each reply."""
+PEAK = 0.5
+"""Of each recording that the user says."""
 ROOM_DBFS = -75.0
 """Noise of the room: a microphone that delivers zeros is taken for a broken one."""
 
@@ -104,8 +106,15 @@ class Demonstration:
 
     def _say(self, wav: Path) -> None:
         self._note("user", recording=wav.name)
-        speaking = self._server.speak(wav)
+        speaking = self._server.speak(self._at_user_level(wav))
         self._live.wait(lambda: speaking.poll() is not None, 60)
+
+    def _at_user_level(self, wav: Path) -> Path:
+        """The recording as loud as the others: who is 10 dB softer than the user is taken for a bystander."""
+        levelled = self._folder / "said.wav"
+        pcm, rate = soundfile.read(wav, dtype="float32")
+        soundfile.write(levelled, pcm * (PEAK / np.abs(pcm).max()), rate)
+        return levelled
 
     def _until_played(self, turn_id: int) -> None:
         self._wait(lambda: any(event.turn_id == turn_id for event in self._live.of(PlaybackFinished)))
@@ -152,6 +161,7 @@ def recorded(server: PulseServer, folder: Path) -> Demonstration:
     soundfile.write(folder / "demonstration.flac", np.fromfile(raw, np.int16).reshape(-1, 2), 48_000)
     raw.unlink()
     room.unlink()
+    (folder / "said.wav").unlink()
     (folder / "demonstration.json").write_text(json.dumps(held.lines, indent=1))
     return held
 
