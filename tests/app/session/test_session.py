@@ -213,6 +213,7 @@ def test_barge_in_stops_the_reply_and_opens_a_turn(tmp_path: Path) -> None:
     )
     with running(
         ScriptedEngine(Script(chunks=10)),
+        SessionSettings(hear_samples=False, overlap="pause"),
         microphone=WavMicrophone(path),
         speaker=WavSpeaker(48_000, heard.append),
     ) as driver:

@@ -38,6 +38,7 @@ from app.session.events import (
 )
 from app.session.session import Session
 from app.session.session_settings import SessionSettings
+from app.settings import OverlapMode
 from engine_runtime.conversation.turn import Conversation
 from engine_runtime.timing import TimingBus
 from engine_runtime.types import Modality, Pcm, ReplyAudio, ReplyDone, ReplyEvent
@@ -128,13 +129,18 @@ class Room(EchoRoom):
 
 @contextmanager
 def talking(
-    room: EchoRoom, mode: EchoMode = "auto", *, speaker: SoundOutput | None = None, clock: Clock | None = None
+    room: EchoRoom,
+    mode: EchoMode = "auto",
+    *,
+    overlap: OverlapMode = "pause",
+    speaker: SoundOutput | None = None,
+    clock: Clock | None = None,
 ) -> Iterator[Driver]:
     """A session that listens in the room; with a `speaker` of its own it does not listen yet."""
     engine = SpeakingEngine()
     session = Session(
         lambda: engine,
-        SessionSettings(audio_processing=AudioProcessing(mode)),
+        SessionSettings(audio_processing=AudioProcessing(mode), overlap=overlap),
         room,
         speaker or room.speaker,
         clock=clock or VirtualClock(),
@@ -211,7 +217,7 @@ def test_the_assistant_hears_the_user_and_not_itself(
 @pytest.mark.parametrize(("loss_db", "delay_ms", "skew_ppm"), [(6, 100, 0), (12, 250, 300), (20, 50, 0)])
 def test_the_user_can_interrupt_a_reply_that_echoes(loss_db: float, delay_ms: float, skew_ppm: float) -> None:
     room = EchoRoom(loss_db, delay_ms, skew_ppm)
-    with talking(room) as driver:
+    with talking(room, overlap="auto") as driver:
         for turn in range(3):
             heard = len(driver.of(PlaybackStarted))
             ask(driver, room, lambda heard=heard: len(driver.of(PlaybackStarted)) > heard)  # type: ignore[misc]
