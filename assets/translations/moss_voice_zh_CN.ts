@@ -2552,8 +2552,8 @@
         <translation>旁人(&amp;P)</translation>
     </message>
     <message>
-        <source>After three of your turns, speech that is much quieter neither opens a turn nor interrupts a reply. Speech that is repeated within three seconds is heard.</source>
-        <translation>在您发言三次之后，比您轻得多的语音不会开启新的发言，也不会打断回答。三秒内重复的语音会被听取。</translation>
+        <source>After two of your turns, speech that is much quieter neither opens a turn nor interrupts a reply. Speech that is repeated within three seconds is heard.</source>
+        <translation>在您发言两次之后，比您轻得多的语音不会开启新的发言，也不会打断回答。三秒内重复的语音会被听取。</translation>
     </message>
     <message>
         <source>&amp;Microphone</source>

@@ -77,7 +77,7 @@ class SoundPage(SettingsPage):
                 self.tr("Other &people"),
                 self.bystanders,
                 self.tr(
-                    "After three of your turns, speech that is much quieter neither opens a turn nor "
+                    "After two of your turns, speech that is much quieter neither opens a turn nor "
                     "interrupts a reply. Speech that is repeated within three seconds is heard."
                 ),
             ),
