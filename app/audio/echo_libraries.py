@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from app.audio.playback_reference import FRAME_SAMPLES, RATE_HZ
+from app.audio.wire_format import pcm16
 from app.settings import EchoLibrary
 from engine_runtime.types import Pcm
 
@@ -75,5 +76,4 @@ class _LiveKitProcessor:
         return out
 
     def _frame(self, pcm: Pcm) -> Any:
-        samples = np.clip(np.rint(pcm * 32_768), -32_768, 32_767).astype(np.int16)
-        return self._rtc.AudioFrame(bytearray(samples.tobytes()), RATE_HZ, 1, len(pcm))
+        return self._rtc.AudioFrame(bytearray(pcm16(pcm).tobytes()), RATE_HZ, 1, len(pcm))

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.audio.wav import wav_header
+from app.audio.wire_format import pcm16
 from app.export import in_words
 from engine_runtime.errors import ExportError
 
-_FULL_SCALE = 32_768.0
 """The scale of a 16-bit device, so that its samples are kept bit for bit."""
 _HEADER_BYTES = 44
 MOST_BYTES = 0xFFFF0000
@@ -70,9 +70,7 @@ class GrowingWav:
 
     def append(self, frames: NDArray[np.float32]) -> None:
         """Write frames [n, channels]; values outside [-1, 1] are clipped."""
-        content = (
-            np.rint(np.clip(frames * _FULL_SCALE, -_FULL_SCALE, _FULL_SCALE - 1)).astype("<i2").tobytes()
-        )
+        content = pcm16(frames).astype("<i2", copy=False).tobytes()
         if (self.frames + len(frames)) * 2 * self.channels > MOST_BYTES:
             raise ExportError(
                 "{path} has reached the greatest length of a WAV file.", "Start another one.", path=self.path

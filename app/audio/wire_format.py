@@ -60,7 +60,7 @@ def pcm_at(sample_rate: int) -> AudioFormat:
 
 
 def pcm16(pcm: Pcm) -> NDArray[np.int16]:
-    """Samples [n] as 16-bit ones; what is beyond full scale is clipped."""
+    """Samples of any shape as 16-bit ones; what is beyond full scale is clipped."""
     samples: NDArray[np.int16] = np.clip(np.rint(pcm * 32_768.0), -32_768, 32_767).astype(np.int16)
     return samples
 

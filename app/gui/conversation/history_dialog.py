@@ -103,7 +103,7 @@ class _Search(QObject):
         self._words = text.casefold().split()
         # The one on show comes first, and at once, so that it stays if it has the words.
         current = self._list.currentItem()
-        items = sorted(self._items(), key=lambda item: item is not current)
+        items = sorted(self.items, key=lambda item: item is not current)
         folders = [summary_of(item).folder for item in items]
         self._unread = deque(folder for folder in folders if self._words and folder not in self._texts)
         if self._unread:
@@ -115,14 +115,16 @@ class _Search(QObject):
     @property
     def shown(self) -> list[QTreeWidgetItem]:
         """What is not hidden, from top to bottom."""
-        return [item for item in self._items() if not item.isHidden()]
+        return [item for item in self.items if not item.isHidden()]
 
     @property
     def is_finished(self) -> bool:
         """Whether all texts have been searched."""
         return not self._unread
 
-    def _items(self) -> list[QTreeWidgetItem]:
+    @property
+    def items(self) -> list[QTreeWidgetItem]:
+        """All of the list, from top to bottom."""
         found = map(self._list.topLevelItem, range(self._list.topLevelItemCount()))
         return [item for item in found if item is not None]
 
@@ -138,7 +140,7 @@ class _Search(QObject):
 
     def _filter(self) -> None:
         """Show what matches; of what is not read yet, the title alone counts."""
-        for item in self._items():
+        for item in self.items:
             text = f"{item.text(_TITLE)}\n{self._texts.get(summary_of(item).folder, '')}".casefold()
             item.setHidden(not all(word in text for word in self._words))
         self.filtered.emit()
@@ -352,9 +354,8 @@ class HistoryDialog(QDialog):
             )
 
     def _delete_all(self) -> None:
-        items = map(self.list.topLevelItem, range(self.list.topLevelItemCount()))
         self._remove(
-            [summary_of(item) for item in items if item is not None],
+            [summary_of(item) for item in self._found.items],
             (self.tr("Delete all kept conversations?"), self.tr("Delete all")),
             lambda: delete_all(self._root),
             self.tr("All conversations were deleted."),
